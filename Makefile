@@ -1,0 +1,81 @@
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+# Targets run one after another, in the order given, also under -j: "make -j clean test" must not race.
+.NOTPARALLEL:
+
+PYTHON ?= python3
+JOBS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+# Written last by a setup that went through; holds the directory the environment was made for.
+STAMP := $(VENV)/.setup-done
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@printf '\nVariables: PYTHON=%s (interpreter for setup), JOBS=%s (parallel processes)\n' '$(PYTHON)' '$(JOBS)'
+
+.PHONY: setup
+setup: $(STAMP) ## Create .venv and install the project with its development tools
+
+# Redone when pyproject.toml changed, when the environment's interpreter is gone, and when the tree was
+# moved or copied (a virtual environment holds absolute paths).
+.PHONY: redo
+STALE := $(if $(realpath $(BIN)/python),,redo) $(if $(subst $(CURDIR),,$(file < $(STAMP))),redo)
+
+# An environment without a valid stamp is half-made and is created anew.
+$(STAMP): pyproject.toml $(STALE)
+	@set -e; \
+	if ! { [ "$$(cat $(STAMP) 2>/dev/null)" = "$$(pwd -P)" ] && $(BIN)/python -m pip --version >/dev/null 2>&1; }; then \
+	    command -v '$(PYTHON)' >/dev/null || { \
+	        echo "setup: no interpreter '$(PYTHON)'; install Python 3.11 or newer, or name one: make setup PYTHON=python3.11" >&2; \
+	        exit 1; }; \
+	    '$(PYTHON)' -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	        echo "setup: '$(PYTHON)' is $$('$(PYTHON)' --version 2>&1), but Python 3.11 or newer is needed; name one: make setup PYTHON=python3.11" >&2; \
+	        exit 1; }; \
+	    '$(PYTHON)' -c 'import ensurepip, venv' 2>/dev/null || { \
+	        echo "setup: '$(PYTHON)' lacks the venv module; on Debian and Ubuntu: apt install python3-venv" >&2; \
+	        exit 1; }; \
+	    echo "setup: creating $(VENV)"; \
+	    '$(PYTHON)' -m venv --clear $(VENV); \
+	fi; \
+	rm -f $(STAMP); \
+	echo "setup: installing the project and its development tools"; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'; \
+	pwd -P > $(STAMP)
+
+.PHONY: demo
+demo: setup ## Run the demonstration
+	$(BIN)/tara demo
+
+.PHONY: test
+test: lint ## Run the linters, the type checker and the tests
+	$(BIN)/pytest -n $(JOBS) --dist loadfile
+
+.PHONY: lint
+lint: setup ## Run the linters and the type checker
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+.PHONY: format
+format: setup ## Format the sources and apply the safe lint fixes
+	$(BIN)/ruff check --fix-only --quiet
+	$(BIN)/ruff format
+
+.PHONY: soak
+soak: setup ## Simulate many seeds, then check that the simulator catches seeded bugs
+	$(BIN)/tara sim run --seeds 1000 --jobs $(JOBS)
+	$(BIN)/tara sim run --f 2 --seeds 200 --jobs $(JOBS)
+	$(BIN)/tara sim run --partitions 3 --seeds 200 --jobs $(JOBS)
+	$(BIN)/tara sim mutants
+
+.PHONY: bench
+bench: setup ## Measure the protocol
+	$(BIN)/tara bench protocol
+
+.PHONY: clean
+clean: ## Remove .venv, caches and build results
+	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,190 @@
+"""What users implement: a deterministic state machine, and a few small ones to start from.
+
+Every replica executes the same commands in the same order, so `apply` must depend on nothing but the state, the
+command and the context: no clock, no random number, no I/O, no iteration over a set of strings. An exception is a
+result like any other (the client sees it, the replicas stay equal); raise `ApplicationError` to choose the message.
+"""
+
+import abc
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from msgspec import Struct
+
+from tara.protocol.sessions import ApplicationError, Context
+
+__all__ = [
+    "AppendRegister",
+    "ApplicationError",
+    "Context",
+    "Counter",
+    "KeyValueStore",
+    "StateMachine",
+]
+
+
+class StateMachine(abc.ABC):
+    """A replicated application."""
+
+    #: True if the iterator that `snapshot` returns may be drawn after later commands have executed: the call itself
+    #: must then have captured the state. If false, the chunks are drawn before the next command.
+    concurrent_snapshot: bool = False
+
+    @abc.abstractmethod
+    def apply(self, command: bytes, context: Context) -> bytes:
+        """Execute a command and return its result."""
+
+    @abc.abstractmethod
+    def query(self, question: bytes, context: Context) -> bytes:
+        """Answer a question without changing anything."""
+
+    @abc.abstractmethod
+    def snapshot(self) -> Iterator[bytes]:
+        """The whole state in chunks. Canonical: the same state gives the same bytes on every replica."""
+
+    @abc.abstractmethod
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        """Replace the state by that of a snapshot."""
+
+    def opened(self, context: Context) -> None:  # noqa: B027 - a hook, not a duty
+        """A session was opened."""
+
+    def closed(self, context: Context) -> None:  # noqa: B027 - a hook, not a duty
+        """A session was closed, or expired."""
+
+
+class Put(Struct, array_like=True, frozen=True, tag=1):
+    key: str
+    value: bytes
+
+
+class Get(Struct, array_like=True, frozen=True, tag=2):
+    key: str
+
+
+class Delete(Struct, array_like=True, frozen=True, tag=3):
+    key: str
+
+
+class CompareAndSet(Struct, array_like=True, frozen=True, tag=4):
+    """Set the key if it has the expected value (None: if it does not exist)."""
+
+    key: str
+    expected: bytes | None
+    value: bytes
+
+
+class List(Struct, array_like=True, frozen=True, tag=5):
+    """Keys that begin with the prefix, sorted."""
+
+    prefix: str
+    limit: int = 1000
+
+
+KeyValueCommand = Put | Get | Delete | CompareAndSet | List
+
+_decode_key_value = msgspec.msgpack.Decoder(KeyValueCommand).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class KeyValueStore(StateMachine):
+    """Keys to values. Results are MessagePack: Put None, Get the value or None, Delete and CompareAndSet whether
+    it happened, List the keys."""
+
+    concurrent_snapshot = True
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+
+    def apply(self, command: bytes, context: Context) -> bytes:
+        try:
+            decoded = _decode_key_value(command)
+        except msgspec.DecodeError as error:
+            raise ApplicationError(f"not a key-value command: {error}") from error
+        return _encode(self._execute(decoded))
+
+    def _execute(self, command: KeyValueCommand) -> object:
+        values = self._values
+        match command:
+            case Put(key, value):
+                values[key] = value
+                return None
+            case Get(key):
+                return values.get(key)
+            case Delete(key):
+                return values.pop(key, None) is not None
+            case CompareAndSet(key, expected, value):
+                if values.get(key) != expected:
+                    return False
+                values[key] = value
+                return True
+            case List(prefix, limit):
+                return sorted(key for key in values if key.startswith(prefix))[: max(limit, 0)]
+
+    def query(self, question: bytes, context: Context) -> bytes:
+        try:
+            decoded = _decode_key_value(question)
+        except msgspec.DecodeError as error:
+            raise ApplicationError(f"not a key-value command: {error}") from error
+        if not isinstance(decoded, Get | List):
+            raise ApplicationError(f"{type(decoded).__name__} is a command, not a question")
+        return _encode(self._execute(decoded))
+
+    def snapshot(self) -> Iterator[bytes]:
+        # The copy is the snapshot; encoding it may go on while commands change the original.
+        return _encode_in_chunks(self._values.copy())
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        values: dict[str, bytes] = {}
+        for chunk in chunks:
+            values.update(msgspec.msgpack.decode(chunk, type=dict[str, bytes]))
+        self._values = values
+
+
+def _encode_in_chunks(values: dict[str, bytes]) -> Iterator[bytes]:
+    keys = sorted(values)
+    for start in range(0, len(keys), 1000):
+        yield _encode({key: values[key] for key in keys[start : start + 1000]})
+
+
+class Counter(StateMachine):
+    """One number. A command is a MessagePack integer to add; every result is the new value."""
+
+    def __init__(self) -> None:
+        self._value = 0
+
+    def apply(self, command: bytes, context: Context) -> bytes:
+        try:
+            self._value += msgspec.msgpack.decode(command, type=int)
+        except msgspec.DecodeError as error:
+            raise ApplicationError(f"not an integer: {error}") from error
+        return _encode(self._value)
+
+    def query(self, question: bytes, context: Context) -> bytes:
+        return _encode(self._value)
+
+    def snapshot(self) -> Iterator[bytes]:
+        yield _encode(self._value)
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        self._value = msgspec.msgpack.decode(b"".join(chunks), type=int)
+
+
+class AppendRegister(StateMachine):
+    """A list that only grows: shows the order of execution itself. A result is the length after the append."""
+
+    def __init__(self) -> None:
+        self._values: list[bytes] = []
+
+    def apply(self, command: bytes, context: Context) -> bytes:
+        self._values.append(command)
+        return _encode(len(self._values))
+
+    def query(self, question: bytes, context: Context) -> bytes:
+        return _encode(self._values)
+
+    def snapshot(self) -> Iterator[bytes]:
+        yield _encode(self._values)
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        self._values = msgspec.msgpack.decode(b"".join(chunks), type=list[bytes])

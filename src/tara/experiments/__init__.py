@@ -1,0 +1,1 @@
+"""Measurements: what the code costs, on the real code."""

@@ -1,0 +1,135 @@
+"""How fast is the pure code? The whole graph in one process, without sockets, files or clocks.
+
+Closed-loop clients submit commands; every node of every site runs, with checkpoints and garbage collection. What is
+measured is the protocol alone: it bounds every runtime that hosts it. One core does the work of all sites.
+"""
+
+import time
+from collections import deque
+from hashlib import blake2b
+
+import msgspec
+
+from tara.application import KeyValueStore, Put
+from tara.protocol import tuples as t
+from tara.protocol.graph import Graph, Receivers, Stage
+from tara.protocol.limits import Limits
+from tara.protocol.node import Boot, Outbox
+from tara.protocol.nodes.factory import create
+
+
+class SpeedReport(msgspec.Struct):
+    requests_per_s: float
+    requests: int
+    seconds: float
+    clients: int
+    checkpoints: int
+    microseconds_per_request: float
+
+
+class InProcessCluster:
+    """Delivers tuples from a queue, in order, at once."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.graph = Graph(limits.f, limits.partitions)
+        self.results: list[t.Result] = []
+        self.checkpoints = 0
+        self._queue: deque[tuple[t.Tuple, Receivers]] = deque()
+        self._outboxes: list[Outbox] = []
+        self.nodes = []
+        for name in self.graph.names:
+            outbox = Outbox()
+            boot = Boot(life=1, memory=1, genesis=True, now_ms=0.0)
+            self.nodes.append(create(name, self.graph, limits, boot, outbox, KeyValueStore))
+            self._outboxes.append(outbox)
+        self._reply_sink = self.graph.number(Stage.REPLY_SINK, 0)
+
+    def tick(self, now_ms: float) -> None:
+        for number, node in enumerate(self.nodes):
+            node.tick(now_ms)
+            self._take(number)
+        self.run()
+
+    def submit(self, commands: list[t.Command]) -> None:
+        """All commands enter at site 0, those of one session in one partition."""
+        partitions = self.graph.partitions
+        for partition in range(partitions):
+            share = commands if partitions == 1 else [c for c in commands if c.session % partitions == partition]
+            if share:
+                self._queue.append((t.Submit(share), self.graph.one(Stage.REQUEST_SOURCE, 0, partition)))
+        self.run()
+
+    def run(self) -> None:
+        queue, nodes = self._queue, self.nodes
+        while queue:
+            tuple_, receivers = queue.popleft()
+            for number in receivers.numbers:
+                nodes[number].process(tuple_)
+                self._take(number)
+
+    def _take(self, number: int) -> None:
+        outbox = self._outboxes[number]
+        if outbox.persisted:
+            outbox.persisted.clear()
+        if not outbox.emitted:
+            return
+        for tuple_, receivers in outbox.emitted:
+            if receivers.numbers[0] >= 0:
+                self._queue.append((tuple_, receivers))
+            elif isinstance(tuple_, t.Results):
+                if number == self._reply_sink:
+                    self.results.extend(tuple_.results)
+            elif isinstance(tuple_, t.Save):
+                digest = blake2b(tuple_.state, digest_size=16)
+                for chunk in tuple_.chunks:
+                    digest.update(chunk)
+                self.checkpoints += 1
+                saved = t.Saved(t.CheckpointId(tuple_.number, digest.digest()))
+                self._queue.append((saved, Receivers(Stage.EXECUTOR, (number,))))
+        outbox.emitted = []
+
+    def take_results(self) -> list[t.Result]:
+        results, self.results = self.results, []
+        return results
+
+
+def measure(requests: int, clients: int, payload_bytes: int, limits: Limits) -> SpeedReport:
+    """Run `requests` writes of closed-loop clients through the graph."""
+    cluster = InProcessCluster(limits)
+    now_ms = 0.0
+    while now_ms < 500:
+        now_ms += limits.report_interval_ms
+        cluster.tick(now_ms)
+    timeout = msgspec.msgpack.encode(60_000)
+    cluster.submit([t.Command(0, nonce, 0, timeout, t.OPEN) for nonce in range(clients)])
+    cluster.tick(now_ms)
+    sessions = [msgspec.msgpack.decode(result.payload)[0] for result in cluster.take_results()]
+    payloads = {session: msgspec.msgpack.encode(Put(f"key-{session}", bytes(payload_bytes))) for session in sessions}
+    cluster.submit([t.Command(session, 0, 0, payloads[session]) for session in sessions])
+    done, checkpoints_before = 0, cluster.checkpoints
+    started = time.perf_counter()
+    next_tick = started
+    while done < requests:
+        results = cluster.take_results()
+        if not results:
+            raise RuntimeError(f"the graph stopped after {done} requests")
+        done += len(results)
+        cluster.submit(
+            [
+                t.Command(result.session, result.number + 1, result.number + 1, payloads[result.session])
+                for result in results
+            ]
+        )
+        if time.perf_counter() >= next_tick:
+            next_tick += 0.01
+            now_ms += 10.0
+            cluster.tick(now_ms)
+    seconds = time.perf_counter() - started
+    return SpeedReport(
+        requests_per_s=round(done / seconds, 1),
+        requests=done,
+        seconds=round(seconds, 3),
+        clients=clients,
+        checkpoints=cluster.checkpoints - checkpoints_before,
+        microseconds_per_request=round(seconds / done * 1e6, 2),
+    )

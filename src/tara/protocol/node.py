@@ -1,0 +1,78 @@
+"""The node contract: how a host drives a node.
+
+A host calls `process(tuple)` for each tuple that arrives and `tick(now_ms)` regularly, and after each such step
+takes what the node left in its outbox. It guarantees one thing: what a node persisted in a step is on stable
+storage before anything that the node emitted in that step leaves the host's container. Time is handed in, by
+`tick`; between two ticks it stands still. Nodes talk to each other by tuples only.
+"""
+
+from typing import Any, NamedTuple
+
+from tara.protocol import tuples as t
+from tara.protocol.errors import EdgeError
+from tara.protocol.graph import Graph, Name, Receivers, allowed_edges
+from tara.protocol.limits import Limits
+
+
+class Outbox:
+    """What one or several nodes want done. The host takes the lists and leaves new ones."""
+
+    __slots__ = ("emitted", "persisted")
+
+    def __init__(self) -> None:
+        self.emitted: list[tuple[t.Tuple, Receivers]] = []
+        self.persisted: list[t.JournalEntry] = []
+
+
+class Boot(NamedTuple):
+    """What a host tells a node when it starts."""
+
+    #: Rises with every start of the container; the epoch of a request source.
+    life: int
+    #: Rises only when the node lost what it had promised.
+    memory: int
+    #: True once in the history of a cluster's era, on the very first start.
+    genesis: bool
+    now_ms: float
+
+
+class Node:
+    """The common part. `handlers` maps the kinds of tuples that a node takes to its methods."""
+
+    def __init__(self, name: Name, graph: Graph, limits: Limits, boot: Boot, outbox: Outbox) -> None:
+        self.name = name
+        self.index = name.replica
+        self.partition = name.partition
+        self.graph = graph
+        self.limits = limits
+        self.boot = boot
+        self.now_ms = boot.now_ms
+        self.outbox = outbox
+        self.handlers: dict[type[t.Tuple], Any] = {}
+        self._edges = allowed_edges(name.stage)
+        self._report_due_ms = boot.now_ms
+
+    def process(self, tuple_: t.Tuple) -> None:
+        """Handle one tuple. One that this stage does not take is ignored: the host's routing was wrong, and a
+        node must not die of what others send."""
+        handler = self.handlers.get(type(tuple_))
+        if handler is not None:
+            handler(tuple_)
+
+    def tick(self, now_ms: float) -> None:
+        """Let time pass."""
+        self.now_ms = max(self.now_ms, now_ms)
+        if self.now_ms >= self._report_due_ms:
+            self._report_due_ms = self.now_ms + self.limits.report_interval_ms
+            self.report()
+
+    def report(self) -> None:
+        """Called once per report interval: tell the others what they may have missed."""
+
+    def emit(self, tuple_: t.Tuple, receivers: Receivers) -> None:
+        if receivers.stage not in self._edges.get(type(tuple_), ()):
+            raise EdgeError(f"{self.name.stage} may not emit {type(tuple_).__name__} to {receivers.stage}")
+        self.outbox.emitted.append((tuple_, receivers))
+
+    def persist(self, entry: t.JournalEntry) -> None:
+        self.outbox.persisted.append(entry)

@@ -1,0 +1,1 @@
+"""One file per node of the paper. `factory.py` makes any of them."""

@@ -1,0 +1,256 @@
+"""The committer: a Paxos acceptor for the slots of one partition.
+
+Proposals of the current view come in, in slot order; each accepted run leaves as a commit to all executors. When a
+higher view comes, what was accepted becomes the record that the new view's proposer starts from.
+
+The rules that make it safe:
+- It votes only in the view it is in, and its view never falls; it enters a view before the view's first vote.
+- Per slot it remembers the request that it accepted in the highest view; a newer one overwrites.
+- The record of a view is what it had accepted when it entered that view. It never changes afterwards.
+- View, votes and threshold are persisted in the step that emits what they promise.
+"""
+
+from collections.abc import Iterable
+
+from tara.protocol import tuples as t
+from tara.protocol.graph import Graph, Name, Stage
+from tara.protocol.limits import Limits
+from tara.protocol.node import Boot, Node, Outbox
+from tara.protocol.observer import Observer
+from tara.protocol.resend import Laggards
+from tara.protocol.status import Newest
+from tara.protocol.window import Window
+
+
+class Committer(Node):
+    def __init__(
+        self,
+        name: Name,
+        graph: Graph,
+        limits: Limits,
+        boot: Boot,
+        outbox: Outbox,
+        journal: Iterable[t.JournalEntry] = (),
+    ) -> None:
+        super().__init__(name, graph, limits, boot, outbox)
+        self.handlers = {
+            t.Proposal: self._on_proposal,
+            t.Start: self._on_start,
+            t.Stable: self._on_stable,
+            t.View: self._on_view,
+        }
+        #: What was accepted in the current view, in slot order.
+        self.commits: Window[t.Request] = Window(0, limits.window)
+        #: What was accepted in lower views: per slot, the newest. Same minimum as `commits`.
+        self.records: Window[t.Accepted] = Window(0, limits.window)
+        #: The view it has promised; no vote in a lower one. Never falls.
+        self.view = 0
+        #: Whether the start of the current view has come: before that it cannot vote in it.
+        self.started = False
+        #: The memory numbers under which it entered the current view.
+        self.memories = [0] * graph.members
+        #: The highest memory numbers it has heard of.
+        self._known = [0] * graph.members
+        self._views = Observer(limits.replicas, limits.quorum)
+        self._thresholds = Observer(limits.replicas, limits.quorum)
+        self._member = graph.member(Stage.COMMITTER, name.replica)
+        self._round = 0
+        self._record_sends = 0
+        self._lagging_sources = False
+        self._executors = graph.all(Stage.EXECUTOR)
+        self._executor = [graph.one(Stage.EXECUTOR, index) for index in range(limits.replicas)]
+        self._record_sinks = [graph.one(Stage.RECORD_SINK, index, name.partition) for index in range(limits.replicas)]
+        self._gc_sinks = graph.all(Stage.GC_SINK)
+        self._view_sinks = graph.all(Stage.VIEW_SINK, name.partition)
+        self._statuses: Newest[t.ExecutorStatus] = Newest(limits.replicas)
+        self._laggards = Laggards(limits.replicas, limits.resend_rounds)
+        for entry in journal:
+            self._replay(entry)
+
+    # Request handling
+
+    def _on_proposal(self, proposal: t.Proposal) -> None:
+        if proposal.view != self.view or not self.started:
+            return
+        self._collect(proposal.stable)
+        position = self.commits.pos
+        if proposal.first > position:
+            return
+        requests = proposal.requests[position - proposal.first :][: self.commits.room]
+        if not requests:
+            return
+        self._vote(position, requests)
+        self.persist(t.Voted(self.view, position, requests))
+        self.emit(t.Commit(self.index, self.partition, self.view, position, requests), self._executors)
+
+    def _vote(self, first: int, requests: list[t.Request]) -> None:
+        assert self.started
+        assert first == self.commits.pos, (first, self.commits.pos)
+        self.commits.extend(requests)
+
+    # View change
+
+    def _on_view(self, view: t.View) -> None:
+        self._learn(view.memories)
+        if view.view < self.view:
+            self._lagging_sources = True
+        if self._views.update(view.source, view.view):
+            self._enter(self._views.current)
+
+    def _on_start(self, start: t.Start) -> None:
+        # A proposer that starts a view has seen f+1 committers in it: the view is real, whoever missed it.
+        if start.memories[self._member] != self.boot.memory:
+            return
+        self._learn(start.memories)
+        self._enter(start.view)
+        if start.view != self.view or self.started:
+            return
+        # The records that the start came from begin there, so a stable checkpoint covers what is below.
+        self._collect(start.first)
+        self._begin()
+        self.persist(t.Started(self.view, start.first))
+
+    def _learn(self, memories: list[int]) -> None:
+        self._known = list(map(max, self._known, memories))
+
+    def _enter(self, view: int) -> None:
+        """Promise a higher view, and tell its proposer what was accepted below it."""
+        if view <= self.view:
+            return
+        self._promise(view, self._known)
+        self.persist(t.Promised(view, self._known))
+        self._record_sends = 0
+        self._laggards.reset()
+        self._send_record()
+
+    def _promise(self, view: int, memories: list[int]) -> None:
+        assert view > self.view, (view, self.view)
+        for slot in range(self.commits.min, self.commits.pos):
+            self.records.put(slot, t.Accepted(self.view, self.commits[slot]))
+        self.commits.clear()
+        self.view, self.memories, self.started = view, memories, False
+        self._views.raise_to(view)
+
+    def _begin(self) -> None:
+        self.started = True
+        self.commits.clear()
+
+    def _send_record(self) -> None:
+        """Send the record through one sink, another one each time: f of them may be down."""
+        sink = self._record_sinks[(self.index + self._record_sends) % len(self._record_sinks)]
+        self._record_sends += 1
+        minimum, end = self.records.min, self.records.pos
+        first = minimum
+        while True:
+            last = self._part_end(first, end)
+            self.emit(
+                t.Record(
+                    self.index,
+                    self.partition,
+                    self.view,
+                    self.boot.memory,
+                    self.memories,
+                    minimum,
+                    end,
+                    first,
+                    self.records.slice(first, last),
+                ),
+                sink,
+            )
+            first = last
+            if first >= end:
+                break
+
+    def _part_end(self, first: int, end: int) -> int:
+        """As many slots as fit a tuple."""
+        size, last = 0, first
+        while last < end and last - first < self.limits.run_length_max:
+            size += len(self.records[last].request.body) + 64
+            if size > self.limits.run_bytes_max and last > first:
+                break
+            last += 1
+        return last
+
+    # Garbage collection and re-sending
+
+    def _on_stable(self, stable: t.Stable) -> None:
+        if self._thresholds.update(stable.source, stable.checkpoint.number):
+            self._collect(self._thresholds.current * self.limits.checkpoint_slots)
+        for status in stable.executors:
+            self._statuses.update(status.executor, status)
+
+    def _collect(self, slot: int) -> None:
+        """Forget the slots below; a stable checkpoint has their effects."""
+        if slot > self.commits.min:
+            self._move(slot)
+            self.persist(t.Collected(slot))
+
+    def _move(self, slot: int) -> None:
+        self.commits.move(slot)
+        self.records.move(slot)
+
+    def report(self) -> None:
+        self._round += 1
+        position = self.commits.pos if self.started else -1
+        self.emit(
+            t.CommitterStatus(
+                self.index, self.partition, self.boot.life, self._round, self.boot.memory, self.view, position
+            ),
+            self._gc_sinks,
+        )
+        if self._lagging_sources:
+            self._lagging_sources = False
+            self.emit(
+                t.Presence(self._member, self.partition, self.boot.memory, self.view, self.memories),
+                self._view_sinks,
+            )
+        if not self.started and self.view > 0 and self._round % self.limits.resend_rounds == 0:
+            self._send_record()
+        if self.started:
+            self._resend()
+
+    def _resend(self) -> None:
+        self._laggards.next_round(self.commits.pos)
+        for executor, status in self._statuses:
+            position = max(status.positions[self.partition], self.commits.min)
+            if self._laggards.lags(executor, position) and position < self.commits.pos:
+                end = min(position + self.limits.resend_burst, self.commits.pos)
+                self._laggards.resent(executor, end)
+                for run in t.split_run(
+                    self.commits.slice(position, end), self.limits.run_length_max, self.limits.run_bytes_max
+                ):
+                    commit = t.Commit(self.index, self.partition, self.view, position, run)
+                    self.emit(commit, self._executor[executor])
+                    position += len(run)
+
+    # Recovery
+
+    def _replay(self, entry: t.JournalEntry) -> None:
+        """Redo what a former life wrote. Entries come in the order in which they were persisted."""
+        match entry:
+            case t.Promised(view, memories):
+                self._promise(view, memories)
+                self._learn(memories)
+            case t.Started():
+                self._begin()
+            case t.Voted(_, first, requests):
+                self._vote(first, requests)
+            case t.Recorded(first, slots):
+                for slot, accepted in enumerate(slots, first):
+                    self.records.put(slot, accepted)
+            case t.Collected(stable):
+                self._move(stable)
+
+    def state(self) -> list[t.JournalEntry]:
+        """The shortest journal that restores this committer: what a compaction writes."""
+        entries: list[t.JournalEntry] = [t.Collected(self.commits.min)]
+        if self.records.pos > self.records.min:
+            entries.append(t.Recorded(self.records.min, self.records.slice(self.records.min, self.records.pos)))
+        if self.view > 0:
+            entries.append(t.Promised(self.view, self.memories))
+        if self.started:
+            entries.append(t.Started(self.view, self.commits.min))
+            run = self.commits.slice(self.commits.min, self.commits.pos)
+            if run:
+                entries.append(t.Voted(self.view, self.commits.min, run))
+        return entries

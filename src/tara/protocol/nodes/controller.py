@@ -1,0 +1,101 @@
+"""The controller: notices that a partition makes no progress, and asks for the next view.
+
+Request sources say how many requests there are, executors how many are decided. A source with undecided requests
+that has made no progress for the time-out, or a partition that does not skip although others wait for it, means
+that the active proposer is gone. f+1 of the 2f+1 controllers must think so.
+
+The clock of a source runs from its last progress, not from its last new request: otherwise new requests would hide
+a dead proposer. The time-out doubles with every fruitless view, up to a maximum, and falls back with progress.
+"""
+
+from tara.protocol import tuples as t
+from tara.protocol.graph import Graph, Name, Stage
+from tara.protocol.limits import Limits
+from tara.protocol.node import Boot, Node, Outbox
+from tara.protocol.observer import Observer
+from tara.protocol.opinions import ProgressOpinions, Reach
+
+
+class Controller(Node):
+    def __init__(self, name: Name, graph: Graph, limits: Limits, boot: Boot, outbox: Outbox) -> None:
+        super().__init__(name, graph, limits, boot, outbox)
+        self.handlers = {t.Target: self._on_target, t.Progress: self._on_progress, t.View: self._on_view}
+        sources = graph.replicas(Stage.REQUEST_SOURCE)
+        self._target: list[Reach] = [(0, 0)] * sources
+        self._ordered = ProgressOpinions(limits.replicas, sources)
+        self._actual: list[Reach] = [(0, 0)] * sources
+        #: This partition's position, and the highest position of any partition.
+        self._position = 0
+        self._frontier = 0
+        #: Per source, and last for the partition's skips: since when it waits without progress.
+        self._since_ms: list[float | None] = [None] * (sources + 1)
+        self.timeout_ms = limits.controller_timeout_ms
+        #: The view it asks for, until it comes or progress makes it needless.
+        self.asked: int | None = None
+        self._views = Observer(limits.replicas, limits.quorum)
+        self._view_sinks = graph.all(Stage.VIEW_SINK, name.partition)
+
+    # Progress monitoring
+
+    def _on_target(self, target: t.Target) -> None:
+        if target.reach > self._target[target.source]:
+            self._target[target.source] = target.reach
+            self._watch(target.source, advanced=False)
+
+    def _on_progress(self, progress: t.Progress) -> None:
+        self._ordered.update(progress.executor, progress.progress)
+        advanced = False
+        for source, actual in enumerate(self._actual):
+            reached = self._ordered.highest(source, self.limits.quorum)
+            if reached > actual:
+                self._actual[source] = reached
+                self._watch(source, advanced=True)
+                advanced = True
+        moved = progress.position > self._position
+        self._position = max(self._position, progress.position)
+        self._frontier = max(self._frontier, progress.frontier)
+        self._watch(len(self._actual), advanced=moved)
+        if advanced or moved:
+            self.timeout_ms = self.limits.controller_timeout_ms
+            self.asked = None
+
+    def _watch(self, item: int, advanced: bool) -> None:
+        """Start, restart or stop the clock of a source (or of the skips)."""
+        if not self._waits(item):
+            self._since_ms[item] = None
+        elif advanced or self._since_ms[item] is None:
+            self._since_ms[item] = self.now_ms
+
+    def _waits(self, item: int) -> bool:
+        if item == len(self._actual):
+            return self._position < self._frontier
+        epoch, wanted = self._target[item]
+        reached_epoch, reached = self._actual[item]
+        return epoch >= reached_epoch and wanted > (reached if epoch == reached_epoch else 0)
+
+    # View change
+
+    def _on_view(self, view: t.View) -> None:
+        if not self._views.update(view.source, view.view):
+            return
+        self.asked = None
+        for item in range(len(self._since_ms)):
+            self._watch(item, advanced=True)
+
+    def tick(self, now_ms: float) -> None:
+        super().tick(now_ms)
+        if self.asked is not None or self._views.current == 0:
+            return
+        waiting = [since_ms for since_ms in self._since_ms if since_ms is not None]
+        if waiting and self.now_ms >= min(waiting) + self.timeout_ms:
+            self.timeout_ms = min(2 * self.timeout_ms, self.limits.controller_timeout_ms_max)
+            self.asked = self._views.current + 1
+            self._ask()
+
+    def report(self) -> None:
+        if self.asked is not None:
+            self._ask()
+
+    def _ask(self) -> None:
+        assert self.asked is not None
+        self.emit(t.Vote(self.index, self.partition, self.asked), self._view_sinks)

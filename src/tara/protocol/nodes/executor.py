@@ -1,0 +1,202 @@
+"""The executor: a learner of every partition, and one copy of the application.
+
+Commits from the committers come in; results go to the reply sink of the site, progress to the controllers, status
+and checkpoints to the gc sinks. Partitions are merged round-robin: execution number n is slot n // P of partition
+n mod P. After every `checkpoint_interval` slots the state goes to the store of the host; the checkpoint is
+announced when it is durable there. An executor whose slots were garbage-collected elsewhere loads a checkpoint.
+"""
+
+import msgspec
+from msgspec import Struct
+
+from tara.protocol import tuples as t
+from tara.protocol.errors import MalformedTuple, NodeHalted
+from tara.protocol.graph import STORE, Graph, Name, Stage
+from tara.protocol.limits import Limits
+from tara.protocol.node import Boot, Node, Outbox
+from tara.protocol.nodes.learner import Learner
+from tara.protocol.observer import Observer
+from tara.protocol.progress import SourceProgress
+from tara.protocol.sessions import Application, Sessions, SessionsState
+
+
+class ExecutorState(Struct, array_like=True):
+    """The protocol's part of a checkpoint; canonical, like the application's part."""
+
+    next: int
+    progress: list[list[tuple[int, int, list[int]]]]
+    sessions: SessionsState
+
+
+class Executor(Node):
+    def __init__(
+        self, name: Name, graph: Graph, limits: Limits, boot: Boot, outbox: Outbox, application: Application
+    ) -> None:
+        super().__init__(name, graph, limits, boot, outbox)
+        self.handlers = {
+            t.Commit: self._on_commit,
+            t.Stable: self._on_stable,
+            t.Saved: self._on_saved,
+            t.Loaded: self._on_loaded,
+        }
+        self.application = application
+        self.sessions = Sessions(application, limits)
+        self._learners = [
+            Learner(partition, limits.replicas, limits.quorum, limits.window) for partition in range(limits.partitions)
+        ]
+        sources = graph.replicas(Stage.REQUEST_SOURCE)
+        self._progress = [[SourceProgress() for _ in range(sources)] for _ in range(limits.partitions)]
+        #: The next execution number. Never falls.
+        self.next = 0
+        #: The newest stable checkpoint it knows of.
+        self.stable = Observer(limits.replicas, limits.quorum)
+        #: The checkpoints that are durable here, oldest first; none is older than the stable one.
+        self.checkpoints: list[t.CheckpointId] = []
+        self._round = 0
+        self._reply_sink = graph.one(Stage.REPLY_SINK, name.replica)
+        self._gc_sinks = graph.all(Stage.GC_SINK)
+        self._controllers = [graph.all(Stage.CONTROLLER, partition) for partition in range(limits.partitions)]
+        #: Until the store has told what it has, this executor has no state: it neither votes nor reports.
+        self._restored = boot.genesis
+        #: The checkpoint that the store was asked for, while it has not answered.
+        self._loading = not boot.genesis
+        if self._loading:
+            self.emit(t.Load(0, (name.replica,)), STORE)
+
+    # Request handling
+
+    def _on_commit(self, commit: t.Commit) -> None:
+        if self._restored and self._learners[commit.partition].commit(commit):
+            self._execute()
+
+    def _execute(self) -> None:
+        """Execute what is decided and due, in order, up to the first slot that is missing."""
+        learners, partitions, interval = self._learners, self.limits.partitions, self.limits.checkpoint_interval
+        first, executed = self.next, []
+        while learners[self.next % partitions].decided:
+            partition = self.next % partitions
+            request = learners[partition].decided.popleft()
+            self._perform(partition, request)
+            executed.append(request)
+            self.next += 1
+            if self.next % interval == 0:
+                self._publish(first, executed)
+                first, executed = self.next, []
+                self._checkpoint()
+        if executed:
+            self._publish(first, executed)
+
+    def _perform(self, partition: int, request: t.Request) -> None:
+        if request.source < 0:
+            return
+        self._progress[partition][request.source].note(request.epoch, request.number)
+        sessions = self.sessions
+        sessions.pass_time(request.time)
+        try:
+            commands = t.decode_commands(request.body)
+        except MalformedTuple:
+            # Every replica has the same bytes and skips them alike; the source checks what it takes.
+            return
+        for command in commands:
+            sessions.execute(command)
+
+    def _publish(self, first: int, executed: list[t.Request]) -> None:
+        sessions = self.sessions
+        results, events = sessions.results.copy(), sessions.events.copy()
+        sessions.results.clear()
+        sessions.events.clear()
+        self.emit(t.Executed(first, executed, results, sessions.time_ms), STORE)
+        if results or events:
+            self.emit(t.Results(self.index, results, events), self._reply_sink)
+
+    # Garbage collection
+
+    def _checkpoint(self) -> None:
+        number = self.next // self.limits.checkpoint_interval
+        state = ExecutorState(
+            self.next,
+            [
+                [(progress.epoch, progress.low, sorted(progress.early)) for progress in partition]
+                for partition in self._progress
+            ],
+            self.sessions.state(),
+        )
+        chunks = self.application.snapshot()
+        if not self.application.concurrent_snapshot:
+            chunks = iter(list(chunks))
+        self.emit(t.Save(number, t.encode(state), chunks), STORE)
+
+    def _on_saved(self, saved: t.Saved) -> None:
+        known = [checkpoint for checkpoint in self.checkpoints if checkpoint.number != saved.checkpoint.number]
+        if saved.checkpoint.number >= self.stable.current:
+            self.checkpoints = sorted([*known, saved.checkpoint], key=lambda checkpoint: checkpoint.number)
+        self._announce()
+
+    def _on_stable(self, stable: t.Stable) -> None:
+        checkpoint = stable.checkpoint
+        for own in self.checkpoints:
+            if own.number == checkpoint.number and own.digest != checkpoint.digest:
+                raise NodeHalted(
+                    f"checkpoint {own.number}: this replica's state has digest {own.digest.hex()}, "
+                    f"but f+1 others have {checkpoint.digest.hex()}: it diverged"
+                )
+        if self.stable.update(stable.source, checkpoint.number):
+            threshold = self.stable.current
+            self.checkpoints = [own for own in self.checkpoints if own.number >= threshold]
+            if self.checkpoints:
+                self.emit(t.Discard(self.checkpoints[0].number), STORE)
+        if self.next < self.stable.current * self.limits.checkpoint_interval and not self._loading:
+            holders = [
+                status.executor
+                for status in stable.executors
+                if status.checkpoints and status.checkpoints[-1].number >= self.stable.current
+            ]
+            self._loading = True
+            self.emit(t.Load(self.stable.current, holders), STORE)
+
+    def _on_loaded(self, loaded: t.Loaded) -> None:
+        self._loading = False
+        self._restored = True
+        checkpoint = loaded.checkpoint
+        if checkpoint is None or checkpoint.number * self.limits.checkpoint_interval <= self.next:
+            return
+        state = msgspec.msgpack.decode(loaded.state, type=ExecutorState)
+        assert state.next == checkpoint.number * self.limits.checkpoint_interval, (state.next, checkpoint)
+        self.application.restore(loaded.chunks)
+        self.sessions.restore(state.sessions)
+        self.next = state.next
+        self._progress = [
+            [SourceProgress(epoch, low, set(early)) for epoch, low, early in partition] for partition in state.progress
+        ]
+        for learner in self._learners:
+            learner.jump(self.next // self.limits.partitions)
+        # Announced when it is durable here, too; a store that has it already says so at once.
+        self.emit(t.Save(checkpoint.number, loaded.state, loaded.chunks), STORE)
+        self._execute()
+
+    # Reports
+
+    def report(self) -> None:
+        if not self._restored:
+            return
+        self._announce()
+        positions = [learner.position for learner in self._learners]
+        frontier = max(positions)
+        for partition, controllers in enumerate(self._controllers):
+            progress = [source.reach for source in self._progress[partition]]
+            self.emit(t.Progress(self.index, partition, progress, positions[partition], frontier), controllers)
+
+    def _announce(self) -> None:
+        self._round += 1
+        self.emit(
+            t.ExecutorStatus(
+                self.index,
+                self.boot.life,
+                self._round,
+                [learner.position for learner in self._learners],
+                [[source.reach for source in partition] for partition in self._progress],
+                self.checkpoints,
+                len(self.sessions),
+            ),
+            self._gc_sinks,
+        )

@@ -1,0 +1,344 @@
+"""The proposer: orders the requests of one partition while it is the active proposer of the view.
+
+Requests come from the sources; all f+1 proposers hold them until they are decided, so that the next one can take
+over. Proposals go to the committers. A view change brings the committers' records; from f+1 of them the proposer
+of the view learns what may have been decided, proposes it again, and goes on from there.
+
+The rules that make it safe:
+- It starts idle. It becomes active in a view only with records that name its own memory number (rule R1), that is,
+  only through a view change that this very life of it has lived through.
+- None of those records may know a newer life of another's sender (rule R2).
+- It proposes at most one request per slot of the view: `next` only rises, past everything proposed again.
+"""
+
+import enum
+from collections.abc import Sequence
+
+from tara.protocol import tuples as t
+from tara.protocol.graph import Graph, Name, Receivers, Stage
+from tara.protocol.limits import Limits
+from tara.protocol.node import Boot, Node, Outbox
+from tara.protocol.observer import Observer
+from tara.protocol.resend import Laggards
+from tara.protocol.status import Newest
+from tara.protocol.window import Window
+
+
+class Mode(enum.Enum):
+    #: Another proposer's view.
+    IDLE = "idle"
+    #: Its own view, but the records are not complete.
+    COLLECTING = "collecting"
+    ACTIVE = "active"
+
+
+class HeldRequests:
+    """The undecided requests of one source, in its newest epoch.
+
+    Invariant: held has only numbers in [low, low + capacity); cursor >= low."""
+
+    __slots__ = ("_capacity", "again", "cursor", "epoch", "held", "low")
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self.epoch = 0
+        #: Every number below is decided.
+        self.low = 0
+        self.held: dict[int, t.Request] = {}
+        #: The next number to propose in this view.
+        self.cursor = 0
+        #: Numbers from `cursor` on that this view has proposed already, again.
+        self.again: set[int] = set()
+
+    def open(self, epoch: int) -> bool:
+        """Turn to the epoch, if it is not an old one; true when it is the current one now."""
+        if epoch > self.epoch:
+            self.epoch, self.low, self.cursor = epoch, 0, 0
+            self.held, self.again = {}, set()
+        return epoch == self.epoch
+
+    def hold(self, request: t.Request) -> None:
+        if self.open(request.epoch) and self.low <= request.number < self.low + self._capacity:
+            self.held[request.number] = request
+
+    def decided(self, epoch: int, low: int) -> None:
+        if not self.open(epoch) or low <= self.low:
+            return
+        for number in range(self.low, low):
+            self.held.pop(number, None)
+        self.low = low
+        self.cursor = max(self.cursor, low)
+
+    def rewind(self) -> None:
+        """A new view begins: whatever is not decided has to be proposed (again)."""
+        self.cursor = self.low
+        self.again = set()
+
+    def proposed_again(self, request: t.Request) -> None:
+        if self.open(request.epoch) and request.number >= self.cursor:
+            self.again.add(request.number)
+
+    def take(self, count: int, stamp_ms: int) -> list[t.Request]:
+        """Up to `count` requests to propose next, in number order and without a gap."""
+        taken: list[t.Request] = []
+        cursor, held = self.cursor, self.held
+        while len(taken) < count:
+            if cursor in self.again:
+                self.again.remove(cursor)
+            else:
+                request = held.get(cursor)
+                if request is None:
+                    break
+                taken.append(t.Request(request.source, request.epoch, cursor, stamp_ms, request.body))
+            cursor += 1
+        self.cursor = cursor
+        return taken
+
+
+class RecordParts:
+    """One committer's record of the view, as far as it has come."""
+
+    __slots__ = ("credential", "end", "minimum", "parts")
+
+    def __init__(self, record: t.Record) -> None:
+        self.credential = t.Credential(record.committer, record.memory, record.memories)
+        self.minimum, self.end = record.minimum, record.end
+        self.parts: dict[int, list[t.Accepted]] = {}
+
+    def same(self, record: t.Record) -> bool:
+        mine = self.credential
+        return (mine.memory, mine.memories, self.minimum, self.end) == (
+            record.memory,
+            record.memories,
+            record.minimum,
+            record.end,
+        )
+
+    @property
+    def complete(self) -> bool:
+        return sum(map(len, self.parts.values())) == self.end - self.minimum
+
+    def slots(self, minimum: int) -> list[tuple[int, t.Accepted]]:
+        return [
+            (slot, accepted)
+            for first, part in self.parts.items()
+            for slot, accepted in enumerate(part, first)
+            if slot >= minimum
+        ]
+
+
+class Proposer(Node):
+    def __init__(self, name: Name, graph: Graph, limits: Limits, boot: Boot, outbox: Outbox) -> None:
+        super().__init__(name, graph, limits, boot, outbox)
+        self.handlers = {
+            t.Requests: self._on_requests,
+            t.Stable: self._on_stable,
+            t.View: self._on_view,
+            t.Record: self._on_record,
+        }
+        self.mode = Mode.IDLE
+        #: What it proposed in the current view; `proposals.pos` is the next slot. Cleared only with the view.
+        self.proposals: Window[t.Request] = Window(0, limits.window)
+        self._held = [HeldRequests(2 * limits.source_pending_max) for _ in range(graph.replicas(Stage.REQUEST_SOURCE))]
+        #: The source whose turn it is.
+        self._turn = 0
+        self._records: dict[int, RecordParts] = {}
+        self._start: t.Start | None = None
+        self._thresholds = Observer(limits.replicas, limits.quorum)
+        self._views = Observer(limits.replicas, limits.quorum)
+        self._member = graph.member(Stage.PROPOSER, name.replica)
+        #: The view sources that know this life of the proposer.
+        self._known_to: set[int] = set()
+        self._executors: Newest[t.ExecutorStatus] = Newest(limits.replicas)
+        self._committers: Newest[t.CommitterStatus] = Newest(limits.replicas)
+        self._laggards = Laggards(limits.replicas, limits.resend_rounds)
+        #: Since when other partitions are ahead while this one has nothing to propose.
+        self._behind_since_ms: float | None = None
+        self._to_committers = graph.all(Stage.COMMITTER, name.partition)
+        self._to_committer = [graph.one(Stage.COMMITTER, index, name.partition) for index in range(limits.replicas)]
+        self._view_sinks = graph.all(Stage.VIEW_SINK, name.partition)
+
+    @property
+    def view(self) -> int:
+        return self._views.current
+
+    # Request handling
+
+    def _on_requests(self, requests: t.Requests) -> None:
+        for request in requests.requests:
+            self._held[request.source].hold(request)
+        if self.mode is Mode.ACTIVE:
+            self._propose()
+
+    def _propose(self) -> None:
+        """Propose held requests while the window has room, the sources taking turns."""
+        assert self.mode is Mode.ACTIVE
+        run: list[t.Request] = []
+        room, stamp_ms, sources = self.proposals.room, int(self.now_ms), len(self._held)
+        for offset in range(sources):
+            run += self._held[(self._turn + offset) % sources].take(room - len(run), stamp_ms)
+        self._turn = (self._turn + 1) % sources
+        if run:
+            self._publish(run)
+
+    def _publish(self, run: list[t.Request]) -> None:
+        first = self.proposals.pos
+        self.proposals.extend(run)
+        self._send(first, run, self._to_committers)
+
+    def _send(self, first: int, requests: Sequence[t.Request], receivers: Receivers) -> None:
+        limits = self.limits
+        for run in t.split_run(requests, limits.run_length_max, limits.run_bytes_max):
+            self.emit(t.Proposal(self.index, self.partition, self.view, first, self.proposals.min, run), receivers)
+            first += len(run)
+
+    # Garbage collection
+
+    def _on_stable(self, stable: t.Stable) -> None:
+        for status in stable.committers:
+            if status.partition == self.partition and self._committers.update(status.committer, status):
+                self._learn_view(status.view)
+        for report in stable.executors:
+            if self._executors.update(report.executor, report):
+                for held, (epoch, low) in zip(self._held, report.progress[self.partition], strict=True):
+                    held.decided(epoch, low)
+        if self._thresholds.update(stable.source, stable.checkpoint.number):
+            self.proposals.move(self._stable_slot)
+        if self.mode is Mode.ACTIVE:
+            self._propose()
+
+    @property
+    def _stable_slot(self) -> int:
+        return self._thresholds.current * self.limits.checkpoint_slots
+
+    # View change
+
+    def _on_view(self, view: t.View) -> None:
+        if view.memories[self._member] >= self.boot.memory:
+            self._known_to.add(view.source)
+        if self._views.update(view.source, view.view):
+            self._enter()
+
+    def _learn_view(self, view: int) -> None:
+        """Somebody is in this view already: it is published, even if the news did not reach us."""
+        if self._views.raise_to(view):
+            self._enter()
+
+    def _enter(self) -> None:
+        mine = self.graph.proposer_of(self.view) == self.index
+        self.mode = Mode.COLLECTING if mine else Mode.IDLE
+        self._records.clear()
+        self._start = None
+
+    def _on_record(self, record: t.Record) -> None:
+        self._learn_view(record.view)
+        if self.mode is not Mode.COLLECTING or record.view != self.view:
+            return
+        known = self._records.get(record.committer)
+        if known is None or not known.same(record):
+            known = self._records[record.committer] = RecordParts(record)
+        known.parts[record.first] = record.slots
+        if known.complete:
+            self._try_start()
+
+    def _try_start(self) -> None:
+        chosen = self._usable_records()
+        if len(chosen) < self.limits.quorum:
+            return
+        self._thresholds.raise_to(max(parts.minimum for parts in chosen) // self.limits.checkpoint_slots)
+        first = self._stable_slot
+        requests = _newest(chosen, first)
+        self.mode = Mode.ACTIVE
+        self._start = t.Start(
+            self.index,
+            self.partition,
+            self.view,
+            _maximum([parts.credential.memories for parts in chosen]),
+            [parts.credential for parts in chosen],
+            first,
+            first + len(requests),
+        )
+        self._records.clear()
+        self._laggards.reset()
+        self.emit(self._start, self._to_committers)
+        self.proposals = Window(first, self.limits.window)
+        self._publish(requests)
+        for held in self._held:
+            held.rewind()
+        for request in requests:
+            if request.source >= 0:
+                self._held[request.source].proposed_again(request)
+        self._propose()
+
+    def _usable_records(self) -> list[RecordParts]:
+        """Complete records that name this life (R1) and that no other record knows to be outdated (R2)."""
+        complete = [parts for parts in self._records.values() if parts.complete]
+        named = [parts for parts in complete if parts.credential.memories[self._member] == self.boot.memory]
+        if not named:
+            return []
+        known = _maximum([parts.credential.memories for parts in named])
+        return [parts for parts in named if parts.credential.memory >= known[self._committer_member(parts)]]
+
+    def _committer_member(self, parts: RecordParts) -> int:
+        return self.graph.member(Stage.COMMITTER, parts.credential.committer)
+
+    # Idle partitions
+
+    def tick(self, now_ms: float) -> None:
+        super().tick(now_ms)
+        if self.mode is Mode.ACTIVE and self.limits.partitions > 1:
+            self._skip()
+
+    def _skip(self) -> None:
+        """Fill the slots that other partitions have passed, so that the merged order goes on."""
+        frontier = max((max(status.positions) for status in self._executors.values()), default=0)
+        count = min(frontier - self.proposals.pos, self.proposals.room)
+        if count <= 0:
+            self._behind_since_ms = None
+        elif self._behind_since_ms is None:
+            self._behind_since_ms = self.now_ms
+        elif self.now_ms - self._behind_since_ms >= self.limits.skip_delay_ms:
+            self._behind_since_ms = None
+            self._publish([t.NOOP] * count)
+
+    # Reports and re-sending
+
+    def report(self) -> None:
+        if len(self._known_to) < self.limits.quorum:
+            memories = [0] * self.graph.members
+            presence = t.Presence(self._member, self.partition, self.boot.memory, self.view, memories)
+            self.emit(presence, self._view_sinks)
+        if self.mode is Mode.ACTIVE:
+            self._resend()
+
+    def _resend(self) -> None:
+        assert self._start is not None
+        self._laggards.next_round(self.proposals.pos)
+        for committer, status in self._committers:
+            started = status.view == self.view and status.position >= 0
+            if not self._laggards.lags(committer, status.position if started else -1):
+                continue
+            receiver = self._to_committer[committer]
+            if not started:
+                self.emit(self._start, receiver)
+            begin = max(status.position if started else 0, self.proposals.min)
+            end = min(begin + self.limits.resend_burst, self.proposals.pos)
+            if begin < end:
+                self._send(begin, self.proposals.slice(begin, end), receiver)
+                self._laggards.resent(committer, end)
+
+
+def _maximum(vectors: list[list[int]]) -> list[int]:
+    return [max(column) for column in zip(*vectors, strict=True)]
+
+
+def _newest(records: list[RecordParts], first: int) -> list[t.Request]:
+    """Per slot from `first` on, the request that was accepted in the highest view; a no-op where there is none."""
+    best: dict[int, t.Accepted] = {}
+    for parts in records:
+        for slot, accepted in parts.slots(first):
+            known = best.get(slot)
+            if known is None or accepted.view > known.view:
+                best[slot] = accepted
+    end = max(best, default=first - 1) + 1
+    return [best[slot].request if slot in best else t.NOOP for slot in range(first, end)]

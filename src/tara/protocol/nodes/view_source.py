@@ -1,0 +1,67 @@
+"""The view source: publishes the view of a partition.
+
+Votes of controllers and presences of proposers and committers come through the queue of its view sink. A view that
+f+1 controllers ask for is published; so is a view that a committer is in already, and the next view when the active
+proposer has restarted, because in the current view it may not become active again (rule R1). With the view go the
+highest memory numbers of the partition's proposers and committers.
+"""
+
+from tara.protocol import tuples as t
+from tara.protocol.graph import Graph, Name, Stage
+from tara.protocol.limits import Limits
+from tara.protocol.node import Boot, Node, Outbox
+from tara.protocol.observer import Observer
+
+#: The memory number of every node at genesis.
+GENESIS_MEMORY = 1
+#: An unchanged view is announced every so many report rounds.
+_QUIET_ROUNDS = 4
+
+
+class ViewSource(Node):
+    def __init__(self, name: Name, graph: Graph, limits: Limits, boot: Boot, outbox: Outbox) -> None:
+        super().__init__(name, graph, limits, boot, outbox)
+        self.handlers = {t.Vote: self._on_vote, t.Presence: self._on_presence}
+        #: The view it publishes; 0 until it has learned one. Never falls.
+        self.view = 1 if boot.genesis else 0
+        self.memories = [GENESIS_MEMORY if boot.genesis else 0] * graph.members
+        #: The memory numbers under which the current view was entered, as far as this source can tell.
+        self._entered = self.memories
+        self._votes = Observer(limits.replicas, limits.quorum)
+        self._round = 0
+        self._receivers = [
+            graph.all(stage, name.partition)
+            for stage in (Stage.PROPOSER, Stage.COMMITTER, Stage.CONTROLLER, Stage.REQUEST_SOURCE)
+        ]
+
+    def _on_vote(self, vote: t.Vote) -> None:
+        if self._votes.update(vote.controller, vote.view):
+            self._raise(self._votes.current, self.memories)
+
+    def _on_presence(self, presence: t.Presence) -> None:
+        memories = list(map(max, self.memories, presence.memories))
+        memories[presence.member] = max(memories[presence.member], presence.memory)
+        changed = memories != self.memories
+        self.memories = memories
+        if presence.view > self.view:
+            self._raise(presence.view, presence.memories)
+        elif changed:
+            self._publish()
+        active = self.graph.proposer_of(self.view)
+        if active is not None and self.memories[active] > self._entered[active]:
+            self._raise(self.view + 1, self.memories)
+
+    def _raise(self, view: int, entered: list[int]) -> None:
+        if view > self.view:
+            self.view, self._entered = view, entered
+            self._publish()
+
+    def report(self) -> None:
+        self._round += 1
+        if self._round % _QUIET_ROUNDS == 1:
+            self._publish()
+
+    def _publish(self) -> None:
+        view = t.View(self.index, self.partition, self.view, self.memories)
+        for receivers in self._receivers:
+            self.emit(view, receivers)

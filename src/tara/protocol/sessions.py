@@ -1,0 +1,233 @@
+"""Sessions: each command of a client executes exactly once, in the order of its numbers, on every replica.
+
+A session is opened by an ordered command, and its id is that command's counter, so no id is ever used twice. Its
+commands execute in number order; one that was ordered too early waits here. Results are kept until the client has
+acknowledged them, so a command that is sent again gets the same answer. Sessions expire on a clock that only
+ordered requests move. All of this is part of the snapshot: it is replicated state, and a function of the log.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from tara.protocol import tuples as t
+from tara.protocol.limits import Limits
+
+
+class ApplicationError(Exception):
+    """Raised by an application to refuse a command; the message is the result and must be deterministic."""
+
+
+class Context:
+    """What an application may know about the command that it executes. Equal on all replicas."""
+
+    __slots__ = ("_events", "counter", "session", "time_ms")
+
+    def __init__(self, events: list[t.Event]) -> None:
+        #: The number of this command in the order of all commands, from 1.
+        self.counter = 0
+        #: The agreed time, milliseconds since 1970: never falls.
+        self.time_ms = 0
+        #: The session of the command.
+        self.session = 0
+        self._events = events
+
+    def publish(self, event: bytes, session: int = 0) -> None:
+        """Send an event to the client of a session (0: to all), beside the results."""
+        self._events.append(t.Event(session, self.counter, event))
+
+
+class Application(Protocol):
+    """What the executor needs of `tara.application.StateMachine`."""
+
+    concurrent_snapshot: bool
+
+    def apply(self, command: bytes, context: Context) -> bytes: ...
+    def query(self, question: bytes, context: Context) -> bytes: ...
+    def snapshot(self) -> Iterator[bytes]: ...
+    def restore(self, chunks: Iterable[bytes]) -> None: ...
+    def opened(self, context: Context) -> None: ...
+    def closed(self, context: Context) -> None: ...
+
+
+class Session(Struct, array_like=True):
+    """Invariants: results has only numbers in [acknowledged, next); early only numbers above next."""
+
+    id: int
+    timeout_ms: int
+    #: When it was last heard of, on the session clock.
+    active_ms: int
+    #: The number of its next command to execute.
+    next: int = 0
+    acknowledged: int = 0
+    results: dict[int, t.Result] = {}
+    early: dict[int, t.Command] = {}
+
+
+class SessionsState(Struct, array_like=True):
+    """The canonical form for snapshots: everything sorted."""
+
+    counter: int
+    time_ms: int
+    clock_ms: int
+    sessions: list[Session]
+
+
+class Sessions:
+    def __init__(self, application: Application, limits: Limits) -> None:
+        self._application = application
+        self._limits = limits
+        self._sessions: dict[int, Session] = {}
+        #: Executed commands; also the id of the newest session at its opening. Never falls.
+        self.counter = 0
+        #: The agreed time. Never falls.
+        self.time_ms = 0
+        #: Time as sessions see it: like the agreed time, but no request moves it far.
+        self._clock_ms = 0
+        #: No session expires before the session clock reaches this.
+        self._expiry_ms = 0
+        self.results: list[t.Result] = []
+        self.events: list[t.Event] = []
+        self._context = Context(self.events)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def pass_time(self, stamp_ms: int) -> None:
+        """A request with this stamp is about to execute."""
+        step = stamp_ms - self.time_ms
+        if step <= 0:
+            return
+        self.time_ms = stamp_ms
+        self._clock_ms += min(step, self._limits.session_clock_step_ms_max)
+        if self._clock_ms >= self._expiry_ms and self._sessions:
+            self._expire()
+
+    def execute(self, command: t.Command) -> None:
+        """Execute a command, or answer it from the cache, or keep it until its turn; results go to `results`."""
+        if command.kind == t.OPEN:
+            self._open(command)
+            return
+        session = self._sessions.get(command.session)
+        if command.kind == t.KEEPALIVE:
+            if session is not None:
+                session.active_ms = self._clock_ms
+            return
+        if session is None:
+            self._answer(command, t.EXPIRED, b"")
+            return
+        session.active_ms = self._clock_ms
+        if command.acknowledged > session.acknowledged:
+            self._acknowledge(session, command.acknowledged)
+        number = command.number
+        if number == session.next:
+            self._run(session, command)
+            while session.early and (waiting := session.early.pop(session.next, None)) is not None:
+                self._run(session, waiting)
+        elif number < session.next:
+            known = session.results.get(number)
+            if known is not None:
+                self.results.append(known)
+        elif number < session.acknowledged + self._limits.session_pipeline_max:
+            session.early[number] = command
+        else:
+            self._answer(command, t.REJECTED, b"too many commands without an acknowledged result")
+
+    def _run(self, session: Session, command: t.Command) -> None:
+        session.next = command.number + 1
+        self.counter += 1
+        context = self._context
+        context.counter = self.counter
+        context.time_ms = self.time_ms
+        context.session = session.id
+        if command.kind == t.CLOSE:
+            self._close(session)
+            self._answer(command, t.OK, b"")
+            return
+        status = t.OK
+        try:
+            if command.kind == t.EXECUTE:
+                payload = self._application.apply(command.payload, context)
+            else:
+                payload = self._application.query(command.payload, context)
+            if type(payload) is not bytes:
+                status, payload = t.FAILED, b"the application returned something other than bytes"
+            elif len(payload) > self._limits.result_bytes_max:
+                status, payload = t.FAILED, b"the result is too large"
+        except ApplicationError as error:
+            status, payload = t.FAILED, str(error).encode()
+        except MemoryError:
+            raise
+        except Exception as error:
+            # Only the type: a message may contain addresses, and would then differ between replicas.
+            status, payload = t.FAILED, f"the application raised {type(error).__name__}".encode()
+        result = t.Result(session.id, command.number, self.counter, status, payload)
+        session.results[command.number] = result
+        self.results.append(result)
+
+    def _answer(self, command: t.Command, status: int, payload: bytes) -> None:
+        self.results.append(t.Result(command.session, command.number, self.counter, status, payload))
+
+    def _acknowledge(self, session: Session, number: int) -> None:
+        """Forget results that the client has. A number beyond what executed is not believed."""
+        number = min(number, session.next)
+        for known in range(session.acknowledged, number):
+            session.results.pop(known, None)
+        session.acknowledged = max(session.acknowledged, number)
+
+    def _open(self, command: t.Command) -> None:
+        try:
+            timeout_ms = msgspec.msgpack.decode(command.payload, type=int)
+        except msgspec.DecodeError:
+            self._answer(command, t.REJECTED, b"the time-out is not an integer")
+            return
+        if len(self._sessions) >= self._limits.sessions_max:
+            self._answer(command, t.FULL, b"too many sessions")
+            return
+        limits = self._limits
+        timeout_ms = min(max(timeout_ms, limits.session_timeout_ms_min), limits.session_timeout_ms_max)
+        self.counter += 1
+        session = Session(self.counter, timeout_ms, self._clock_ms)
+        self._sessions[session.id] = session
+        self._expiry_ms = min(self._expiry_ms, session.active_ms + timeout_ms)
+        self._tell(session, self._application.opened)
+        self._answer(command, t.OK, msgspec.msgpack.encode((session.id, timeout_ms)))
+
+    def _close(self, session: Session) -> None:
+        del self._sessions[session.id]
+        self._tell(session, self._application.closed)
+
+    def _expire(self) -> None:
+        """End the sessions whose time is up, oldest first; each is an event of its own in the order."""
+        for session in sorted(self._sessions.values(), key=lambda session: session.id):
+            if session.active_ms + session.timeout_ms <= self._clock_ms:
+                self.counter += 1
+                self._close(session)
+        deadlines = (session.active_ms + session.timeout_ms for session in self._sessions.values())
+        self._expiry_ms = min(deadlines, default=0)
+
+    def _tell(self, session: Session, hook: object) -> None:
+        context = self._context
+        context.counter, context.time_ms, context.session = self.counter, self.time_ms, session.id
+        try:
+            hook(context)  # type: ignore[operator]
+        except MemoryError:
+            raise
+        except Exception:
+            return
+
+    def state(self) -> SessionsState:
+        sessions = [
+            msgspec.structs.replace(
+                session, results=dict(sorted(session.results.items())), early=dict(sorted(session.early.items()))
+            )
+            for _, session in sorted(self._sessions.items())
+        ]
+        return SessionsState(self.counter, self.time_ms, self._clock_ms, sessions)
+
+    def restore(self, state: SessionsState) -> None:
+        self.counter, self.time_ms, self._clock_ms = state.counter, state.time_ms, state.clock_ms
+        self._sessions = {session.id: session for session in state.sessions}
+        self._expiry_ms = 0

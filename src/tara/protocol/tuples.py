@@ -1,0 +1,485 @@
+"""What flows along the edges of the graph, and its wire format.
+
+Tuples are immutable records, written as MessagePack arrays whose first element says which tuple it is. A tuple
+names its creator by the replica's index within its stage; the kind of tuple implies the stage. Slots (sequence
+numbers of a partition) travel in runs: `first` and the requests of first, first+1, … This is what makes the
+protocol cheap: a node handles a run, not a request.
+
+Every number is checked when it is read from the wire, so that a node may trust the shape of what it processes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from tara.protocol.errors import MalformedTuple
+
+#: The version of the wire format; a frame of a newer one is refused.
+FORMAT_VERSION = 1
+
+Number = Annotated[int, Meta(ge=0)]
+Reach = tuple[Number, Number]
+
+
+# What is replicated
+
+
+class Command(Struct, array_like=True, frozen=True, gc=False):
+    """One client command. (session, number) identifies it for ever: it executes at most once."""
+
+    session: Number
+    number: Number
+    #: The client has the results of all its commands below this number; they may be forgotten.
+    acknowledged: Number
+    payload: bytes
+    kind: Annotated[int, Meta(ge=0, le=4)] = 0
+
+
+EXECUTE = 0  # apply the payload to the application
+QUERY = 1  # ask the application, in order
+OPEN = 2  # open a session; number is a nonce of the client, payload the time-out in ms as a MessagePack integer
+CLOSE = 3  # end the session
+KEEPALIVE = 4  # let the agreed time pass, and renew the session (0: none)
+
+
+class Result(Struct, array_like=True, frozen=True, gc=False):
+    """What a command returned. The same on every replica, however often it is asked for."""
+
+    session: Number
+    number: Number
+    #: The command counter at which it executed.
+    counter: Number
+    status: Annotated[int, Meta(ge=0, le=4)]
+    payload: bytes
+
+
+OK = 0
+FAILED = 1  # the application raised; the payload is the message
+EXPIRED = 2  # no such session (any more); the command does not execute, unless an earlier copy of it did
+REJECTED = 3  # beyond a bound of the session, or ill-formed; the command did not execute
+FULL = 4  # no room for another session
+
+
+class Event(Struct, array_like=True, frozen=True, gc=False):
+    """Something the application published for a session (0: for all) while it executed a command."""
+
+    session: Number
+    counter: Number
+    payload: bytes
+
+
+class Request(Struct, array_like=True, frozen=True, gc=False):
+    """What a slot holds: a batch of commands as numbered by a request source and stamped by a proposer."""
+
+    #: -1 marks a no-op: it fills a slot that nobody needs.
+    source: Annotated[int, Meta(ge=-1, lt=2**31)]
+    #: One start of the source; its numbers begin at 0 in each epoch.
+    epoch: Number
+    number: Number
+    #: Milliseconds on the proposer's clock when it first proposed the request; 0 before that.
+    time: Number
+    #: The commands, encoded once by the source and decoded once by each executor.
+    body: bytes
+
+
+NOOP = Request(-1, 0, 0, 0, b"")
+
+
+class Tuple(Struct, array_like=True, frozen=True, gc=False):
+    """The common base of everything that a node processes or emits."""
+
+
+# Request handling
+
+
+class Submit(Tuple, frozen=True, tag=1):
+    """client → request source: commands to be ordered."""
+
+    commands: list[Command]
+
+
+class Requests(Tuple, frozen=True, tag=2):
+    """request source → proposers of its partition: numbered requests."""
+
+    requests: list[Request]
+
+
+class Proposal(Tuple, frozen=True, tag=3):
+    """proposer → committers of its partition: the requests of a run of slots, valid in one view."""
+
+    proposer: Number
+    partition: Number
+    view: Number
+    first: Number
+    #: The proposer's stability threshold, as a slot; teaches a committer that missed it.
+    stable: Number
+    requests: list[Request]
+
+
+class Commit(Tuple, frozen=True, tag=4):
+    """committer → executors: it has accepted the requests of a run of slots in this view."""
+
+    committer: Number
+    partition: Number
+    view: Number
+    first: Number
+    requests: list[Request]
+
+
+class Results(Tuple, frozen=True, tag=5):
+    """executor → reply sink of its site → client."""
+
+    executor: Number
+    results: list[Result]
+    events: list[Event]
+
+
+class Read(Tuple, frozen=True, tag=6):
+    """request source → committers of all partitions: where does the log end? Answered to one executor."""
+
+    source: Number
+    epoch: Number
+    nonce: Number
+    executor: Number
+
+
+class ReadIndex(Tuple, frozen=True, tag=7):
+    """committer → executor: no slot at or beyond `position` was accepted here when the question came."""
+
+    committer: Number
+    partition: Number
+    memory: Number
+    memories: list[Number]
+    source: Number
+    epoch: Number
+    nonce: Number
+    position: Number
+
+
+# Garbage collection, and the positions that drive re-sending
+
+
+class CommitterStatus(Tuple, frozen=True, tag=8):
+    """committer → gc sinks → gc sources."""
+
+    committer: Number
+    partition: Number
+    #: (life, round) orders the reports of one node; a later one replaces an earlier one.
+    life: Number
+    round: Number
+    memory: Number
+    view: Number
+    #: The next slot it accepts in `view`; -1 while it has not seen the start of that view.
+    position: Annotated[int, Meta(ge=-1)]
+
+
+class CheckpointId(Struct, array_like=True, frozen=True, gc=False):
+    """A checkpoint: the state after `number` · interval slots; equal states have equal digests."""
+
+    number: Number
+    digest: bytes
+
+
+class ExecutorStatus(Tuple, frozen=True, tag=9):
+    """executor → gc sinks → gc sources; also announces checkpoints."""
+
+    executor: Number
+    life: Number
+    round: Number
+    #: Per partition, the next slot it has no decision for.
+    positions: list[Number]
+    #: Per partition and request source, (epoch, number) below which every request is decided.
+    progress: list[list[Reach]]
+    #: The checkpoints that it holds durably, oldest first.
+    checkpoints: list[CheckpointId]
+    #: Open sessions, so that request sources know whether the agreed time must pass.
+    sessions: Number
+
+
+class Stable(Tuple, frozen=True, tag=10):
+    """gc source → proposers, committers, executors, request sources: the threshold, and everybody's positions."""
+
+    source: Number
+    #: The newest checkpoint that f+1 executors hold with the same digest.
+    checkpoint: CheckpointId
+    executors: list[ExecutorStatus]
+    committers: list[CommitterStatus]
+
+
+# View change
+
+
+class Target(Tuple, frozen=True, tag=11):
+    """request source → controllers of its partition: it has numbered this many requests in this epoch."""
+
+    source: Number
+    partition: Number
+    reach: Reach
+
+
+class Progress(Tuple, frozen=True, tag=12):
+    """executor → controllers of a partition: what is decided there."""
+
+    executor: Number
+    partition: Number
+    progress: list[Reach]
+    position: Number
+    #: The highest position of any partition: an idle partition has to skip up to it.
+    frontier: Number
+
+
+class Vote(Tuple, frozen=True, tag=13):
+    """controller → view sinks → view sources: the partition needs this view."""
+
+    controller: Number
+    partition: Number
+    view: Number
+
+
+class Presence(Tuple, frozen=True, tag=14):
+    """committer or proposer → view sinks → view sources: my memory number, the view I know, and the memory
+    numbers under which I entered it. A restarted proposer joins with it; a committer corrects a lagging source."""
+
+    #: Index into `memories`: the proposers of the partition, then its committers.
+    member: Number
+    partition: Number
+    memory: Number
+    view: Number
+    memories: list[Number]
+
+
+class View(Tuple, frozen=True, tag=15):
+    """view source → proposers, committers, controllers, request sources of its partition."""
+
+    source: Number
+    partition: Number
+    view: Number
+    #: The highest memory number known of each proposer, then of each committer.
+    memories: list[Number]
+
+
+class Accepted(Struct, array_like=True, frozen=True, gc=False):
+    """One slot of a record: what was accepted there in the highest view, and that view."""
+
+    view: Number
+    request: Request
+
+
+class Record(Tuple, frozen=True, tag=16):
+    """committer → record sink → record source → the proposer of the view: part of what it had accepted when it
+    entered the view. Frozen at that moment: re-sent, never changed."""
+
+    committer: Number
+    partition: Number
+    view: Number
+    memory: Number
+    #: The memory numbers that it knew when it entered the view.
+    memories: list[Number]
+    #: The record covers the slots [minimum, end); this part begins at `first`.
+    minimum: Number
+    end: Number
+    first: Number
+    slots: list[Accepted]
+
+
+class Credential(Struct, array_like=True, frozen=True, gc=False):
+    """Whose record a start was computed from, and which memory numbers that record names."""
+
+    committer: Number
+    memory: Number
+    memories: list[Number]
+
+
+class Start(Tuple, frozen=True, tag=17):
+    """proposer → committers of its partition: this view begins. The slots [first, next) are proposed again."""
+
+    proposer: Number
+    partition: Number
+    view: Number
+    #: The highest memory numbers in the credentials; a committer votes only if its own is named.
+    memories: list[Number]
+    credentials: list[Credential]
+    first: Number
+    next: Number
+
+
+WireTuple = (
+    Submit
+    | Requests
+    | Proposal
+    | Commit
+    | Results
+    | Read
+    | ReadIndex
+    | CommitterStatus
+    | ExecutorStatus
+    | Stable
+    | Target
+    | Progress
+    | Vote
+    | Presence
+    | View
+    | Record
+    | Start
+)
+
+
+# Between an executor and the storage of its host; never on the wire
+
+
+class Save(Tuple, frozen=True, tag=101):
+    """executor → store: keep this checkpoint. `chunks` may be drawn later, off the hot path."""
+
+    number: int
+    state: bytes
+    chunks: Iterable[bytes]
+
+
+class Saved(Tuple, frozen=True, tag=102):
+    """store → executor: the checkpoint is durable."""
+
+    checkpoint: CheckpointId
+
+
+class Load(Tuple, frozen=True, tag=103):
+    """executor → store: the newest checkpoint not older than `minimum`, your own or a holder's."""
+
+    minimum: int
+    holders: Sequence[int]
+
+
+class Loaded(Tuple, frozen=True, tag=104):
+    """store → executor: a checkpoint, or None when there is none to be had just now."""
+
+    checkpoint: CheckpointId | None
+    state: bytes
+    chunks: Sequence[bytes]
+
+
+class Discard(Tuple, frozen=True, tag=106):
+    """executor → store: checkpoints with lower numbers are not needed any more."""
+
+    below: int
+
+
+class Executed(Tuple, frozen=True, tag=105):
+    """executor → store: requests in execution order, for the decided log. `first` is an execution number."""
+
+    first: int
+    requests: list[Request]
+    results: list[Result]
+    time: int
+
+
+# What a committer writes to its journal
+
+
+class Promised(Struct, array_like=True, frozen=True, gc=False, tag=1):
+    """It entered this view, under these memory numbers; it will not vote in a lower one."""
+
+    view: Number
+    memories: list[Number]
+
+
+class Started(Struct, array_like=True, frozen=True, gc=False, tag=2):
+    """The view began at this slot."""
+
+    view: Number
+    first: Number
+
+
+class Voted(Struct, array_like=True, frozen=True, gc=False, tag=3):
+    """It accepted these requests in this view."""
+
+    view: Number
+    first: Number
+    requests: list[Request]
+
+
+class Recorded(Struct, array_like=True, frozen=True, gc=False, tag=4):
+    """What older views left behind; written when a journal is compacted."""
+
+    first: Number
+    slots: list[Accepted]
+
+
+class Collected(Struct, array_like=True, frozen=True, gc=False, tag=5):
+    """The slots below are in a stable checkpoint; what was said of them is void."""
+
+    stable: Number
+
+
+JournalEntry = Promised | Started | Voted | Recorded | Collected
+
+
+# Codecs
+
+encode = msgspec.msgpack.Encoder().encode
+_decode_commands = msgspec.msgpack.Decoder(list[Command]).decode
+_decode_tuple: Callable[[bytes], WireTuple] = msgspec.msgpack.Decoder(WireTuple).decode
+_decode_entry: Callable[[bytes], JournalEntry] = msgspec.msgpack.Decoder(JournalEntry).decode
+
+
+def decode_commands(body: bytes) -> list[Command]:
+    """The commands of a request."""
+    try:
+        return _decode_commands(body)
+    except msgspec.DecodeError as error:
+        raise MalformedTuple(f"request body: {error}") from error
+
+
+def decode_tuple(data: bytes) -> WireTuple:
+    """One tuple from the wire. A malformed one is refused with the name of the field that is wrong."""
+    try:
+        return _decode_tuple(data)
+    except msgspec.DecodeError as error:
+        raise MalformedTuple(_explain(data, str(error))) from error
+
+
+def decode_entry(data: bytes) -> JournalEntry:
+    """One journal entry."""
+    try:
+        return _decode_entry(data)
+    except msgspec.DecodeError as error:
+        raise MalformedTuple(f"journal entry: {error}") from error
+
+
+_BY_TAG: dict[object, type[Struct]] = {kind.__struct_config__.tag: kind for kind in WireTuple.__args__}
+
+
+def _explain(data: bytes, problem: str) -> str:
+    """Turn msgspec's `$[3]` into the field's name."""
+    try:
+        parts = msgspec.msgpack.decode(data)
+    except msgspec.DecodeError:
+        return f"not a tuple: {problem}"
+    if not isinstance(parts, list) or not parts or parts[0] not in _BY_TAG:
+        return f"not a tuple: {problem}"
+    kind = _BY_TAG[parts[0]]
+    message, _, path = problem.partition(" - at `$[")
+    position, _, rest = path.rstrip("`").partition("]")
+    if not position.isdigit():
+        return f"{kind.__name__}: {message}"
+    field = kind.__struct_fields__[int(position) - 1]
+    return f"{kind.__name__}.{field}{rest}: {message}"
+
+
+def identity(request: Request) -> tuple[int, int, int]:
+    """What tells one request from another."""
+    return (request.source, request.epoch, request.number)
+
+
+def split_run(requests: Sequence[Request], count_max: int, bytes_max: int) -> Iterator[list[Request]]:
+    """Cut a run so that each piece fits a frame."""
+    piece: list[Request] = []
+    size = 0
+    for request in requests:
+        size += len(request.body) + 48
+        if piece and (len(piece) >= count_max or size > bytes_max):
+            yield piece
+            piece, size = [], len(request.body) + 48
+        piece.append(request)
+    if piece:
+        yield piece

@@ -1,0 +1,166 @@
+"""A simulated client: opens a session, keeps a few commands in flight, resends to another site what is not answered,
+and writes down the history that the linearizability check reads."""
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tara.protocol import tuples as t
+from tara.simulator.linearizability import Operation
+from tara.simulator.workload import POISON, Call, draw_call
+
+if TYPE_CHECKING:
+    from tara.simulator.world import World
+
+
+class Sent(msgspec.Struct):
+    """A command in flight."""
+
+    command: t.Command
+    call: Call
+    operation: int
+    invoked_ms: float
+    sent_ms: float
+
+
+class Client:
+    WAKE_MS = 10
+
+    def __init__(self, index: int, world: "World") -> None:
+        self.index = index
+        self._world = world
+        self._plan = world.plan
+        self._draw = world.draw
+        self.site = index % world.graph.sites
+        self.session = 0
+        self._nonce = 0
+        self._opened_ms = -1.0
+        self._number = 0
+        self.in_flight: dict[int, Sent] = {}
+        self._left = self._plan.commands_per_client
+        self._next_ms = 100.0 + index * 7
+        self._paused_until_ms = 0.0
+        self._burst = 0
+        self._poison = 0
+        self.history: list[Operation] = []
+        self.answered = 0
+
+    @property
+    def done(self) -> bool:
+        return self._left <= 0 and not self.in_flight
+
+    # Faults
+
+    def restart(self) -> None:
+        """The client's process died: what is in flight has an unknown outcome; its next life has a new session."""
+        self._abandon()
+
+    def pause(self, until_ms: float) -> None:
+        self._paused_until_ms = until_ms
+
+    def burst(self) -> None:
+        self._burst = self._plan.limits.session_pipeline_max
+
+    def poison(self) -> None:
+        self._poison += 1
+
+    def _abandon(self) -> None:
+        for sent in self.in_flight.values():
+            self._record(sent, None, None)
+        self.in_flight.clear()
+        self.session, self._number, self._opened_ms = 0, 0, -1.0
+
+    # What it does
+
+    def wake(self, now_ms: float) -> None:
+        if now_ms < self._paused_until_ms or self.done:
+            return
+        if self.session == 0:
+            self._open(now_ms)
+            return
+        self._resend(now_ms)
+        oldest = min(self.in_flight, default=self._number)
+        room = min(
+            max(self._plan.pipeline, self._burst) - len(self.in_flight),
+            oldest + self._plan.limits.session_pipeline_max - self._number,
+        )
+        if self._left > 0 and room > 0 and (now_ms >= self._next_ms or self._burst):
+            count = min(self._left, room) if self._burst else 1
+            self._burst = 0
+            self._submit([self._make(now_ms) for _ in range(count)])
+            self._next_ms = now_ms + self._draw.expovariate(1 / self._plan.think_ms)
+
+    def _open(self, now_ms: float) -> None:
+        if self._opened_ms >= 0 and now_ms - self._opened_ms < self._plan.client_timeout_ms:
+            return
+        if self._opened_ms >= 0:
+            self._elsewhere()
+        self._opened_ms = now_ms
+        self._nonce = self._world.next_unique() * 16 + self.index
+        timeout = msgspec.msgpack.encode(self._plan.session_timeout_ms)
+        self._submit([t.Command(0, self._nonce, 0, timeout, t.OPEN)])
+
+    def _make(self, now_ms: float) -> t.Command:
+        operation = self._world.next_unique()
+        call = draw_call(self._draw, self._plan.keys, operation)
+        if self._poison > 0:
+            self._poison -= 1
+            call = Call("", ("poison",), POISON, False)
+        kind = t.QUERY if call.question else t.EXECUTE
+        acknowledged = min(self.in_flight, default=self._number)
+        payload = msgspec.msgpack.encode((operation, call.payload))
+        command = t.Command(self.session, self._number, acknowledged, payload, kind)
+        self.in_flight[self._number] = Sent(command, call, operation, now_ms, now_ms)
+        self._number += 1
+        self._left -= 1
+        return command
+
+    def _resend(self, now_ms: float) -> None:
+        late = [sent for sent in self.in_flight.values() if now_ms - sent.sent_ms >= self._plan.client_timeout_ms]
+        if not late:
+            return
+        self._elsewhere()
+        for sent in self.in_flight.values():
+            sent.sent_ms = now_ms
+        self._submit([sent.command for sent in self.in_flight.values()])
+
+    def _elsewhere(self) -> None:
+        self.site = (self.site + 1) % self._world.graph.sites
+        self._world.count_fault("client_retry")
+
+    def _submit(self, commands: list[t.Command]) -> None:
+        self._world.submit(self, commands)
+
+    # What it hears
+
+    def receive(self, result: t.Result, now_ms: float) -> None:
+        if result.session == 0:
+            if result.number == self._nonce and self.session == 0 and result.status == t.OK:
+                self.session = msgspec.msgpack.decode(result.payload)[0]
+            return
+        if result.session != self.session or result.number not in self.in_flight:
+            return
+        if result.status == t.EXPIRED:
+            # An earlier copy may have executed before the session ended: unknown, like everything in flight.
+            self._abandon()
+            return
+        sent = self.in_flight.pop(result.number)
+        self.answered += 1
+        self._world.monitor.answered(self, sent.operation, result)
+        if sent.call.model == ("poison",):
+            return
+        if result.status != t.OK:
+            self._world.monitor.violation("results", f"{sent.call.model} was answered {result}")
+            return
+        self._record(sent, now_ms, msgspec.msgpack.decode(result.payload))
+
+    def _record(self, sent: Sent, returned_ms: float | None, result: Any) -> None:
+        if sent.call.model == ("poison",):
+            return
+        invoked = round(sent.invoked_ms * 1000)
+        returned = None if returned_ms is None else round(returned_ms * 1000)
+        self.history.append(Operation(self.index, invoked, returned, sent.call.key, sent.call.model, result))
+
+    def finish(self) -> None:
+        """The run is over: what is in flight stays unknown."""
+        self._abandon()

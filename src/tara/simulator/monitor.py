@@ -1,0 +1,210 @@
+"""The invariants, checked while the run goes on. It sees everything: what every node of every life persisted and
+emitted, and the replicas' states. A violation ends the run.
+
+Checks, by kind:
+  agreement      two executors' logs are equal at every index, and what executes was chosen
+  digests        equal checkpoints have equal digests
+  one_proposal   at most one request per (partition, view, slot); at most one active proposer life per view
+  chosen         whatever f+1 committers accepted in a view is proposed again, unchanged, in every higher view
+  promises       a committer's views and votes never fall, over all its lives
+  records        a record is, per slot, the accept with the highest view below the record's
+  exactly_once   no operation executes twice; all its results are equal; an answer implies an execution
+  stability      no window is ahead of the stability threshold, and a stable checkpoint has f+1 copies
+  bounds         windows and queues stay within their limits
+  monotonic      views, thresholds, positions and counters never fall within a life
+  results        commands succeed unless they are made to fail
+  halted         no node halts or breaks an assertion
+  linearizable   the history of the clients (at the end)
+  liveness       everything is answered, laggards catch up, views stop changing (when the faults have stopped)
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tara.protocol import tuples as t
+from tara.protocol.node import Node
+from tara.protocol.nodes.committer import Committer
+from tara.protocol.nodes.executor import Executor
+from tara.protocol.nodes.proposer import Mode, Proposer
+from tara.protocol.nodes.request_source import RequestSource
+from tara.simulator.workload import AuditedStore
+
+if TYPE_CHECKING:
+    from tara.simulator.client import Client
+    from tara.simulator.world import World
+
+
+class Violation(Exception):
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(f"{kind}: {detail}")
+        self.kind = kind
+        self.detail = detail
+
+
+class Monitor:
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._limits = world.plan.limits
+        self.checks: Counter[str] = Counter()
+        self.view_changes = 0
+        #: The newest stable checkpoint that any gc source announced.
+        self.stable = 0
+        self._log: dict[int, t.Request] = {}
+        self._results: dict[tuple[int, int], t.Result] = {}
+        self._digests: dict[int, bytes] = {}
+        self._proposals: dict[tuple[int, int], dict[int, t.Request]] = {}
+        self._active: dict[tuple[int, int], tuple[int, int]] = {}
+        self._voters: dict[tuple[int, int, int], set[int]] = {}
+        self._chosen: dict[tuple[int, int], tuple[int, t.Request]] = {}
+        self._accepted: dict[int, dict[int, t.Accepted]] = {}
+        self._promised: dict[int, int] = {}
+        self._views: dict[int, int] = {}
+        self._seen: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    def violation(self, kind: str, detail: str) -> None:
+        raise Violation(kind, detail)
+
+    def _require(self, condition: bool, kind: str, detail: str) -> None:
+        self.checks[kind] += 1
+        if not condition:
+            raise Violation(kind, detail)
+
+    # What nodes do
+
+    def persisted(self, number: int, entries: list[t.JournalEntry]) -> None:
+        """These entries of a committer are durable: votes are cast with that."""
+        name = self._world.graph.names[number]
+        for entry in entries:
+            if isinstance(entry, t.Promised):
+                before = self._promised.get(number, 0)
+                self._require(entry.view > before, "promises", f"{number} promised {entry.view} after {before}")
+                self._promised[number] = entry.view
+                if entry.view > self._views.get(name.partition, 1):
+                    self._views[name.partition] = entry.view
+                    self.view_changes += 1
+            elif isinstance(entry, t.Voted):
+                before = self._promised.get(number, 0)
+                self._require(entry.view == before, "promises", f"{number} voted in {entry.view}, is in {before}")
+                accepted = self._accepted.setdefault(number, {})
+                for slot, request in enumerate(entry.requests, entry.first):
+                    accepted[slot] = t.Accepted(entry.view, request)
+                    self._vote(name.partition, slot, entry.view, name.replica, request)
+
+    def _vote(self, partition: int, slot: int, view: int, committer: int, request: t.Request) -> None:
+        voters = self._voters.setdefault((partition, slot, view), set())
+        voters.add(committer)
+        if len(voters) != self._limits.quorum:
+            return
+        known = self._chosen.get((partition, slot))
+        where = f"partition {partition} slot {slot}"
+        if known is not None:
+            self._require(known[1] == request, "chosen", f"{where}: {known} and then in view {view} {request}")
+        if known is None or view < known[0]:
+            self._chosen[partition, slot] = (view, request)
+            for later, proposed in self._proposals.get((partition, slot), {}).items():
+                if later > view:
+                    self._require(
+                        proposed == request, "chosen", f"{where}: chosen in {view}, but proposed in {later}: {proposed}"
+                    )
+
+    def emitted(self, number: int, life: int, tuple_: t.Tuple) -> None:
+        match tuple_:
+            case t.Proposal():
+                self._proposal(tuple_)
+            case t.Start():
+                self._start(tuple_, life)
+            case t.Record():
+                self._record(number, tuple_)
+            case t.Executed():
+                self._executed(tuple_)
+            case t.Stable():
+                self._stable(tuple_)
+
+    def _proposal(self, proposal: t.Proposal) -> None:
+        for slot, request in enumerate(proposal.requests, proposal.first):
+            proposals = self._proposals.setdefault((proposal.partition, slot), {})
+            where = f"partition {proposal.partition} slot {slot} view {proposal.view}"
+            known = proposals.setdefault(proposal.view, request)
+            self._require(known == request, "one_proposal", f"{where}: {known} and {request}")
+            chosen = self._chosen.get((proposal.partition, slot))
+            if chosen is not None and proposal.view > chosen[0]:
+                self._require(request == chosen[1], "chosen", f"{where}: {request} proposed, but {chosen} is chosen")
+
+    def _start(self, start: t.Start, life: int) -> None:
+        known = self._active.setdefault((start.partition, start.view), (start.proposer, life))
+        self._require(known == (start.proposer, life), "one_proposal", f"view {start.view}: {known} and life {life}")
+
+    def _record(self, number: int, record: t.Record) -> None:
+        accepted = self._accepted.get(number, {})
+        if record.first == record.minimum:
+            beyond = [slot for slot, known in accepted.items() if slot >= record.end and known.view < record.view]
+            self._require(not beyond, "records", f"{number} view {record.view}: the record lacks slots {beyond}")
+        for slot, recorded in enumerate(record.slots, record.first):
+            known = accepted.get(slot)
+            # A vote in the record's own view may have come since: the record was frozen before.
+            if known is not None and known.view < record.view:
+                self._require(known == recorded, "records", f"{number} slot {slot}: {recorded}, accepted {known}")
+
+    def _executed(self, executed: t.Executed) -> None:
+        partitions = self._limits.partitions
+        for index, request in enumerate(executed.requests, executed.first):
+            known = self._log.setdefault(index, request)
+            self._require(known == request, "agreement", f"log index {index}: {known} and {request}")
+            chosen = self._chosen.get((index % partitions, index // partitions))
+            self._require(
+                chosen is not None and chosen[1] == request, "agreement", f"log index {index}: {request}, not {chosen}"
+            )
+        for result in executed.results:
+            if result.session and result.status in (t.OK, t.FAILED):
+                answer = self._results.setdefault((result.session, result.number), result)
+                self._require(answer == result, "exactly_once", f"{answer} and {result}")
+
+    def _stable(self, stable: t.Stable) -> None:
+        number = stable.checkpoint.number
+        if number > self.stable:
+            self.stable = number
+            copies = self._world.copies(number)
+            self._require(copies >= self._limits.quorum, "stability", f"checkpoint {number} has {copies} copies")
+
+    def saved(self, checkpoint: t.CheckpointId) -> None:
+        known = self._digests.setdefault(checkpoint.number, checkpoint.digest)
+        self._require(known == checkpoint.digest, "digests", f"checkpoint {checkpoint.number}")
+
+    def answered(self, client: "Client", operation: int, result: t.Result) -> None:
+        known = self._results.get((result.session, result.number))
+        self._require(known == result, "exactly_once", f"client {client.index} got {result}, executed was {known}")
+
+    # What nodes are
+
+    def inspect(self, number: int, life: int, node: Node) -> None:
+        """Look into a node: does it keep within its bounds, and did nothing fall?"""
+        limits, slots = self._limits, self._limits.checkpoint_slots
+        values: tuple[int, ...] = ()
+        match node:
+            case Committer():
+                values = (node.view, node.commits.min)
+                self._require(node.commits.min <= self.stable * slots, "stability", f"{number} at {node.commits.min}")
+            case Proposer():
+                values = (node.view,)
+                self._require(
+                    node.mode is not Mode.ACTIVE or node.proposals.min <= self.stable * slots,
+                    "stability",
+                    f"{number} at {node.proposals.min}",
+                )
+                held = max(len(source.held) for source in node._held)
+                self._require(held <= 2 * limits.source_pending_max, "bounds", f"{number} holds {held} requests")
+            case Executor():
+                values = (node.next, node.sessions.counter, node.sessions.time_ms, node.stable.current)
+                waiting = max(len(learner.decided) for learner in node._learners)
+                self._require(waiting <= limits.window, "bounds", f"{number} has {waiting} decided requests")
+                application = node.application
+                if isinstance(application, AuditedStore):
+                    twice = application.twice
+                    self._require(not twice, "exactly_once", f"{number} executed operations {twice} twice")
+            case RequestSource():
+                values = (node.next,)
+                self._require(node.pending <= limits.source_pending_max, "bounds", f"{number}: {node.pending} pending")
+                self._require(node.capacity >= -1, "bounds", f"{number}: backlog above its limit")
+        before = self._seen.get((number, life), values)
+        self._require(all(map(int.__le__, before, values)), "monotonic", f"{number}: {before} then {values}")
+        self._seen[number, life] = values

@@ -1,0 +1,242 @@
+"""Makes the faults of a plan happen. A fault that would take more than f replicas of a stage down is skipped, except
+for those that are meant to; those may stall the service, but break nothing."""
+
+from tara.protocol.graph import Stage
+from tara.simulator.plan import Fault
+from tara.simulator.world import Container, World
+
+
+def schedule(world: World) -> None:
+    for fault in world.plan.faults:
+        world.at(fault.at_ms, _strike, world, fault)
+
+
+def heal(world: World) -> None:
+    """All faults end: everything that is down starts again."""
+    world.healed = True
+    world.idle_until_ms = 0.0
+    for zombie in list(world.zombies):
+        world.zombies.remove(zombie)
+        world.crash(zombie)
+    for container in world.containers:
+        container.disk.full = False
+        container.doom = None
+        container.paused_until_ms = 0.0
+        if not container.alive:
+            world.restart_later(container, 50)
+    world.clear_network()
+
+
+def _strike(world: World, fault: Fault) -> None:
+    if _STRIKES[fault.kind](world, fault):
+        world.count_fault(fault.kind)
+
+
+def _victim(world: World, fault: Fault) -> Container | None:
+    """A container that may fail now."""
+    container = world.containers[fault.target % len(world.containers)]
+    return container if container.alive and world.may_fail([container]) else None
+
+
+def _kill(world: World, container: Container, delay_ms: float) -> None:
+    world.crash(container)
+    world.restart_later(container, delay_ms)
+
+
+def _crash(world: World, fault: Fault) -> bool:
+    container = _victim(world, fault)
+    if container is None:
+        return False
+    _kill(world, container, fault.duration_ms)
+    return True
+
+
+def _crash_in_step(world: World, fault: Fault) -> bool:
+    """Counted when it happens: in the container's next step that has something to sync or to send."""
+    container = _victim(world, fault)
+    if container is not None:
+        container.doom = fault.kind
+    return False
+
+
+def _crash_group(world: World, fault: Fault, group: list[Container]) -> bool:
+    for container in group:
+        if container.alive:
+            _kill(world, container, fault.duration_ms * (0.5 + world.draw.random()))
+    return bool(group)
+
+
+def _crash_all(world: World, fault: Fault) -> bool:
+    return _crash_group(world, fault, world.containers)
+
+
+def _crash_many(world: World, fault: Fault) -> bool:
+    """One site more than the protocol tolerates."""
+    first, sites = fault.target % world.graph.sites, world.graph.sites
+    doomed = {(first + offset) % sites for offset in range(world.graph.f + 1)}
+    return _crash_group(world, fault, [container for container in world.containers if container.site in doomed])
+
+
+def _crash_stage(world: World, fault: Fault) -> bool:
+    """All replicas of a stage (of a partition). With one container per site, that is every site that has one."""
+    stages = [stage for stage in Stage if stage not in (Stage.CLIENT, Stage.STORE)]
+    stage = stages[fault.target % len(stages)]
+    group = [
+        container
+        for container in world.containers
+        if any(world.graph.names[number].stage is stage for number in container.numbers)
+    ]
+    return _crash_group(world, fault, group)
+
+
+def _zombie(world: World, fault: Fault) -> bool:
+    """A container is given up for lost and started again elsewhere, while the old process goes on for a while."""
+    container = _victim(world, fault)
+    if container is None:
+        return False
+    world.split(container)
+    world.after(fault.duration_ms, _end_zombies, world)
+    return True
+
+
+def _end_zombies(world: World) -> None:
+    for zombie in list(world.zombies):
+        world.zombies.remove(zombie)
+        world.crash(zombie)
+
+
+def _pause(world: World, fault: Fault) -> bool:
+    container = _victim(world, fault)
+    if container is None:
+        return False
+    container.paused_until_ms = world.now_ms + fault.duration_ms
+    return True
+
+
+def _clock_jump(world: World, fault: Fault) -> bool:
+    container = world.containers[fault.target % len(world.containers)]
+    container.clock_offset_ms += (fault.other % 20_000) - 5_000
+    return True
+
+
+def _two_sites(world: World, fault: Fault) -> tuple[int, int]:
+    first = fault.target % world.graph.sites
+    return first, (first + 1 + fault.other % (world.graph.sites - 1)) % world.graph.sites
+
+
+def _partition(world: World, fault: Fault) -> bool:
+    """Cut one site off from the others, or one link."""
+    until_ms = world.now_ms + fault.duration_ms
+    first, second = _two_sites(world, fault)
+    others = [site for site in range(world.graph.sites) if site != first] if fault.other % 2 else [second]
+    for other in others:
+        world.block(first, other, until_ms)
+        world.block(other, first, until_ms)
+    return True
+
+
+def _one_way(world: World, fault: Fault) -> bool:
+    first, second = _two_sites(world, fault)
+    world.block(first, second, world.now_ms + fault.duration_ms)
+    return True
+
+
+def _slow_link(world: World, fault: Fault) -> bool:
+    first, second = _two_sites(world, fault)
+    world.slow(first, second, world.now_ms + fault.duration_ms)
+    return True
+
+
+def _controller_cut(world: World, fault: Fault) -> bool:
+    """A controller hears nothing from the executors of other sites."""
+    partition = fault.other % world.graph.partitions
+    number = world.graph.number(Stage.CONTROLLER, fault.target % world.graph.sites, partition)
+    world.block("progress", number, world.now_ms + fault.duration_ms)
+    return True
+
+
+def _disk_full(world: World, fault: Fault) -> bool:
+    container = _victim(world, fault)
+    if container is None:
+        return False
+    container.disk.full = True
+    world.after(fault.duration_ms, setattr, container.disk, "full", False)
+    return True
+
+
+def _checkpoint_damaged(world: World, fault: Fault) -> bool:
+    """One copy of one checkpoint; never the last intact one."""
+    stored = [
+        (number, checkpoint)
+        for container in world.containers
+        for checkpoints in container.disk.checkpoints.values()
+        for number, checkpoint in checkpoints.items()
+        if checkpoint.intact
+    ]
+    if not stored:
+        return False
+    number, victim = stored[fault.target % len(stored)]
+    if sum(1 for other, _ in stored if other >= number) < 2 * world.graph.f + 1:
+        return False
+    victim.damage()
+    return True
+
+
+def _store(world: World, fault: Fault) -> bool:
+    world.trouble_store(fault.kind, world.now_ms + 2 * fault.duration_ms)
+    return True
+
+
+def _client_restart(world: World, fault: Fault) -> bool:
+    world.clients[fault.target % len(world.clients)].restart()
+    return True
+
+
+def _client_pause(world: World, fault: Fault) -> bool:
+    world.clients[fault.target % len(world.clients)].pause(world.now_ms + 2 * fault.duration_ms)
+    return True
+
+
+def _overload(world: World, fault: Fault) -> bool:
+    for client in world.clients:
+        client.burst()
+    return True
+
+
+def _poison(world: World, fault: Fault) -> bool:
+    world.clients[fault.target % len(world.clients)].poison()
+    return True
+
+
+def _idle_partition(world: World, fault: Fault) -> bool:
+    """All clients use partition 0."""
+    world.idle_until_ms = world.now_ms + fault.duration_ms
+    return True
+
+
+_STRIKES = {
+    "crash": _crash,
+    "crash_before_sync": _crash_in_step,
+    "crash_after_sync": _crash_in_step,
+    "crash_in_multicast": _crash_in_step,
+    "crash_stage": _crash_stage,
+    "crash_many": _crash_many,
+    "crash_all": _crash_all,
+    "zombie": _zombie,
+    "pause": _pause,
+    "clock_jump": _clock_jump,
+    "partition": _partition,
+    "one_way": _one_way,
+    "slow_link": _slow_link,
+    "controller_cut": _controller_cut,
+    "disk_full": _disk_full,
+    "checkpoint_damaged": _checkpoint_damaged,
+    "store_slow": _store,
+    "store_failing": _store,
+    "store_stale": _store,
+    "client_restart": _client_restart,
+    "client_pause": _client_pause,
+    "overload": _overload,
+    "poison": _poison,
+    "idle_partition": _idle_partition,
+}

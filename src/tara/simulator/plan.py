@@ -1,0 +1,154 @@
+"""A plan: everything about a run that is decided before it starts, as data, so that it can be shown and changed.
+
+The plan of a seed is drawn from that seed alone. What is drawn while the run goes on (delays, losses, which command
+a client sends next) comes from a second generator with the same seed.
+"""
+
+import random
+
+from msgspec import Struct
+
+from tara.protocol.graph import Graph
+from tara.protocol.limits import Limits
+
+
+class Fault(Struct, frozen=True, kw_only=True):
+    kind: str
+    at_ms: int
+    duration_ms: int
+    #: A site, or a number to draw targets with; what it means depends on the kind.
+    target: int
+    other: int
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    seed: int
+    limits: Limits
+    #: One container per site, or one per node.
+    packing: str
+    #: All tuples of a step to one peer share a frame and its fate.
+    frames: bool
+    #: Tuples between containers are encoded and decoded, as on a real wire.
+    wire: bool
+    clients: int
+    commands_per_client: int
+    keys: int
+    #: Commands that a client sends without waiting.
+    pipeline: int
+    think_ms: int
+    client_timeout_ms: int
+    session_timeout_ms: int
+    delay_ms: int
+    #: Probabilities per frame.
+    drop: float
+    duplicate: float
+    reorder: float
+    replay: float
+    #: A checkpoint can be read while its holder is down.
+    store_shared: bool
+    #: Faults stop here: everything restarts, the network heals, and the system has to recover.
+    faults_end_ms: int
+    faults: list[Fault]
+
+
+#: Scheduled faults and their weights. Noise (drop, duplicate, reorder, replay) and what follows from other faults
+#: (client_retry, torn_tail) are counted when they happen.
+SCHEDULED: dict[str, int] = {
+    "crash": 6,
+    "crash_before_sync": 4,
+    "crash_after_sync": 4,
+    "crash_in_multicast": 4,
+    "crash_stage": 1,
+    "crash_many": 1,
+    "crash_all": 1,
+    "zombie": 2,
+    "pause": 3,
+    "clock_jump": 2,
+    "partition": 4,
+    "one_way": 3,
+    "slow_link": 3,
+    "controller_cut": 2,
+    "disk_full": 1,
+    "checkpoint_damaged": 1,
+    "store_slow": 1,
+    "store_failing": 1,
+    "store_stale": 1,
+    "client_restart": 2,
+    "client_pause": 1,
+    "overload": 2,
+    "poison": 2,
+    "idle_partition": 2,
+}
+NOISE = ("drop", "duplicate", "reorder", "replay", "client_retry", "torn_tail", "smallest_window")
+
+
+def make_plan(seed: int, f: int = 1, partitions: int = 1) -> Plan:
+    draw = random.Random(f"plan-{seed}")
+    limits = _limits(draw, f, partitions)
+    faults_end_ms = draw.randrange(6_000, 10_000)
+    clients = draw.randrange(3, 7)
+    return Plan(
+        seed=seed,
+        limits=limits,
+        packing=draw.choice(("site", "site", "node")),
+        frames=draw.random() < 0.5,
+        wire=draw.random() < 0.25,
+        clients=clients,
+        commands_per_client=draw.randrange(260, 380) // clients,
+        keys=draw.randrange(2, 6),
+        pipeline=draw.choice((1, 1, 2, 4)),
+        think_ms=draw.choice((20, 60, 120)),
+        client_timeout_ms=draw.choice((150, 300, 600)),
+        session_timeout_ms=draw.choice((1_000, 3_000, 10_000)),
+        delay_ms=draw.choice((1, 2, 5)),
+        drop=draw.choice((0.0, 0.0, 0.002, 0.02)),
+        duplicate=draw.choice((0.0, 0.005, 0.02)),
+        reorder=draw.choice((0.0, 0.005, 0.05)),
+        replay=draw.choice((0.0, 0.0, 0.005)),
+        store_shared=draw.random() < 0.5,
+        faults_end_ms=faults_end_ms,
+        faults=_faults(draw, Graph(f, partitions), faults_end_ms),
+    )
+
+
+def _limits(draw: random.Random, f: int, partitions: int) -> Limits:
+    # The smallest legal sizes now and then: they are where windows and checkpoints collide.
+    per_partition = draw.choice((1, 4, 8, 16, 16, 32))
+    return Limits(
+        f=f,
+        partitions=partitions,
+        checkpoint_interval=per_partition * partitions,
+        window=per_partition * draw.choice((2, 2, 3, 4)),
+        source_pending_max=draw.choice((4, 16, 64)),
+        source_backlog_max=draw.choice((16, 64)),
+        batch_size=draw.choice((1, 1, 1, 3, 8)),
+        batch_delay_ms=draw.choice((0.0, 0.0, 10.0)),
+        run_length_max=draw.choice((4, 64, 1024)),
+        resend_burst=draw.choice((8, 64)),
+        session_pipeline_max=32,
+        session_timeout_ms_min=500,
+        session_clock_step_ms_max=draw.choice((100, 500)),
+        keepalive_interval_ms=200.0,
+        report_interval_ms=draw.choice((20.0, 40.0)),
+        resend_rounds=draw.choice((2, 3)),
+        skip_delay_ms=5.0,
+        controller_timeout_ms=draw.choice((150.0, 300.0)),
+        controller_timeout_ms_max=1_200.0,
+    )
+
+
+def _faults(draw: random.Random, graph: Graph, end_ms: int) -> list[Fault]:
+    count = draw.randrange(5, 15)
+    kinds = draw.choices(list(SCHEDULED), weights=list(SCHEDULED.values()), k=count)
+    faults = [
+        Fault(
+            kind=kind,
+            at_ms=draw.randrange(300, end_ms - 500),
+            duration_ms=draw.choice((50, 200, 700, 2_000)),
+            target=draw.randrange(1 << 30),
+            other=draw.randrange(1 << 30),
+        )
+        for kind in kinds
+        if kind != "idle_partition" or graph.partitions > 1
+    ]
+    return sorted(faults, key=lambda fault: fault.at_ms)

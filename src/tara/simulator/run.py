@@ -1,0 +1,157 @@
+"""One run: a plan, played to its end and judged."""
+
+from collections import Counter
+from hashlib import blake2b
+
+from msgspec import Struct
+
+from tara.protocol.graph import Stage
+from tara.protocol.nodes.committer import Committer
+from tara.protocol.nodes.executor import Executor
+from tara.simulator import linearizability, nemesis
+from tara.simulator.monitor import Violation
+from tara.simulator.plan import Plan
+from tara.simulator.transcript import Transcript
+from tara.simulator.world import World
+
+#: Virtual time that the system has, after the faults stopped, to answer everything and to agree on its state.
+RECOVERY_MS = 30_000
+#: Virtual time in which the views must not change any more.
+QUIET_MS = 2_000
+
+
+class Outcome(Struct, kw_only=True):
+    seed: int
+    violation: str | None = None
+    detail: str = ""
+    commands: int = 0
+    view_changes: int = 0
+    restarts: int = 0
+    checkpoints: int = 0
+    checkpoints_loaded: int = 0
+    virtual_ms: float = 0.0
+    faults: dict[str, int] = {}
+    checks: dict[str, int] = {}
+    #: Of everything that happened; equal runs have equal fingerprints.
+    fingerprint: str = ""
+
+
+def play(plan: Plan, transcript: Transcript | None = None) -> Outcome:
+    world = World(plan, transcript)
+    violation: Violation | None = None
+    try:
+        nemesis.schedule(world)
+        world.start()
+        world.run_until(plan.faults_end_ms)
+        nemesis.heal(world)
+        _await_answers(world)
+        _await_quiet(world)
+        _check_history(world)
+    except Violation as found:
+        violation = found
+        if transcript is not None:
+            transcript.say(world.now_ms, f"VIOLATION {found}")
+    return Outcome(
+        seed=plan.seed,
+        violation=violation.kind if violation else None,
+        detail=violation.detail if violation else "",
+        commands=sum(client.answered for client in world.clients),
+        view_changes=world.monitor.view_changes,
+        restarts=world.restarts,
+        checkpoints=world.monitor.stable,
+        checkpoints_loaded=world.checkpoints_loaded,
+        virtual_ms=round(world.now_ms, 3),
+        faults=dict(sorted(world.faults.items())),
+        checks=dict(sorted(world.monitor.checks.items())),
+        fingerprint=_fingerprint(world),
+    )
+
+
+def _fingerprint(world: World) -> str:
+    digest = blake2b(digest_size=16)
+    for client in world.clients:
+        for operation in client.history:
+            digest.update(repr((operation.invoked, operation.returned, operation.call, operation.result)).encode())
+    digest.update(repr((world.now_ms, sorted(world.faults.items()), sorted(world.monitor.checks.items()))).encode())
+    return digest.hexdigest()
+
+
+def _await_answers(world: World) -> None:
+    """Every command is answered in bounded time."""
+    deadline_ms = world.now_ms + RECOVERY_MS
+    while not all(client.done for client in world.clients):
+        world.run_until(world.now_ms + 50)
+        if world.now_ms > deadline_ms:
+            waiting = {client.index: sorted(client.in_flight) for client in world.clients if not client.done}
+            raise Violation("liveness", f"not answered: {waiting}; {_positions(world)}")
+    world.monitor.checks["liveness"] += 1
+
+
+def _await_quiet(world: World) -> None:
+    """Laggards catch up, and the views stop changing."""
+    deadline_ms = world.now_ms + RECOVERY_MS
+    quiet_since_ms, before = world.now_ms, _views(world)
+    while True:
+        world.run_until(world.now_ms + 50)
+        views = _views(world)
+        if views != before:
+            quiet_since_ms, before = world.now_ms, views
+        if world.now_ms - quiet_since_ms >= QUIET_MS and _converged(world):
+            break
+        if world.now_ms > deadline_ms:
+            raise Violation("liveness", f"no common state: {_positions(world)}")
+    world.monitor.checks["liveness"] += 1
+
+
+def _views(world: World) -> list[int]:
+    return [node.view for _, node in world.nodes_of(Stage.COMMITTER) if isinstance(node, Committer)]
+
+
+def _converged(world: World) -> bool:
+    """Every replica is there, in the same view of its partition, with the same state and a stable checkpoint."""
+    committers = [node for _, node in world.nodes_of(Stage.COMMITTER) if isinstance(node, Committer)]
+    executors = [node for _, node in world.nodes_of(Stage.EXECUTOR) if isinstance(node, Executor)]
+    replicas, partitions = world.plan.limits.replicas, world.plan.limits.partitions
+    if len(committers) < replicas * partitions or len(executors) < replicas:
+        return False
+    for partition in range(partitions):
+        mine = [node for node in committers if node.partition == partition]
+        if len({(node.view, node.started, node.commits.pos) for node in mine}) > 1:
+            return False
+    if len({node.next for node in executors}) > 1:
+        return False
+    states = {(node.sessions.counter, b"".join(node.application.snapshot())) for node in executors}
+    if len(states) > 1:
+        raise Violation("agreement", f"executors at {executors[0].next} have different states")
+    return True
+
+
+def _positions(world: World) -> str:
+    committers = [
+        (name.partition, name.replica, node.view, node.started, node.commits.min, node.commits.pos)
+        for name, node in world.nodes_of(Stage.COMMITTER)
+        if isinstance(node, Committer)
+    ]
+    executors = [
+        (name.replica, node.next, node.stable.current, [learner.position for learner in node._learners])
+        for name, node in world.nodes_of(Stage.EXECUTOR)
+        if isinstance(node, Executor)
+    ]
+    return f"committers (p, i, view, started, min, pos) {committers}; executors (i, next, stable, pos) {executors}"
+
+
+def _check_history(world: World) -> None:
+    for client in world.clients:
+        client.finish()
+    history = [operation for client in world.clients for operation in client.history]
+    verdict = linearizability.check(history, linearizability.KeyValueModel())
+    world.monitor.checks["linearizable"] += len(history)
+    if not verdict.linearizable:
+        raise Violation("linearizable", f"key {verdict.key}: {verdict.operations[-6:]}")
+
+
+def total(counters: list[dict[str, int]]) -> dict[str, int]:
+    result: Counter[str] = Counter()
+    for counter in counters:
+        result.update(counter)
+    return dict(sorted(result.items()))

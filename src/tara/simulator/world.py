@@ -1,0 +1,520 @@
+"""The virtual world: containers of nodes on a virtual network, clock, disk and store.
+
+Everything happens in events, one after the other. An event that reaches a container is a step, as in the live
+runtime: nodes of the container work until they have nothing left to say to each other; then what they persisted is
+synced; then what they emitted leaves, peer by peer. A crash can come between any two of these.
+"""
+
+import heapq
+import random
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+from tara.protocol import tuples as t
+from tara.protocol.errors import NodeHalted
+from tara.protocol.graph import Graph, Name, Stage
+from tara.protocol.node import Boot, Node, Outbox
+from tara.protocol.nodes.committer import Committer
+from tara.protocol.nodes.factory import NODE_TYPES, create
+from tara.simulator.client import Client
+from tara.simulator.disk import Disk, StoredCheckpoint
+from tara.simulator.monitor import Monitor, Violation
+from tara.simulator.plan import Plan
+from tara.simulator.transcript import Transcript
+from tara.simulator.workload import AuditedStore
+
+TICK_MS = 10
+Parcel = tuple[t.Tuple, int]  # a tuple, and the number of the node that it is for
+
+
+class Container:
+    """A process that hosts nodes. Its disk survives it; a new life is a new process."""
+
+    def __init__(self, index: int, site: int, numbers: list[int], disk: Disk) -> None:
+        self.index = index
+        self.site = site
+        self.numbers = numbers
+        self.disk = disk
+        self.life = 0
+        self.alive = False
+        self.nodes: dict[int, Node] = {}
+        self.outboxes: dict[int, Outbox] = {}
+        #: Where in its next step it will crash, if it will.
+        self.doom: str | None = None
+        self.paused_until_ms = 0.0
+        self.waiting: list[Parcel] = []
+        self.clock_offset_ms = 0.0
+
+
+class World:
+    #: A host syncs before it sends. Only a mutant does otherwise.
+    sync_before_send = True
+
+    def __init__(self, plan: Plan, transcript: Transcript | None = None) -> None:
+        self.plan = plan
+        self.graph = Graph(plan.limits.f, plan.limits.partitions)
+        self.draw = random.Random(f"run-{plan.seed}")
+        self.now_ms = 0.0
+        self.faults: Counter[str] = Counter()
+        self.restarts = 0
+        self.checkpoints_loaded = 0
+        self.types = dict(NODE_TYPES)
+        self.transcript = transcript
+        self.monitor = Monitor(self)
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._sequence = 0
+        self._unique = 0
+        self._link_ms: dict[tuple[int, int], float] = {}
+        #: Links that are down or slow, and until when: (from container's site, to site) or kinds of their own.
+        self._blocked: dict[tuple[Any, ...], float] = {}
+        self._slow: dict[tuple[int, int], float] = {}
+        self._store_trouble: dict[str, float] = {}
+        self._old_frames: deque[tuple[int, int, list[Parcel]]] = deque(maxlen=64)
+        self.healed = False
+        self.containers = self._make_containers()
+        self._host = {number: container for container in self.containers for number in container.numbers}
+        self.zombies: list[Container] = []
+        self.idle_until_ms = 0.0
+        self.clients = [Client(index, self) for index in range(plan.clients)]
+        if min(plan.limits.window, plan.limits.checkpoint_slots * 2) <= 2:
+            self.count_fault("smallest_window")
+
+    def _make_containers(self) -> list[Container]:
+        numbers = range(len(self.graph.names))
+        sites = [self.graph.site(name) for name in self.graph.names]
+        if self.plan.packing == "node":
+            return [Container(number, sites[number], [number], Disk()) for number in numbers]
+        return [
+            Container(site, site, [number for number in numbers if sites[number] == site], Disk())
+            for site in range(self.graph.sites)
+        ]
+
+    # Events
+
+    def at(self, time_ms: float, action: Callable[..., None], *arguments: Any) -> None:
+        self._sequence += 1
+        heapq.heappush(self._events, (time_ms, self._sequence, action, arguments))
+
+    def after(self, delay_ms: float, action: Callable[..., None], *arguments: Any) -> None:
+        self.at(self.now_ms + delay_ms, action, *arguments)
+
+    def run_until(self, time_ms: float) -> None:
+        while self._events and self._events[0][0] <= time_ms:
+            self.now_ms, _, action, arguments = heapq.heappop(self._events)
+            action(*arguments)
+        self.now_ms = time_ms
+
+    def next_unique(self) -> int:
+        self._unique += 1
+        return self._unique
+
+    def count_fault(self, kind: str) -> None:
+        self.faults[kind] += 1
+
+    def start(self) -> None:
+        """Genesis."""
+        for container in self.containers:
+            self.boot(container, genesis=True)
+        for client in self.clients:
+            self.after(10, self._wake, client)
+
+    def _wake(self, client: Client) -> None:
+        client.wake(self.now_ms)
+        if not client.done or not self.healed:
+            self.after(Client.WAKE_MS, self._wake, client)
+
+    # Containers
+
+    def boot(self, container: Container, genesis: bool = False) -> None:
+        container.life += 1
+        container.alive = True
+        container.doom = None
+        container.waiting = []
+        container.paused_until_ms = 0.0
+        container.nodes, container.outboxes = {}, {}
+        if not genesis:
+            self.restarts += 1
+        for number in container.numbers:
+            name = self.graph.names[number]
+            # Committers keep their memory in the journal; proposers lose what they knew with every start.
+            memory = container.life if name.stage is Stage.PROPOSER else 1
+            boot = Boot(container.life, memory, genesis, self._clock(container))
+            outbox = container.outboxes[number] = Outbox()
+            entries = container.disk.journal_of(number) if name.stage is Stage.COMMITTER else []
+            container.nodes[number] = create(
+                name, self.graph, self.plan.limits, boot, outbox, AuditedStore, entries, self.types
+            )
+        self._tell("starts", container)
+        self._step(container, [])
+        self.after(self.draw.random() * TICK_MS, self._tick, container, container.life)
+
+    def _clock(self, container: Container) -> float:
+        return 1_000_000.0 + self.now_ms + container.clock_offset_ms
+
+    def crash(self, container: Container) -> None:
+        container.alive = False
+        container.doom = None
+        container.nodes, container.outboxes = {}, {}
+        container.waiting = []
+        self._tell("crashes", container)
+
+    def split(self, container: Container) -> None:
+        """Start a new life of the container while the old process goes on as a zombie."""
+        zombie = Container(container.index, container.site, container.numbers, container.disk)
+        zombie.life, zombie.alive = container.life, True
+        zombie.nodes, zombie.outboxes = container.nodes, container.outboxes
+        zombie.clock_offset_ms = container.clock_offset_ms
+        self.zombies.append(zombie)
+        self.after(TICK_MS, self._tick, zombie, zombie.life)
+        self.boot(container)
+
+    def restart_later(self, container: Container, delay_ms: float) -> None:
+        self.after(delay_ms, self._restart, container)
+
+    def _restart(self, container: Container) -> None:
+        if container.alive:
+            return
+        if container.disk.full:
+            self.restart_later(container, 100)
+            return
+        self.boot(container)
+
+    def _tick(self, container: Container, life: int) -> None:
+        if not container.alive or container.life != life:
+            return
+        if self.now_ms >= container.paused_until_ms:
+            waiting, container.waiting = container.waiting, []
+            self._step(container, waiting, tick=True)
+        self.after(TICK_MS, self._tick, container, life)
+
+    def _arrive(self, container: Container, parcels: list[Parcel]) -> None:
+        for zombie in [zombie for zombie in self.zombies if zombie.index == container.index]:
+            self._step(zombie, parcels)
+        if not container.alive:
+            return
+        if self.now_ms < container.paused_until_ms:
+            container.waiting.extend(parcels)
+        else:
+            self._step(container, parcels)
+
+    # A step
+
+    def _step(self, container: Container, parcels: list[Parcel], tick: bool = False) -> None:
+        queue = deque(parcels)
+        sends: list[Parcel] = []
+        host: list[Parcel] = []
+        emissions: list[tuple[int, t.Tuple]] = []
+        written: dict[int, list[t.JournalEntry]] = {}
+        for number in list(container.nodes):
+            if tick:
+                self._drive(container, number, None, queue, sends, host, emissions, written)
+            else:
+                self._collect(container, number, queue, sends, host, emissions, written)
+        while queue:
+            tuple_, number = queue.popleft()
+            if number in container.nodes:
+                self._drive(container, number, tuple_, queue, sends, host, emissions, written)
+        self._finish(container, sends, host, emissions, written)
+
+    def _drive(
+        self, container: Container, number: int, tuple_: t.Tuple | None, queue: deque[Parcel], *collected: Any
+    ) -> None:
+        """Let a node process a tuple, or (None) the time."""
+        node = container.nodes[number]
+        try:
+            if tuple_ is None:
+                node.tick(self._clock(container))
+            else:
+                node.process(tuple_)
+        except (NodeHalted, AssertionError) as error:
+            raise Violation("halted", f"{self.graph.label(number)}: {error!r} on {tuple_!r}"[:2000]) from error
+        if self.transcript is not None:
+            self.transcript.step(self, container, number, tuple_, container.outboxes[number])
+        if tuple_ is None and self.draw.random() < 0.2:
+            self.monitor.inspect(number, container.life, node)
+        self._collect(container, number, queue, *collected)
+
+    def _collect(
+        self,
+        container: Container,
+        number: int,
+        queue: deque[Parcel],
+        sends: list[Parcel],
+        host: list[Parcel],
+        emissions: list[tuple[int, t.Tuple]],
+        written: dict[int, list[t.JournalEntry]],
+    ) -> None:
+        outbox = container.outboxes[number]
+        if outbox.persisted:
+            written.setdefault(number, []).extend(outbox.persisted)
+            outbox.persisted = []
+        for tuple_, receivers in outbox.emitted:
+            emissions.append((number, tuple_))
+            for receiver in receivers.numbers:
+                if receiver < 0:
+                    host.append((tuple_, number))
+                elif receiver in container.nodes:
+                    queue.append((tuple_, receiver))
+                else:
+                    sends.append((tuple_, receiver))
+        if outbox.emitted:
+            outbox.emitted = []
+
+    def _finish(
+        self,
+        container: Container,
+        sends: list[Parcel],
+        host: list[Parcel],
+        emissions: list[tuple[int, t.Tuple]],
+        written: dict[int, list[t.JournalEntry]],
+    ) -> None:
+        """Sync, then send; unless the container is to crash somewhere on the way."""
+        frames = self._frames(sends)
+        doom = container.doom if frames or written else None
+        if written and (container.disk.full or container in self.zombies):
+            # Nothing can be promised: a full disk, or a journal that a newer life has locked.
+            self._die(container)
+            return
+        if doom == "crash_before_sync":
+            for number, entries in written.items():
+                survived = container.disk.tear(number, entries, self.draw).entries
+                self.monitor.persisted(number, survived)
+                if len(survived) < len(entries):
+                    self.count_fault("torn_tail")
+            if not self.sync_before_send:
+                self._send(container, frames)
+            self._die(container)
+            return
+        for number, entries in written.items():
+            self._sync(container, number, entries)
+        for number, tuple_ in emissions:
+            self.monitor.emitted(number, container.life, tuple_)
+        if doom == "crash_after_sync":
+            self._die(container)
+            return
+        if doom == "crash_in_multicast":
+            self._send(container, frames[: self.draw.randrange(len(frames) + 1)])
+            self._die(container)
+            return
+        self._send(container, frames)
+        for tuple_, number in host:
+            self._to_host(container, number, tuple_)
+
+    def _sync(self, container: Container, number: int, entries: list[t.JournalEntry]) -> None:
+        disk = container.disk
+        disk.append(number, entries)
+        self.monitor.persisted(number, entries)
+        if disk.wants_compaction(number) and any(isinstance(entry, t.Collected) for entry in entries):
+            node = container.nodes[number]
+            assert isinstance(node, Committer)
+            disk.replace(number, node.state())
+
+    def _die(self, container: Container) -> None:
+        doom, zombie = container.doom, container in self.zombies
+        self.crash(container)
+        if zombie:
+            self.zombies.remove(container)
+            return
+        if doom is not None:
+            self.count_fault(doom)
+        self.restart_later(container, self.draw.randrange(50, 800))
+
+    # Network
+
+    def _frames(self, sends: list[Parcel]) -> list[tuple[Container, list[Parcel]]]:
+        if self.plan.frames:
+            by_peer: dict[int, list[Parcel]] = {}
+            for tuple_, number in sends:
+                by_peer.setdefault(self._host[number].index, []).append((tuple_, number))
+            return [(self.containers[index], parcels) for index, parcels in by_peer.items()]
+        return [(self._host[number], [(tuple_, number)]) for tuple_, number in sends]
+
+    def _send(self, sender: Container, frames: list[tuple[Container, list[Parcel]]]) -> None:
+        decoded: dict[int, t.Tuple] = {}
+        for peer, parcels in frames:
+            if self.plan.wire:
+                parcels = [(self._through_wire(tuple_, decoded), number) for tuple_, number in parcels]
+            parcels = [parcel for parcel in parcels if not self._is_blocked(sender, peer, parcel)]
+            if parcels:
+                self._send_frame(sender, peer, parcels)
+
+    def _through_wire(self, tuple_: t.Tuple, decoded: dict[int, t.Tuple]) -> t.Tuple:
+        if id(tuple_) not in decoded:
+            decoded[id(tuple_)] = t.decode_tuple(t.encode(tuple_))
+        return decoded[id(tuple_)]
+
+    def _is_blocked(self, sender: Container, peer: Container, parcel: Parcel) -> bool:
+        if not self._blocked:
+            return False
+        tuple_, number = parcel
+        now = self.now_ms
+        if self._blocked.get((sender.site, peer.site), 0) > now:
+            return True
+        return isinstance(tuple_, t.Progress) and self._blocked.get(("progress", number), 0) > now
+
+    def _send_frame(self, sender: Container, peer: Container, parcels: list[Parcel]) -> None:
+        plan, draw = self.plan, self.draw
+        delay = plan.delay_ms * (0.5 + draw.random())
+        if self.healed:
+            self._deliver_in_order(sender, peer, parcels, delay)
+            return
+        if self._slow.get((sender.site, peer.site), 0) > self.now_ms:
+            delay += draw.randrange(50, 400)
+        chance = draw.random()
+        if chance < plan.drop:
+            self.count_fault("drop")
+            return
+        if draw.random() < plan.duplicate:
+            self.count_fault("duplicate")
+            self.after(delay + draw.randrange(100), self._arrive, peer, parcels)
+        if draw.random() < plan.replay:
+            self._old_frames.append((sender.index, peer.index, parcels))
+            if draw.random() < 0.3:
+                self.count_fault("replay")
+                _, index, old = self._old_frames[draw.randrange(len(self._old_frames))]
+                self.after(delay, self._arrive, self.containers[index], old)
+        if draw.random() < plan.reorder:
+            self.count_fault("reorder")
+            self.after(delay + draw.randrange(1, 60), self._arrive, peer, parcels)
+            return
+        self._deliver_in_order(sender, peer, parcels, delay)
+
+    def _deliver_in_order(self, sender: Container, peer: Container, parcels: list[Parcel], delay: float) -> None:
+        link = (sender.index, peer.index)
+        arrival = max(self.now_ms + delay, self._link_ms.get(link, 0.0))
+        self._link_ms[link] = arrival
+        self.at(arrival, self._arrive, peer, parcels)
+
+    def clear_network(self) -> None:
+        self._blocked.clear()
+        self._slow.clear()
+
+    def block(self, sender: Any, receiver: Any, until_ms: float) -> None:
+        self._blocked[sender, receiver] = until_ms
+
+    def slow(self, sender: int, receiver: int, until_ms: float) -> None:
+        self._slow[sender, receiver] = until_ms
+
+    # Clients
+
+    def submit(self, client: Client, commands: list[t.Command]) -> None:
+        partitions = self.graph.partitions
+        partition = 0 if self.now_ms < self.idle_until_ms else (client.index + self.draw.randrange(2)) % partitions
+        number = self.graph.number(Stage.REQUEST_SOURCE, client.site, partition)
+        delay = self.plan.delay_ms * (0.5 + self.draw.random())
+        self.after(delay, self._arrive, self._host[number], [(t.Submit(commands), number)])
+
+    def _reply(self, container: Container, results: t.Results) -> None:
+        by_client: dict[int, list[t.Result]] = {}
+        for result in results.results:
+            for client in self.clients:
+                mine = result.number % 16 == client.index if result.session == 0 else result.session == client.session
+                if mine and client.site == container.site:
+                    by_client.setdefault(client.index, []).append(result)
+        for index, mine_results in by_client.items():
+            delay = self.plan.delay_ms * (0.5 + self.draw.random())
+            self.after(delay, self._receive, self.clients[index], mine_results)
+
+    def _receive(self, client: Client, results: list[t.Result]) -> None:
+        for result in results:
+            client.receive(result, self.now_ms)
+
+    # The store
+
+    def trouble_store(self, kind: str, until_ms: float) -> None:
+        self._store_trouble[kind] = until_ms
+
+    def _store_has(self, kind: str) -> bool:
+        return not self.healed and self._store_trouble.get(kind, 0) > self.now_ms
+
+    def _to_host(self, container: Container, number: int, tuple_: t.Tuple) -> None:
+        life = container.life
+        match tuple_:
+            case t.Results():
+                self._reply(container, tuple_)
+            case t.Save():
+                delay = self.draw.randrange(1, 500 if self._store_has("store_slow") else 20)
+                self.after(delay, self._save, container, life, number, tuple_)
+            case t.Load():
+                delay = self.draw.randrange(1, 500 if self._store_has("store_slow") else 20)
+                self.after(delay, self._load, container, life, number, tuple_)
+            case t.Discard():
+                stored = container.disk.checkpoints_of(number)
+                for old in [known for known in stored if known < tuple_.below]:
+                    del stored[old]
+
+    def _save(self, container: Container, life: int, number: int, save: t.Save) -> None:
+        if not container.alive or container.life != life:
+            return
+        if self._store_has("store_failing") or container.disk.full:
+            self.after(50, self._save, container, life, number, save)
+            return
+        stored = StoredCheckpoint(save.number, save.state, save.chunks)
+        self.monitor.saved(stored.id)
+        container.disk.checkpoints_of(number)[save.number] = stored
+        self._arrive(container, [(t.Saved(stored.id), number)])
+
+    def _load(self, container: Container, life: int, number: int, load: t.Load) -> None:
+        if not container.alive or container.life != life:
+            return
+        stored = None if self._store_has("store_failing") and load.minimum else self._find(container, number, load)
+        if stored is None:
+            self._arrive(container, [(t.Loaded(None, b"", []), number)])
+            return
+        if load.minimum:
+            self.checkpoints_loaded += 1
+        self._arrive(container, [(t.Loaded(stored.id, stored.state, stored.chunks), number)])
+
+    def _find(self, container: Container, number: int, load: t.Load) -> StoredCheckpoint | None:
+        """The newest intact checkpoint that is new enough: the executor's own, else a holder's."""
+        own = container.disk.checkpoints_of(number)
+        sources = [own]
+        for holder in load.holders:
+            node = self.graph.number(Stage.EXECUTOR, holder)
+            host = self._host[node]
+            if node != number and (host.alive or self.plan.store_shared):
+                sources.append(host.disk.checkpoints_of(node))
+        minimum = 0 if self._store_has("store_stale") else load.minimum
+        choice = min if self._store_has("store_stale") else max
+        for stored in sources:
+            usable = [known for known, checkpoint in stored.items() if known >= minimum and checkpoint.intact]
+            if usable:
+                return stored[choice(usable)]
+        return None
+
+    def copies(self, checkpoint: int) -> int:
+        """Executors that hold a checkpoint of this number or a newer one."""
+        return sum(
+            1
+            for number, name in enumerate(self.graph.names)
+            if name.stage is Stage.EXECUTOR
+            and max(self._host[number].disk.checkpoints_of(number), default=0) >= checkpoint
+        )
+
+    # Looking around
+
+    def host_of(self, number: int) -> Container:
+        return self._host[number]
+
+    def nodes_of(self, stage: Stage) -> list[tuple[Name, Node]]:
+        """The living nodes of a stage."""
+        return [
+            (name, self._host[number].nodes[number])
+            for number, name in enumerate(self.graph.names)
+            if name.stage is stage and number in self._host[number].nodes
+        ]
+
+    def may_fail(self, containers: list[Container]) -> bool:
+        """Whether at most f replicas of each stage are down if these fail, too."""
+        down: Counter[tuple[Stage, int]] = Counter()
+        for container in self.containers:
+            if not container.alive or container.paused_until_ms > self.now_ms or container in containers:
+                for number in container.numbers:
+                    name = self.graph.names[number]
+                    down[name.stage, name.partition] += 1
+        return max(down.values(), default=0) <= self.graph.f
+
+    def _tell(self, what: str, container: Container) -> None:
+        if self.transcript is not None:
+            self.transcript.container(self, container, what)
