@@ -1,7 +1,8 @@
 """The graph: which stages exist, how many replicas each has, who may emit what to whom, and where nodes run.
 
 This is the only place that knows. A node asks the graph for its receivers; emitting along an edge that is not in
-`EDGES` is an error. A feedback queue of the paper is a sink → source edge.
+`EDGES` is an error. A feedback queue of the paper is a sink → source edge, or a source → source edge: gc and view
+sources also put what they publish into each other's queues, so that a source whose sink is down learns it, too.
 """
 
 from enum import StrEnum
@@ -60,6 +61,7 @@ EDGES: frozenset[tuple[Stage, type[t.Tuple], Stage]] = frozenset(
         (S.REPLY_SINK, t.Results, S.CLIENT),
         (S.GC_SINK, t.CommitterStatus, S.GC_SOURCE),
         (S.GC_SINK, t.ExecutorStatus, S.GC_SOURCE),
+        (S.GC_SOURCE, t.Stable, S.GC_SOURCE),
         (S.GC_SOURCE, t.Stable, S.PROPOSER),
         (S.GC_SOURCE, t.Stable, S.COMMITTER),
         (S.GC_SOURCE, t.Stable, S.EXECUTOR),
@@ -67,6 +69,7 @@ EDGES: frozenset[tuple[Stage, type[t.Tuple], Stage]] = frozenset(
         (S.CONTROLLER, t.Vote, S.VIEW_SINK),
         (S.VIEW_SINK, t.Vote, S.VIEW_SOURCE),
         (S.VIEW_SINK, t.Presence, S.VIEW_SOURCE),
+        (S.VIEW_SOURCE, t.View, S.VIEW_SOURCE),
         (S.VIEW_SOURCE, t.View, S.PROPOSER),
         (S.VIEW_SOURCE, t.View, S.COMMITTER),
         (S.VIEW_SOURCE, t.View, S.CONTROLLER),
@@ -147,6 +150,11 @@ class Graph:
         """All replicas of a stage; of a partitioned one, those of the partition."""
         indexes = range(self.replicas(stage))
         return Receivers(stage, tuple(self.number(stage, index, partition) for index in indexes))
+
+    def others(self, stage: Stage, index: int, partition: int = 0) -> Receivers:
+        """All replicas of a stage but one."""
+        numbers = self.all(stage, partition).numbers
+        return Receivers(stage, numbers[:index] + numbers[index + 1 :])
 
     def everywhere(self, stage: Stage) -> Receivers:
         """All replicas of a partitioned stage, over all partitions."""

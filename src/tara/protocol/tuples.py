@@ -173,6 +173,8 @@ class CommitterStatus(Tuple, frozen=True, tag=8):
     view: Number
     #: The next slot it accepts in `view`; -1 while it has not seen the start of that view.
     position: Annotated[int, Meta(ge=-1)]
+    #: The newest stable checkpoint that it knows of.
+    stable: Number
 
 
 class CheckpointId(Struct, array_like=True, frozen=True, gc=False):
@@ -194,15 +196,19 @@ class ExecutorStatus(Tuple, frozen=True, tag=9):
     progress: list[list[Reach]]
     #: The checkpoints that it holds durably, oldest first.
     checkpoints: list[CheckpointId]
+    #: The newest stable checkpoint that it knows of.
+    stable: Number
     #: Open sessions, so that request sources know whether the agreed time must pass.
     sessions: Number
 
 
 class Stable(Tuple, frozen=True, tag=10):
-    """gc source → proposers, committers, executors, request sources: the threshold, and everybody's positions."""
+    """gc source → proposers, committers, executors, request sources, and the queues of the other gc sources: the
+    threshold, and everybody's positions."""
 
     source: Number
-    #: The newest checkpoint that f+1 executors hold with the same digest.
+    #: The newest checkpoint that f+1 executors hold or held with the same digest. The digest is empty where only
+    #: the number is known: from a node that outlived those who had vouched for it.
     checkpoint: CheckpointId
     executors: list[ExecutorStatus]
     committers: list[CommitterStatus]
@@ -228,6 +234,8 @@ class Progress(Tuple, frozen=True, tag=12):
     position: Number
     #: The highest position of any partition: an idle partition has to skip up to it.
     frontier: Number
+    #: The lowest position of any partition: the one that all others wait for.
+    slowest: Number
 
 
 class Vote(Tuple, frozen=True, tag=13):
@@ -251,7 +259,8 @@ class Presence(Tuple, frozen=True, tag=14):
 
 
 class View(Tuple, frozen=True, tag=15):
-    """view source → proposers, committers, controllers, request sources of its partition."""
+    """view source → proposers, committers, controllers, request sources of its partition, and the queues of its other
+    view sources."""
 
     source: Number
     partition: Number

@@ -1,6 +1,7 @@
 """A simulated client: opens a session, keeps a few commands in flight, resends to another site what is not answered,
 and writes down the history that the linearizability check reads."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -35,6 +36,8 @@ class Client:
         self.session = 0
         self._nonce = 0
         self._opened_ms = -1.0
+        #: Since when it has been trying to get a session.
+        self._homeless_since_ms = 0.0
         self._number = 0
         self.in_flight: dict[int, Sent] = {}
         self._left = self._plan.commands_per_client
@@ -48,6 +51,15 @@ class Client:
     @property
     def done(self) -> bool:
         return self._left <= 0 and not self.in_flight
+
+    @property
+    def waiting_since_ms(self) -> float:
+        """When it asked for what it is waiting for."""
+        if self.done:
+            return math.inf
+        if self.session == 0:
+            return self._homeless_since_ms
+        return min((sent.invoked_ms for sent in self.in_flight.values()), default=math.inf)
 
     # Faults
 
@@ -69,6 +81,7 @@ class Client:
             self._record(sent, None, None)
         self.in_flight.clear()
         self.session, self._number, self._opened_ms = 0, 0, -1.0
+        self._homeless_since_ms = self._world.now_ms
 
     # What it does
 

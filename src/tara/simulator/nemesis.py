@@ -12,8 +12,12 @@ def schedule(world: World) -> None:
 
 
 def heal(world: World) -> None:
-    """All faults end: everything that is down starts again."""
+    """All faults end: what is down starts again, except what is lost for good."""
     world.healed = True
+    world.start_doom_until_ms = 0.0
+    lost = _lost(world)
+    if lost:
+        world.count_fault("lost_for_good")
     world.idle_until_ms = 0.0
     for zombie in list(world.zombies):
         world.zombies.remove(zombie)
@@ -22,9 +26,28 @@ def heal(world: World) -> None:
         container.disk.full = False
         container.doom = None
         container.paused_until_ms = 0.0
-        if not container.alive:
+        if container in lost:
+            world.lose(container)
+        elif not container.alive:
             world.restart_later(container, 50)
     world.clear_network()
+
+
+def _lost(world: World) -> list[Container]:
+    """f sites; or, with one container per node, f replicas of every stage, not all on the same sites."""
+    first, f, sites = world.plan.lost_site, world.graph.f, world.graph.sites
+    if first is None:
+        return []
+    if world.plan.packing == "site":
+        return [container for container in world.containers if (container.site - first) % sites < f]
+    lost = []
+    for container in world.containers:
+        name = world.graph.names[container.index]
+        replicas = world.graph.replicas(name.stage)
+        shift = list(Stage).index(name.stage) + name.partition
+        if (name.replica - first - shift) % replicas < f:
+            lost.append(container)
+    return lost
 
 
 def _strike(world: World, fault: Fault) -> None:
@@ -56,6 +79,12 @@ def _crash_in_step(world: World, fault: Fault) -> bool:
     container = _victim(world, fault)
     if container is not None:
         container.doom = fault.kind
+    return False
+
+
+def _crash_in_start(world: World, fault: Fault) -> bool:
+    """The next proposer that starts a view crashes while it sends the start. Counted when it happens."""
+    world.start_doom_until_ms = world.now_ms + 2 * fault.duration_ms
     return False
 
 
@@ -219,6 +248,7 @@ _STRIKES = {
     "crash_before_sync": _crash_in_step,
     "crash_after_sync": _crash_in_step,
     "crash_in_multicast": _crash_in_step,
+    "crash_in_start": _crash_in_start,
     "crash_stage": _crash_stage,
     "crash_many": _crash_many,
     "crash_all": _crash_all,

@@ -46,8 +46,10 @@ class Plan(Struct, frozen=True, kw_only=True):
     replay: float
     #: A checkpoint can be read while its holder is down.
     store_shared: bool
-    #: Faults stop here: everything restarts, the network heals, and the system has to recover.
+    #: Faults stop here: the network heals, what is down restarts, and the system has to recover.
     faults_end_ms: int
+    #: But f replicas of each stage stay down for good, counted from this site (None: everything comes back).
+    lost_site: int | None
     faults: list[Fault]
 
 
@@ -58,6 +60,7 @@ SCHEDULED: dict[str, int] = {
     "crash_before_sync": 4,
     "crash_after_sync": 4,
     "crash_in_multicast": 4,
+    "crash_in_start": 3,
     "crash_stage": 1,
     "crash_many": 1,
     "crash_all": 1,
@@ -79,7 +82,7 @@ SCHEDULED: dict[str, int] = {
     "poison": 2,
     "idle_partition": 2,
 }
-NOISE = ("drop", "duplicate", "reorder", "replay", "client_retry", "torn_tail", "smallest_window")
+NOISE = ("drop", "duplicate", "reorder", "replay", "client_retry", "torn_tail", "smallest_window", "lost_for_good")
 
 
 def make_plan(seed: int, f: int = 1, partitions: int = 1) -> Plan:
@@ -107,13 +110,14 @@ def make_plan(seed: int, f: int = 1, partitions: int = 1) -> Plan:
         replay=draw.choice((0.0, 0.0, 0.005)),
         store_shared=draw.random() < 0.5,
         faults_end_ms=faults_end_ms,
+        lost_site=draw.randrange(2 * f + 1) if draw.random() < 0.4 else None,
         faults=_faults(draw, Graph(f, partitions), faults_end_ms),
     )
 
 
 def _limits(draw: random.Random, f: int, partitions: int) -> Limits:
     # The smallest legal sizes now and then: they are where windows and checkpoints collide.
-    per_partition = draw.choice((1, 4, 8, 16, 16, 32))
+    per_partition = draw.choice((1, 4, 8, 16, 32, 128))
     return Limits(
         f=f,
         partitions=partitions,

@@ -45,6 +45,8 @@ class Container:
         self.paused_until_ms = 0.0
         self.waiting: list[Parcel] = []
         self.clock_offset_ms = 0.0
+        #: Gone, disk and all; never to be started again.
+        self.lost = False
 
 
 class World:
@@ -76,6 +78,10 @@ class World:
         self._host = {number: container for container in self.containers for number in container.numbers}
         self.zombies: list[Container] = []
         self.idle_until_ms = 0.0
+        #: Until then, the next container that emits a start crashes in doing so.
+        self.start_doom_until_ms = 0.0
+        #: Sees all results that reach a site, if set.
+        self.on_results: Callable[[int, t.Results], None] | None = None
         self.clients = [Client(index, self) for index in range(plan.clients)]
         if min(plan.limits.window, plan.limits.checkpoint_slots * 2) <= 2:
             self.count_fault("smallest_window")
@@ -159,6 +165,11 @@ class World:
         container.waiting = []
         self._tell("crashes", container)
 
+    def lose(self, container: Container) -> None:
+        container.lost = True
+        if container.alive:
+            self.crash(container)
+
     def split(self, container: Container) -> None:
         """Start a new life of the container while the old process goes on as a zombie."""
         zombie = Container(container.index, container.site, container.numbers, container.disk)
@@ -173,7 +184,7 @@ class World:
         self.after(delay_ms, self._restart, container)
 
     def _restart(self, container: Container) -> None:
-        if container.alive:
+        if container.alive or container.lost:
             return
         if container.disk.full:
             self.restart_later(container, 100)
@@ -271,6 +282,9 @@ class World:
     ) -> None:
         """Sync, then send; unless the container is to crash somewhere on the way."""
         frames = self._frames(sends)
+        if self.now_ms < self.start_doom_until_ms and any(type(emission[1]) is t.Start for emission in emissions):
+            self.start_doom_until_ms = 0.0
+            container.doom = "crash_in_start"
         doom = container.doom if frames or written else None
         if written and (container.disk.full or container in self.zombies):
             # Nothing can be promised: a full disk, or a journal that a newer life has locked.
@@ -293,7 +307,7 @@ class World:
         if doom == "crash_after_sync":
             self._die(container)
             return
-        if doom == "crash_in_multicast":
+        if doom in ("crash_in_multicast", "crash_in_start"):
             self._send(container, frames[: self.draw.randrange(len(frames) + 1)])
             self._die(container)
             return
@@ -318,7 +332,7 @@ class World:
             return
         if doom is not None:
             self.count_fault(doom)
-        self.restart_later(container, self.draw.randrange(50, 800))
+        self.restart_later(container, self.draw.choice((20, 50, 200, 700)))
 
     # Network
 
@@ -401,11 +415,16 @@ class World:
     def submit(self, client: Client, commands: list[t.Command]) -> None:
         partitions = self.graph.partitions
         partition = 0 if self.now_ms < self.idle_until_ms else (client.index + self.draw.randrange(2)) % partitions
-        number = self.graph.number(Stage.REQUEST_SOURCE, client.site, partition)
+        self.submit_to(client.site, partition, commands)
+
+    def submit_to(self, site: int, partition: int, commands: list[t.Command]) -> None:
+        number = self.graph.number(Stage.REQUEST_SOURCE, site, partition)
         delay = self.plan.delay_ms * (0.5 + self.draw.random())
         self.after(delay, self._arrive, self._host[number], [(t.Submit(commands), number)])
 
     def _reply(self, container: Container, results: t.Results) -> None:
+        if self.on_results is not None:
+            self.on_results(container.site, results)
         by_client: dict[int, list[t.Result]] = {}
         for result in results.results:
             for client in self.clients:
@@ -473,7 +492,7 @@ class World:
         for holder in load.holders:
             node = self.graph.number(Stage.EXECUTOR, holder)
             host = self._host[node]
-            if node != number and (host.alive or self.plan.store_shared):
+            if node != number and (host.alive or (self.plan.store_shared and not host.lost)):
                 sources.append(host.disk.checkpoints_of(node))
         minimum = 0 if self._store_has("store_stale") else load.minimum
         choice = min if self._store_has("store_stale") else max

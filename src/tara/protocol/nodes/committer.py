@@ -194,7 +194,14 @@ class Committer(Node):
         position = self.commits.pos if self.started else -1
         self.emit(
             t.CommitterStatus(
-                self.index, self.partition, self.boot.life, self._round, self.boot.memory, self.view, position
+                self.index,
+                self.partition,
+                self.boot.life,
+                self._round,
+                self.boot.memory,
+                self.view,
+                position,
+                self.commits.min // self.limits.checkpoint_slots,
             ),
             self._gc_sinks,
         )

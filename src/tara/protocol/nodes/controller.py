@@ -2,7 +2,8 @@
 
 Request sources say how many requests there are, executors how many are decided. A source with undecided requests
 that has made no progress for the time-out, or a partition that does not skip although others wait for it, means
-that the active proposer is gone. f+1 of the 2f+1 controllers must think so.
+that the active proposer is gone. f+1 of the 2f+1 controllers must think so. Only the slowest partition is judged:
+the others may just be waiting for it.
 
 The clock of a source runs from its last progress, not from its last new request: otherwise new requests would hide
 a dead proposer. The time-out doubles with every fruitless view, up to a maximum, and falls back with progress.
@@ -24,9 +25,10 @@ class Controller(Node):
         self._target: list[Reach] = [(0, 0)] * sources
         self._ordered = ProgressOpinions(limits.replicas, sources)
         self._actual: list[Reach] = [(0, 0)] * sources
-        #: This partition's position, and the highest position of any partition.
+        #: This partition's position, and the highest and the lowest position of any partition.
         self._position = 0
         self._frontier = 0
+        self._slowest = 0
         #: Per source, and last for the partition's skips: since when it waits without progress.
         self._since_ms: list[float | None] = [None] * (sources + 1)
         self.timeout_ms = limits.controller_timeout_ms
@@ -44,20 +46,22 @@ class Controller(Node):
 
     def _on_progress(self, progress: t.Progress) -> None:
         self._ordered.update(progress.executor, progress.progress)
-        advanced = False
-        for source, actual in enumerate(self._actual):
-            reached = self._ordered.highest(source, self.limits.quorum)
-            if reached > actual:
-                self._actual[source] = reached
-                self._watch(source, advanced=True)
-                advanced = True
         moved = progress.position > self._position
         self._position = max(self._position, progress.position)
         self._frontier = max(self._frontier, progress.frontier)
+        self._slowest = max(self._slowest, progress.slowest)
+        advanced = False
+        for source, actual in enumerate(self._actual):
+            reached = self._ordered.highest(source, self.limits.quorum)
+            self._actual[source] = max(reached, actual)
+            self._watch(source, advanced=reached > actual)
+            advanced = advanced or reached > actual
         self._watch(len(self._actual), advanced=moved)
         if advanced or moved:
-            self.timeout_ms = self.limits.controller_timeout_ms
             self.asked = None
+        # Skips alone do not shorten the time-out: a view that has to catch up first needs time for the requests.
+        if advanced or not any(map(self._waits, range(len(self._since_ms)))):
+            self.timeout_ms = self.limits.controller_timeout_ms
 
     def _watch(self, item: int, advanced: bool) -> None:
         """Start, restart or stop the clock of a source (or of the skips)."""
@@ -67,6 +71,9 @@ class Controller(Node):
             self._since_ms[item] = self.now_ms
 
     def _waits(self, item: int) -> bool:
+        # A partition that is ahead may be held up by the slowest one; a new view here would only make it worse.
+        if self._position > self._slowest:
+            return False
         if item == len(self._actual):
             return self._position < self._frontier
         epoch, wanted = self._target[item]
@@ -79,6 +86,8 @@ class Controller(Node):
         if not self._views.update(view.source, view.view):
             return
         self.asked = None
+        # Living sources report again at once. A dead one may have died with requests that nobody else has.
+        self._target = [(0, 0)] * len(self._target)
         for item in range(len(self._since_ms)):
             self._watch(item, advanced=True)
 

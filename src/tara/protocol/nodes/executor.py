@@ -41,10 +41,12 @@ class Executor(Node):
         }
         self.application = application
         self.sessions = Sessions(application, limits)
-        self._learners = [
-            Learner(partition, limits.replicas, limits.quorum, limits.window) for partition in range(limits.partitions)
-        ]
         sources = graph.replicas(Stage.REQUEST_SOURCE)
+        self._learners = [
+            Learner(partition, limits.replicas, sources, limits.quorum, limits.window)
+            for partition in range(limits.partitions)
+        ]
+        #: The executed requests of each source, per partition; part of the snapshot.
         self._progress = [[SourceProgress() for _ in range(sources)] for _ in range(limits.partitions)]
         #: The next execution number. Never falls.
         self.next = 0
@@ -135,7 +137,7 @@ class Executor(Node):
     def _on_stable(self, stable: t.Stable) -> None:
         checkpoint = stable.checkpoint
         for own in self.checkpoints:
-            if own.number == checkpoint.number and own.digest != checkpoint.digest:
+            if own.number == checkpoint.number and checkpoint.digest not in (b"", own.digest):
                 raise NodeHalted(
                     f"checkpoint {own.number}: this replica's state has digest {own.digest.hex()}, "
                     f"but f+1 others have {checkpoint.digest.hex()}: it diverged"
@@ -165,11 +167,9 @@ class Executor(Node):
         self.application.restore(loaded.chunks)
         self.sessions.restore(state.sessions)
         self.next = state.next
-        self._progress = [
-            [SourceProgress(epoch, low, set(early)) for epoch, low, early in partition] for partition in state.progress
-        ]
-        for learner in self._learners:
-            learner.jump(self.next // self.limits.partitions)
+        self._progress = _restored(state)
+        for learner, progress in zip(self._learners, _restored(state), strict=True):
+            learner.jump(self.next // self.limits.partitions, progress)
         # Announced when it is durable here, too; a store that has it already says so at once.
         self.emit(t.Save(checkpoint.number, loaded.state, loaded.chunks), STORE)
         self._execute()
@@ -181,10 +181,12 @@ class Executor(Node):
             return
         self._announce()
         positions = [learner.position for learner in self._learners]
-        frontier = max(positions)
         for partition, controllers in enumerate(self._controllers):
-            progress = [source.reach for source in self._progress[partition]]
-            self.emit(t.Progress(self.index, partition, progress, positions[partition], frontier), controllers)
+            progress = [source.reach for source in self._learners[partition].progress]
+            self.emit(
+                t.Progress(self.index, partition, progress, positions[partition], max(positions), min(positions)),
+                controllers,
+            )
 
     def _announce(self) -> None:
         self._round += 1
@@ -194,9 +196,14 @@ class Executor(Node):
                 self.boot.life,
                 self._round,
                 [learner.position for learner in self._learners],
-                [[source.reach for source in partition] for partition in self._progress],
+                [[source.reach for source in learner.progress] for learner in self._learners],
                 self.checkpoints,
+                self.stable.current,
                 len(self.sessions),
             ),
             self._gc_sinks,
         )
+
+
+def _restored(state: ExecutorState) -> list[list[SourceProgress]]:
+    return [[SourceProgress(epoch, low, set(early)) for epoch, low, early in sources] for sources in state.progress]

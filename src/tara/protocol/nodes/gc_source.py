@@ -1,8 +1,9 @@
 """The gc source: raises the stability threshold, and spreads everybody's positions.
 
-Status reports come through the queue of its gc sink. A checkpoint is stable when f+1 executors hold it with the
-same digest: then one of them survives, and a replica that diverged finds itself alone. The source republishes the
-newest report of each node with the threshold, again and again: this is what all re-sending is driven by.
+Status reports come through the queue of its gc sink, and so does what the other gc sources publish. A checkpoint is
+stable when f+1 executors hold it with the same digest: then one of them survives, and a replica that diverged finds
+itself alone. The source republishes the newest report of each node with the threshold, again and again: this is what
+all re-sending is driven by.
 """
 
 from collections import Counter
@@ -20,12 +21,14 @@ class GcSource(Node):
         self.handlers = {
             t.ExecutorStatus: self._on_executor_status,
             t.CommitterStatus: self._on_committer_status,
+            t.Stable: self._on_stable,
         }
         #: The newest stable checkpoint. Its number never falls.
         self.stable = t.CheckpointId(0, b"")
         self._executors: Newest[t.ExecutorStatus] = Newest(limits.replicas)
         self._committers: list[Newest[t.CommitterStatus]] = [Newest(limits.replicas) for _ in range(limits.partitions)]
         self._receivers = [
+            graph.others(Stage.GC_SOURCE, name.replica),
             graph.everywhere(Stage.PROPOSER),
             graph.everywhere(Stage.COMMITTER),
             graph.all(Stage.EXECUTOR),
@@ -42,12 +45,25 @@ class GcSource(Node):
         )
         agreed = [key for key, count in holders.items() if count >= self.limits.quorum]
         number, digest = max(agreed, default=(0, b""))
-        if number > self.stable.number:
-            self.stable = t.CheckpointId(number, digest)
-            self.report()
+        self._raise(t.CheckpointId(number, digest))
+        self._raise(t.CheckpointId(status.stable, b""))
 
     def _on_committer_status(self, status: t.CommitterStatus) -> None:
         self._committers[status.partition].update(status.committer, status)
+        self._raise(t.CheckpointId(status.stable, b""))
+
+    def _on_stable(self, stable: t.Stable) -> None:
+        """What another source publishes: it may have heard what our sink missed while it was down."""
+        for status in stable.committers:
+            self._on_committer_status(status)
+        for report in stable.executors:
+            self._on_executor_status(report)
+        self._raise(stable.checkpoint)
+
+    def _raise(self, checkpoint: t.CheckpointId) -> None:
+        if checkpoint.number > self.stable.number:
+            self.stable = checkpoint
+            self.report()
 
     def report(self) -> None:
         committers = [status for partition in self._committers for status in partition.values()]

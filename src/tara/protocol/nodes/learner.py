@@ -10,6 +10,7 @@ from collections import deque
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
+from tara.protocol.progress import SourceProgress
 
 
 class Votes:
@@ -51,7 +52,7 @@ class Votes:
 
 
 class Learner:
-    def __init__(self, partition: int, committers: int, quorum: int, capacity: int) -> None:
+    def __init__(self, partition: int, committers: int, sources: int, quorum: int, capacity: int) -> None:
         self._partition = partition
         self._quorum = quorum
         self._capacity = capacity
@@ -60,6 +61,9 @@ class Learner:
         self.decided: deque[t.Request] = deque()
         #: The next slot to decide. Never falls (but for a node's restart).
         self.position = 0
+        #: The decided requests of each source. Ahead of what is executed while another partition is waited for: it
+        #: must count as progress here, or each partition would take the others' trouble for its own.
+        self.progress = [SourceProgress() for _ in range(sources)]
 
     def commit(self, commit: t.Commit) -> bool:
         """Take votes; true when they decided something."""
@@ -95,14 +99,18 @@ class Learner:
                 )
         self.decided.extend(run)
         self.position = end
+        for request in run:
+            if request.source >= 0:
+                self.progress[request.source].note(request.epoch, request.number)
         for votes in self._votes:
             votes.drop_below(end)
         return True
 
-    def jump(self, slot: int) -> None:
-        """The state up to this slot came from a checkpoint."""
+    def jump(self, slot: int, progress: list[SourceProgress]) -> None:
+        """The state up to this slot came from a checkpoint, and so did the progress."""
         self.decided.clear()
         self.position = slot
+        self.progress = progress
         for votes in self._votes:
             votes.drop_below(slot)
         views = sorted({votes.view for votes in self._votes})

@@ -1,9 +1,9 @@
 """The view source: publishes the view of a partition.
 
-Votes of controllers and presences of proposers and committers come through the queue of its view sink. A view that
-f+1 controllers ask for is published; so is a view that a committer is in already, and the next view when the active
-proposer has restarted, because in the current view it may not become active again (rule R1). With the view go the
-highest memory numbers of the partition's proposers and committers.
+Votes of controllers and presences of proposers and committers come through the queue of its view sink, and so does
+what the other view sources publish. A view that f+1 controllers ask for is published; so is a view that a committer
+is in already, and the next view when the active proposer has restarted, because in the current view it may not become
+active again (rule R1). With the view go the highest memory numbers of the partition's proposers and committers.
 """
 
 from tara.protocol import tuples as t
@@ -21,7 +21,7 @@ _QUIET_ROUNDS = 4
 class ViewSource(Node):
     def __init__(self, name: Name, graph: Graph, limits: Limits, boot: Boot, outbox: Outbox) -> None:
         super().__init__(name, graph, limits, boot, outbox)
-        self.handlers = {t.Vote: self._on_vote, t.Presence: self._on_presence}
+        self.handlers = {t.Vote: self._on_vote, t.Presence: self._on_presence, t.View: self._on_view}
         #: The view it publishes; 0 until it has learned one. Never falls.
         self.view = 1 if boot.genesis else 0
         self.memories = [GENESIS_MEMORY if boot.genesis else 0] * graph.members
@@ -29,7 +29,8 @@ class ViewSource(Node):
         self._entered = self.memories
         self._votes = Observer(limits.replicas, limits.quorum)
         self._round = 0
-        self._receivers = [
+        self._receivers = [graph.others(Stage.VIEW_SOURCE, name.replica, name.partition)]
+        self._receivers += [
             graph.all(stage, name.partition)
             for stage in (Stage.PROPOSER, Stage.COMMITTER, Stage.CONTROLLER, Stage.REQUEST_SOURCE)
         ]
@@ -41,10 +42,17 @@ class ViewSource(Node):
     def _on_presence(self, presence: t.Presence) -> None:
         memories = list(map(max, self.memories, presence.memories))
         memories[presence.member] = max(memories[presence.member], presence.memory)
+        self._learn(presence.view, memories, presence.memories)
+
+    def _on_view(self, view: t.View) -> None:
+        """What another source publishes: it may have heard what our sink missed while it was down."""
+        self._learn(view.view, list(map(max, self.memories, view.memories)), view.memories)
+
+    def _learn(self, view: int, memories: list[int], entered: list[int]) -> None:
         changed = memories != self.memories
         self.memories = memories
-        if presence.view > self.view:
-            self._raise(presence.view, presence.memories)
+        if view > self.view:
+            self._raise(view, entered)
         elif changed:
             self._publish()
         active = self.graph.proposer_of(self.view)

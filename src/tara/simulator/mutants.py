@@ -1,0 +1,586 @@
+"""Proof that the simulator can fail: versions of the code with one rule taken away, each of which it must catch.
+
+A mutant undoes one amendment to the paper, or one rule that everything rests on, together with what would mask it.
+Nothing but the mutant run imports this module; a mutant lives only inside its `with` block.
+"""
+
+import contextlib
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+from unittest import mock
+
+from msgspec import Struct
+
+from tara.protocol import tuples as t
+from tara.protocol.graph import STORE
+from tara.protocol.nodes import proposer as proposer_module
+from tara.protocol.nodes.committer import Committer
+from tara.protocol.nodes.controller import Controller
+from tara.protocol.nodes.executor import Executor
+from tara.protocol.nodes.gc_source import GcSource
+from tara.protocol.nodes.learner import Learner
+from tara.protocol.nodes.proposer import HeldRequests, Mode, Proposer
+from tara.protocol.nodes.request_source import RequestSource
+from tara.protocol.nodes.view_source import ViewSource
+from tara.protocol.observer import Observer
+from tara.protocol.opinions import ProgressOpinions, highest
+from tara.protocol.progress import SourceProgress
+from tara.protocol.sessions import Session, Sessions
+from tara.protocol.window import Window
+from tara.simulator.campaign import Job, run_seed
+from tara.simulator.world import World
+
+Patch = Callable[[], contextlib.AbstractContextManager[object]]
+
+
+class Mutant(Struct, frozen=True):
+    name: str
+    #: The amendment or rule that is taken away.
+    undoes: str
+    patch: Patch
+    partitions: int = 1
+
+
+class Finding(Struct):
+    name: str
+    undoes: str
+    caught: bool
+    #: The check that caught it.
+    by: str | None
+    #: How many seeds it took.
+    seeds: int
+    seconds: float
+
+
+MUTANTS: list[Mutant] = []
+
+
+def _mutant(undoes: str, partitions: int = 1) -> Callable[[Callable[[], Iterator[None]]], None]:
+    """Register a generator function that patches, yields and undoes."""
+
+    def register(body: Callable[[], Iterator[None]]) -> None:
+        MUTANTS.append(Mutant(body.__name__, undoes, contextlib.contextmanager(body), partitions))
+
+    return register
+
+
+def _replace(owner: Any, name: str, value: Any) -> contextlib.AbstractContextManager[object]:
+    return mock.patch.object(owner, name, value)
+
+
+def _nothing(*arguments: Any) -> None:
+    """What a missing mechanism does."""
+
+
+# Safety
+
+
+@_mutant("S1: a newer accept overwrites the record of an older view")
+def stale_records() -> Iterator[None]:
+    original = Window.put
+
+    def put(self: Window[Any], index: int, value: Any) -> None:
+        if index == self.pos:
+            original(self, index, value)
+
+    with _replace(Window, "put", put):
+        yield
+
+
+@_mutant("S2: the records decide what a new view proposes again")
+def records_ignored() -> Iterator[None]:
+    with _replace(proposer_module, "_newest", lambda records, first: []):
+        yield
+
+
+@_mutant("S3: the next slot lies past everything proposed again")
+def next_off_by_one() -> Iterator[None]:
+    original = Proposer._publish
+
+    def publish(self: Proposer, run: list[t.Request]) -> None:
+        fresh = self.proposals.pos == self.proposals.min
+        original(self, run)
+        if fresh and self._start is not None and self._start.next > self._start.first:
+            last = self.proposals.slice(self.proposals.min, self.proposals.pos - 1)
+            self.proposals.clear()
+            self.proposals.extend(last)
+
+    with _replace(Proposer, "_publish", publish):
+        yield
+
+
+@_mutant("S4: an observer never falls")
+def observer_falls() -> Iterator[None]:
+    def update(self: Observer, replica: int, value: int) -> bool:
+        if value <= self._values[replica]:
+            return False
+        self._values[replica] = value
+        old, self.current = self.current, highest(self._values, self._threshold)
+        return self.current != old
+
+    with _replace(Observer, "update", update):
+        yield
+
+
+@_mutant("S5: a proposer starts idle")
+def proposer_starts_active() -> Iterator[None]:
+    original = Proposer.__init__
+
+    def init(self: Proposer, *arguments: Any) -> None:
+        original(self, *arguments)
+        self._views.raise_to(1)
+        if self.graph.proposer_of(1) == self.index:
+            self.mode = Mode.ACTIVE
+            memories = [self.boot.memory] * self.graph.members
+            self._start = t.Start(self.index, self.partition, 1, memories, [], 0, 0)
+            self.emit(self._start, self._to_committers)
+
+    with _replace(Proposer, "__init__", init):
+        yield
+
+
+@_mutant("R1: a proposer is active only in a view that names this life of it")
+def any_life_may_lead() -> Iterator[None]:
+    def usable(self: Proposer) -> list[Any]:
+        return [parts for parts in self._records.values() if parts.complete]
+
+    # The view sources would soon move on to a view with another proposer.
+    with _replace(Proposer, "_usable_records", usable), _replace(Proposer, "report", _report_without_presence):
+        yield
+
+
+def _report_without_presence(self: Proposer) -> None:
+    if self.mode is Mode.ACTIVE:
+        self._resend()
+
+
+@_mutant("S9: votes count together only in the same view")
+def votes_of_any_view() -> Iterator[None]:
+    def decide(self: Learner, view: int) -> bool:
+        position = self.position
+        voters = [votes for votes in self._votes if votes.first <= position < votes.end]
+        if len(voters) < self._quorum:
+            return False
+        newest = max(voters, key=lambda votes: votes.view)
+        self.decided.append(newest.requests[0])
+        self.position += 1
+        for votes in self._votes:
+            votes.drop_below(self.position)
+        return True
+
+    with _replace(Learner, "_decide", decide):
+        yield
+
+
+@_mutant("S11: an error result carries nothing that differs between replicas")
+def error_with_address() -> Iterator[None]:
+    original = Sessions._run
+
+    def run(self: Sessions, session: Session, command: t.Command) -> None:
+        before = len(self.results)
+        original(self, session, command)
+        for index, result in enumerate(self.results[before:], before):
+            if result.status == t.FAILED:
+                leaky = t.Result(result.session, result.number, result.counter, t.FAILED, str(id(self)).encode())
+                session.results[result.number] = self.results[index] = leaky
+
+    with _replace(Sessions, "_run", run):
+        yield
+
+
+@_mutant("a slot is decided by f+1 committers")
+def one_vote_decides() -> Iterator[None]:
+    original = Learner.__init__
+
+    def init(self: Learner, partition: int, committers: int, sources: int, quorum: int, capacity: int) -> None:
+        original(self, partition, committers, sources, quorum - 1, capacity)
+
+    with _replace(Learner, "__init__", init):
+        yield
+
+
+@_mutant("a view starts from f+1 records")
+def too_few_records() -> Iterator[None]:
+    original = Proposer._usable_records
+
+    def usable(self: Proposer) -> list[Any]:
+        found = original(self)
+        return found * 2 if len(found) == self.limits.f else found
+
+    with _replace(Proposer, "_usable_records", usable):
+        yield
+
+
+@_mutant("a committer does not vote below the view it has promised")
+def votes_in_any_view() -> Iterator[None]:
+    def on_proposal(self: Committer, proposal: t.Proposal) -> None:
+        if not self.commits.min <= proposal.first <= self.commits.pos:
+            return
+        requests = proposal.requests[self.commits.pos - proposal.first :][: self.commits.room]
+        if requests:
+            first = self.commits.pos
+            self.commits.extend(requests)
+            self.persist(t.Voted(proposal.view, first, requests))
+            self.emit(t.Commit(self.index, self.partition, proposal.view, first, requests), self._executors)
+
+    with _replace(Committer, "_on_proposal", on_proposal):
+        yield
+
+
+@_mutant("what a step persisted is synced before what it emitted leaves")
+def send_before_sync() -> Iterator[None]:
+    with _replace(World, "sync_before_send", False):
+        yield
+
+
+@_mutant("the journal keeps the promised view")
+def promise_forgotten() -> Iterator[None]:
+    original = Committer._replay
+
+    def replay(self: Committer, entry: t.JournalEntry) -> None:
+        # The votes survive as if they had been cast in view 0; the promise does not.
+        if isinstance(entry, t.Voted):
+            for slot, request in enumerate(entry.requests, entry.first):
+                self.records.put(slot, t.Accepted(0, request))
+        elif not isinstance(entry, t.Promised | t.Started):
+            original(self, entry)
+
+    with _replace(Committer, "_replay", replay):
+        yield
+
+
+@_mutant("a stable checkpoint has f+1 copies")
+def one_copy_is_stable() -> Iterator[None]:
+    original = GcSource._on_executor_status
+
+    def on_status(self: GcSource, status: t.ExecutorStatus) -> None:
+        original(self, status)
+        if status.checkpoints:
+            self._raise(status.checkpoints[-1])
+
+    with _replace(GcSource, "_on_executor_status", on_status):
+        yield
+
+
+@_mutant("a checkpoint is announced when it is durable")
+def announced_before_durable() -> Iterator[None]:
+    original = Executor._checkpoint
+
+    def checkpoint(self: Executor) -> None:
+        original(self)
+        number = self.next // self.limits.checkpoint_interval
+        self._on_saved(t.Saved(t.CheckpointId(number, b"not yet")))
+
+    with _replace(Executor, "_checkpoint", checkpoint):
+        yield
+
+
+@_mutant("the stamp of a request is part of it, in every view")
+def stamped_again() -> Iterator[None]:
+    original = Proposer._publish
+
+    def publish(self: Proposer, run: list[t.Request]) -> None:
+        now = int(self.now_ms)
+        original(self, [t.Request(r.source, r.epoch, r.number, now, r.body) if r.source >= 0 else r for r in run])
+
+    with _replace(Proposer, "_publish", publish):
+        yield
+
+
+@_mutant("L13: the learner does not jump over slots that it has not executed")
+def learner_jumps() -> Iterator[None]:
+    original = Learner.commit
+
+    def commit(self: Learner, commit: t.Commit) -> bool:
+        if commit.view > max(votes.view for votes in self._votes) and commit.first > self.position:
+            self.position = commit.first
+        return original(self, commit)
+
+    with _replace(Learner, "commit", commit):
+        yield
+
+
+# Sessions
+
+
+@_mutant("a command executes at most once")
+def no_duplicate_filter() -> Iterator[None]:
+    original = Sessions.execute
+
+    def execute(self: Sessions, command: t.Command) -> None:
+        session = self._sessions.get(command.session)
+        if session is not None and command.kind < t.OPEN and command.number < session.next:
+            after = session.next
+            self._run(session, command)
+            session.next = after
+        else:
+            original(self, command)
+
+    with _replace(Sessions, "execute", execute):
+        yield
+
+
+@_mutant("L16: a command that was ordered too early waits for its turn")
+def early_command_executes() -> Iterator[None]:
+    original = Sessions.execute
+
+    def execute(self: Sessions, command: t.Command) -> None:
+        session = self._sessions.get(command.session)
+        if session is not None and command.kind < t.OPEN and command.number > session.next:
+            session.next = command.number
+        original(self, command)
+
+    with _replace(Sessions, "execute", execute):
+        yield
+
+
+@_mutant("the snapshot holds the results")
+def results_not_in_snapshot() -> Iterator[None]:
+    original = Sessions.restore
+
+    def restore(self: Sessions, state: Any) -> None:
+        for session in state.sessions:
+            session.results.clear()
+        original(self, state)
+
+    with _replace(Sessions, "restore", restore):
+        yield
+
+
+@_mutant("L18: an exception of the application is a result")
+def poison_kills() -> Iterator[None]:
+    original = Sessions._run
+
+    def run(self: Sessions, session: Session, command: t.Command) -> None:
+        original(self, session, command)
+        assert self.results[-1].status != t.FAILED, "the application raised"
+
+    with _replace(Sessions, "_run", run):
+        yield
+
+
+# Liveness
+
+
+@_mutant("L1: f+1 of 2f+1 controllers are enough")
+def unanimous_controllers() -> Iterator[None]:
+    original = ViewSource.__init__
+
+    def init(self: ViewSource, *arguments: Any) -> None:
+        original(self, *arguments)
+        self._votes = Observer(self.limits.replicas, self.limits.replicas)
+
+    with _replace(ViewSource, "__init__", init):
+        yield
+
+
+@_mutant("L3: the clock runs from the last progress")
+def new_requests_hide_a_dead_proposer() -> Iterator[None]:
+    original = Controller._watch
+
+    def watch(self: Controller, item: int, advanced: bool) -> None:
+        original(self, item, advanced=True)
+
+    with _replace(Controller, "_watch", watch):
+        yield
+
+
+@_mutant("a new view forgets the targets of sources that may be dead", partitions=3)
+def dead_source_haunts() -> Iterator[None]:
+    original = Controller._on_view
+
+    def on_view(self: Controller, view: t.View) -> None:
+        target = self._target
+        original(self, view)
+        self._target = target
+        for item in range(len(self._since_ms)):
+            self._watch(item, advanced=False)
+
+    with _replace(Controller, "_on_view", on_view):
+        yield
+
+
+@_mutant("L4: a controller asks until the view comes")
+def asks_once() -> Iterator[None]:
+    with _replace(Controller, "report", _nothing):
+        yield
+
+
+@_mutant("L5: progress is a maximum, and part of the snapshot")
+def progress_falls() -> Iterator[None]:
+    original = Learner.jump
+
+    def jump(self: Learner, slot: int, progress: list[SourceProgress]) -> None:
+        original(self, slot, [SourceProgress() for _ in progress])
+
+    def update(self: ProgressOpinions, executor: int, progress: list[Any]) -> None:
+        self._opinions[executor] = list(progress)
+
+    with _replace(Learner, "jump", jump), _replace(ProgressOpinions, "update", update):
+        yield
+
+
+@_mutant("L6: each start of a request source is an epoch of its own")
+def source_without_epoch() -> Iterator[None]:
+    original = RequestSource.__init__
+
+    def init(self: RequestSource, *arguments: Any) -> None:
+        original(self, *arguments)
+        self.epoch = 1
+
+    with _replace(RequestSource, "__init__", init):
+        yield
+
+
+@_mutant("L7: a request that does not arrive is sent again")
+def requests_sent_once() -> Iterator[None]:
+    with _replace(RequestSource, "_resend", _nothing):
+        yield
+
+
+@_mutant("L8: requests are held until they are decided")
+def forgotten_when_proposed() -> Iterator[None]:
+    with _replace(HeldRequests, "rewind", lambda self: self.again.clear()):
+        yield
+
+
+@_mutant("L9: commits are sent again")
+def commits_sent_once() -> Iterator[None]:
+    with _replace(Committer, "_resend", _nothing):
+        yield
+
+
+@_mutant("L9: proposals are sent again")
+def proposals_sent_once() -> Iterator[None]:
+    with _replace(Proposer, "_resend", _nothing):
+        yield
+
+
+@_mutant("L9: positions and the threshold are announced again")
+def threshold_announced_once() -> Iterator[None]:
+    with _replace(GcSource, "tick", _nothing):
+        yield
+
+
+@_mutant("L10: a tuple of a view not learned yet teaches it")
+def early_tuples_dropped() -> Iterator[None]:
+    on_start, on_record = Committer._on_start, Proposer._on_record
+
+    def strict_start(self: Committer, start: t.Start) -> None:
+        if start.view == self.view:
+            on_start(self, start)
+
+    def strict_record(self: Proposer, record: t.Record) -> None:
+        if record.view == self.view:
+            on_record(self, record)
+
+    def record_once(self: Committer) -> None:
+        if self._record_sends == 0:
+            send_record(self)
+
+    send_record = Committer._send_record
+    # Sending again would mask it.
+    with (
+        _replace(Committer, "_on_start", strict_start),
+        _replace(Proposer, "_on_record", strict_record),
+        _replace(Committer, "_send_record", record_once),
+        _replace(Proposer, "_resend", _nothing),
+    ):
+        yield
+
+
+@_mutant("L11: a lagging executor is sent what it missed; L12: and a failed load is tried again")
+def load_tried_once() -> Iterator[None]:
+    original = Executor._on_loaded
+
+    def on_loaded(self: Executor, loaded: t.Loaded) -> None:
+        original(self, loaded)
+        if loaded.checkpoint is None and self.stable.current:
+            self._loading = True
+
+    with _replace(Executor, "_on_loaded", on_loaded):
+        yield
+
+
+@_mutant("L14: an idle partition skips", partitions=3)
+def idle_partition_stalls() -> Iterator[None]:
+    with _replace(Proposer, "_skip", _nothing):
+        yield
+
+
+@_mutant("L17: a committer corrects a view source that lags")
+def lagging_view_sources() -> Iterator[None]:
+    original = Committer._on_view
+
+    def on_view(self: Committer, view: t.View) -> None:
+        original(self, view)
+        self._lagging_sources = False
+
+    with _replace(Committer, "_on_view", on_view):
+        yield
+
+
+@_mutant("gc and view sources tell each other, for their sinks may be down")
+def sources_do_not_gossip() -> Iterator[None]:
+    with _replace(GcSource, "_on_stable", _nothing), _replace(ViewSource, "_on_view", _nothing):
+        yield
+
+
+@_mutant("a threshold outlives those who vouched for it")
+def threshold_forgotten() -> Iterator[None]:
+    original = GcSource._raise
+
+    def raise_(self: GcSource, checkpoint: t.CheckpointId) -> None:
+        if checkpoint.digest:
+            original(self, checkpoint)
+
+    with _replace(GcSource, "_raise", raise_), _replace(GcSource, "_on_stable", _nothing):
+        yield
+
+
+@_mutant("a checkpoint that came from another executor is kept here, too")
+def loaded_checkpoint_not_kept() -> Iterator[None]:
+    original = Executor.emit
+
+    def emit(self: Executor, tuple_: t.Tuple, receivers: Any) -> None:
+        if isinstance(tuple_, t.Save) and receivers is STORE and isinstance(tuple_.chunks, list):
+            return
+        original(self, tuple_, receivers)
+
+    with _replace(Executor, "emit", emit):
+        yield
+
+
+@_mutant("R1: the view moves on when the active proposer has restarted")
+def restarted_proposer_waits() -> Iterator[None]:
+    def learn(self: ViewSource, view: int, memories: list[int], entered: list[int]) -> None:
+        # Its memory number is not spread, either: no later view may name it.
+        if view > self.view:
+            self._raise(view, entered)
+
+    with _replace(ViewSource, "_learn", learn):
+        yield
+
+
+def hunt_all(seeds_max: int, processes: int) -> Iterator[Finding]:
+    """Hunt every mutant, in any order."""
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap_unordered(partial(hunt, seeds_max=seeds_max), [mutant.name for mutant in MUTANTS])
+
+
+def hunt(name: str, seeds_max: int, start: int = 0) -> Finding:
+    """Run seeds until the simulator catches the mutant."""
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+    started = time.monotonic()
+    with mutant.patch():
+        for count in range(1, seeds_max + 1):
+            outcome = run_seed(Job(start + count - 1, 1, mutant.partitions))
+            if outcome.violation == "error":
+                raise RuntimeError(f"mutant {name} does not run: {outcome.detail}")
+            if outcome.violation:
+                seconds = round(time.monotonic() - started, 2)
+                return Finding(name, mutant.undoes, True, outcome.violation, count, seconds)
+    return Finding(name, mutant.undoes, False, None, seeds_max, round(time.monotonic() - started, 2))

@@ -1,0 +1,392 @@
+"""Section III-D (Garbage Collection): windows, checkpoints and the stability threshold."""
+
+import msgspec
+import pytest
+
+from tara.application import Get, KeyValueStore, Put
+from tara.protocol import tuples as t
+from tara.protocol.errors import NodeHalted
+from tara.protocol.graph import STORE, Stage
+from tara.protocol.nodes.committer import Committer
+from tara.protocol.nodes.executor import Executor
+from tara.protocol.nodes.gc_source import GcSource
+from tara.protocol.nodes.proposer import Proposer
+from tests.paper.test_request_handling import active_proposer, started_committer
+from tests.protocol.driver import Bench, Driven, batch, commits, digest_of, open_session, request, requests, session_id
+
+WINDOW, INTERVAL = 8, 4
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench(window=WINDOW, checkpoint_interval=INTERVAL)
+
+
+def proposed(step_proposals: list[t.Proposal]) -> list[int]:
+    """The slots of some proposals."""
+    return [proposal.first + offset for proposal in step_proposals for offset in range(len(proposal.requests))]
+
+
+# The window
+
+
+def test_a_proposer_with_a_full_window_waits_for_the_threshold(bench: Bench) -> None:
+    """A replica whose window is full takes no part until the threshold rises; then the window moves on."""
+    proposer = active_proposer(bench)
+    step = proposer.feed(t.Requests(requests(0, 20)))
+    assert proposed(step.of(t.Proposal)) == list(range(WINDOW))
+    step = proposer.feed(*bench.stables(1))
+    assert proposed(step.of(t.Proposal)) == list(range(WINDOW, WINDOW + INTERVAL))
+
+
+def test_a_committer_with_a_full_window_waits_for_the_threshold(bench: Bench) -> None:
+    committer = started_committer(bench)
+    commit = committer.feed(bench.proposal(1, 0, requests(0, 12))).only(t.Commit)
+    assert len(commit.requests) == WINDOW
+    assert committer.feed(bench.proposal(1, 8, requests(8, 12))).of(t.Commit) == []
+    committer.feed(*bench.stables(1))
+    commit = committer.feed(bench.proposal(1, 8, requests(8, 14))).only(t.Commit)
+    assert (commit.first, len(commit.requests)) == (8, INTERVAL)
+
+
+def test_an_executor_holds_no_commits_beyond_its_window(bench: Bench) -> None:
+    executor = bench.make(Executor, Stage.EXECUTOR)
+    beyond = requests(WINDOW, WINDOW + 1)
+    executor.feed(*commits(beyond, first=WINDOW))
+    executor.feed(*commits(requests(0, WINDOW)))
+    assert executor.node.next == WINDOW
+    executor.feed(*commits(beyond, first=WINDOW))
+    assert executor.node.next == WINDOW + 1
+
+
+# Creating checkpoints
+
+
+def filled_executor(bench: Bench, replica: int = 0) -> tuple[Driven[Executor], t.Save, t.Result]:
+    """An executor right after its first checkpoint; what it saves, and the result of its one command."""
+    executor = bench.make(Executor, Stage.EXECUTOR, replica)
+    step = executor.feed(*commits([batch(0, [open_session()])]))
+    session = session_id(step.only(t.Results).results[0])
+    put = t.Command(session, 0, 0, msgspec.msgpack.encode(Put("k", b"v")))
+    early = t.Command(session, 2, 0, msgspec.msgpack.encode(Get("k")))
+    step = executor.feed(*commits([batch(1, [put, early], time=50), *requests(2, 4)], first=1))
+    (result,) = step.only(t.Results).results
+    return executor, step.only(t.Save), result
+
+
+def announced(step_statuses: list[t.ExecutorStatus]) -> list[int]:
+    return [checkpoint.number for checkpoint in step_statuses[-1].checkpoints]
+
+
+def test_a_checkpoint_after_every_interval(bench: Bench) -> None:
+    """Executors make a checkpoint whenever the next sequence number is a multiple of the interval. (We make none
+    before the first command.)"""
+    executor = bench.make(Executor, Stage.EXECUTOR)
+    numbers = []
+    for slot in range(10):
+        step = executor.feed(*commits([request(slot)], first=slot))
+        numbers += [(slot, save.number) for save in step.of(t.Save)]
+    assert numbers == [(3, 1), (7, 2)]
+
+
+def test_a_run_across_a_checkpoint_is_saved_in_between(bench: Bench) -> None:
+    """The state of a checkpoint must not contain what comes after it, also if both are decided at once."""
+    executor = bench.make(Executor, Stage.EXECUTOR)
+    commands = [batch(0, [open_session()]), *requests(1, 4), batch(4, [open_session()])]
+    save = executor.feed(*commits(commands)).only(t.Save)
+    other = bench.make(Executor, Stage.EXECUTOR, 1)
+    expected = other.feed(*commits(commands[:4])).only(t.Save)
+    assert (save.state, digest_of(save)) == (expected.state, digest_of(expected))
+
+
+def test_a_checkpoint_is_announced_to_the_gc_sinks_when_it_is_stored(bench: Bench) -> None:
+    """First stored, then announced: with us the store says when the checkpoint is durable."""
+    executor, save, _ = filled_executor(bench)
+    assert announced(executor.tick(100).of(t.ExecutorStatus)) == []
+    step = executor.feed(t.Saved(t.CheckpointId(save.number, b"d")))
+    assert announced(step.of(t.ExecutorStatus)) == [1]
+    assert step.receivers(t.ExecutorStatus) == [bench.graph.all(Stage.GC_SINK)]
+
+
+def test_a_checkpoint_is_announced_again_and_again(bench: Bench) -> None:
+    """We deviate (AUDIT L9): the paper announces it once, so one lost tuple stalls a full window for ever."""
+    executor, _, _ = filled_executor(bench)
+    executor.feed(t.Saved(t.CheckpointId(1, b"d")))
+    for now_ms in (100, 200, 300):
+        assert announced(executor.tick(now_ms).of(t.ExecutorStatus)) == [1]
+
+
+def test_replicas_write_the_same_checkpoint(bench: Bench) -> None:
+    """AUDIT S11: checkpoints are compared by digest, so equal states must be equal bytes."""
+    _, one, _ = filled_executor(bench, 0)
+    _, other, _ = filled_executor(bench, 2)
+    assert one.state == other.state
+    assert digest_of(one) == digest_of(other)
+
+
+def restored(bench: Bench, save: t.Save, replica: int = 2) -> Driven[Executor]:
+    """Another executor that has loaded the checkpoint."""
+    executor = bench.make(Executor, Stage.EXECUTOR, replica)
+    chunks = list(save.chunks)
+    executor.feed(t.Loaded(t.CheckpointId(save.number, b"d"), save.state, chunks))
+    return executor
+
+
+def test_a_checkpoint_holds_application_filter_and_results(bench: Bench) -> None:
+    """With it a replica continues as if it had executed everything itself: it knows the application's state, which
+    commands are duplicates, and their results. With us also the early commands, the clock and the progress."""
+    original, save, result = filled_executor(bench)
+    copy = restored(bench, save)
+    duplicate = t.Command(result.session, 0, 0, b"whatever")
+    question = t.Command(result.session, 1, 0, msgspec.msgpack.encode(Get("k")), t.QUERY)
+    run = [batch(4, [duplicate, question])]
+    answers = [executor.feed(*commits(run, first=4)).only(t.Results).results for executor in (original, copy)]
+    assert answers[0] == answers[1]
+    assert answers[1][0] == result
+    assert [msgspec.msgpack.decode(answer.payload) for answer in answers[1][1:]] == [b"v", b"v"]
+    progress = [executor.tick(500).only(t.Progress).progress for executor in (original, copy)]
+    assert progress[0] == progress[1]
+    assert progress[1][0] == (1, 5)
+
+
+# Updating the threshold
+
+
+@pytest.mark.parametrize("f", [1, 2])
+def test_the_threshold_is_what_f_plus_1_executors_hold(f: int) -> None:
+    """The source takes the f+1-highest checkpoint, so one copy survives f crashes. Ours must also be equal."""
+    bench = Bench(f)
+    source = bench.make(GcSource, Stage.GC_SOURCE)
+    checkpoint = t.CheckpointId(3, b"digest")
+    for executor in range(f):
+        assert source.feed(bench.status(executor, checkpoints=[checkpoint])).of(t.Stable) == []
+    step = source.feed(bench.status(2 * f, checkpoints=[checkpoint]))
+    assert {stable.checkpoint for stable in step.of(t.Stable)} == {checkpoint}
+
+
+def test_the_threshold_goes_to_all_proposers_committers_and_executors(bench: Bench) -> None:
+    """With us also to the request sources, which learn from it what became of their requests."""
+    source = bench.make(GcSource, Stage.GC_SOURCE, 1)
+    for executor in range(2):
+        step = source.feed(bench.status(executor, checkpoints=[t.CheckpointId(1, b"d")]))
+    receivers = step.receivers(t.Stable)
+    for stage in (Stage.PROPOSER, Stage.COMMITTER, Stage.EXECUTOR, Stage.REQUEST_SOURCE):
+        assert bench.graph.all(stage) in receivers
+
+
+def test_states_that_differ_make_no_checkpoint_stable(bench: Bench) -> None:
+    """Not in the paper (AUDIT S11): f+1 executors must hold the same state, not only the same number."""
+    source = bench.make(GcSource, Stage.GC_SOURCE)
+    source.feed(bench.status(0, checkpoints=[t.CheckpointId(1, b"one")]))
+    assert source.feed(bench.status(1, checkpoints=[t.CheckpointId(1, b"other")])).of(t.Stable) == []
+    step = source.feed(bench.status(2, checkpoints=[t.CheckpointId(1, b"other")]))
+    assert {stable.checkpoint.digest for stable in step.of(t.Stable)} == {b"other"}
+
+
+def test_the_threshold_of_a_source_never_falls(bench: Bench) -> None:
+    """An executor that starts again and holds less takes nothing back; late reports do not count."""
+    source = bench.make(GcSource, Stage.GC_SOURCE)
+    for executor in range(2):
+        source.feed(bench.status(executor, 5, checkpoints=[t.CheckpointId(2, b"d")]))
+    source.feed(bench.status(0, 4, checkpoints=[t.CheckpointId(1, b"d")]))
+    source.feed(bench.status(0, 1, life=2), bench.status(1, 1, life=2))
+    assert source.node.stable == t.CheckpointId(2, b"d")
+    assert {stable.checkpoint.number for stable in source.tick(1000).of(t.Stable)} == {2}
+
+
+def test_the_threshold_is_published_again_and_again(bench: Bench) -> None:
+    """AUDIT L9, with everybody's newest reports: all sending again is driven by them."""
+    source = bench.make(GcSource, Stage.GC_SOURCE)
+    old, new = bench.status(0, 1), bench.status(0, 2, positions=[7])
+    committer = bench.committer_status(1, view=3, position=4)
+    source.feed(old, new, committer)
+    for now_ms in (100, 200):
+        stables = source.tick(now_ms).of(t.Stable)
+        assert stables
+        assert all((stable.executors, stable.committers) == ([new], [committer]) for stable in stables)
+
+
+def test_a_source_learns_from_other_sources(bench: Bench) -> None:
+    """Appendix: sources put their threshold into each other's queues, for those whose sink missed something."""
+    source = bench.make(GcSource, Stage.GC_SOURCE, 0)
+    step = source.feed(*bench.stables(2, [1]))
+    assert {stable.checkpoint.number for stable in step.of(t.Stable)} == {2}
+
+
+@pytest.mark.parametrize("sources", [[0], [0, 0], [2, 2, 2]])
+def test_one_gc_source_alone_moves_nobody(bench: Bench, sources: list[int]) -> None:
+    """Others take the threshold from f+1 sources: then it is known to one that survives."""
+    proposer, committer = active_proposer(bench), started_committer(bench)
+    executor = bench.make(Executor, Stage.EXECUTOR)
+    stables = bench.stables(1, sources)
+    proposer.feed(*stables)
+    committer.feed(*stables)
+    step = executor.feed(*stables)
+    assert (proposer.node.proposals.min, committer.node.commits.min, step.of(t.Load)) == (0, 0, [])
+
+
+def test_f_plus_1_gc_sources_move_everybody(bench: Bench) -> None:
+    """The lower of two thresholds counts; what is below is discarded."""
+    proposer, committer = active_proposer(bench), started_committer(bench)
+    proposer.feed(t.Requests(requests(0, 6)))
+    committer.feed(bench.proposal(1, 0, requests(0, 6)))
+    stables = [*bench.stables(1, [0]), *bench.stables(2, [2])]
+    proposer.feed(*stables)
+    step = committer.feed(*stables)
+    assert (proposer.node.proposals.min, proposer.node.proposals.pos) == (4, 6)
+    assert (committer.node.commits.min, committer.node.commits.pos) == (4, 6)
+    assert committer.node.records.min == 4
+    assert step.written(t.Collected) == [t.Collected(4)]
+
+
+def test_a_window_never_moves_back(bench: Bench) -> None:
+    committer = started_committer(bench)
+    committer.feed(*bench.stables(2))
+    step = committer.feed(*bench.stables(1))
+    assert (committer.node.commits.min, step.persisted) == (8, [])
+
+
+def test_a_proposal_teaches_the_threshold(bench: Bench) -> None:
+    """Not in the paper (AUDIT §2): a committer that missed the threshold would refuse what lies beyond its window."""
+    committer = started_committer(bench)
+    committer.feed(bench.proposal(1, 0, requests(0, 8)))
+    commit = committer.feed(bench.proposal(1, 8, requests(8, 10), stable=4)).only(t.Commit)
+    assert (commit.first, committer.node.commits.min) == (8, 4)
+
+
+def test_an_executor_discards_checkpoints_below_the_threshold(bench: Bench) -> None:
+    """It keeps the stable one and newer ones, and discards nothing while it has not the stable one itself."""
+    executor = bench.make(Executor, Stage.EXECUTOR)
+    executor.feed(*commits(requests(0, 8)))
+    executor.feed(t.Saved(t.CheckpointId(1, b"digest")))
+    assert executor.feed(*bench.stables(0)).of(t.Discard) == []
+    executor.feed(t.Saved(t.CheckpointId(2, b"digest")))
+    step = executor.feed(*bench.stables(2))
+    assert step.of(t.Discard) == [t.Discard(2)]
+    assert step.receivers(t.Discard) == [STORE]
+    assert announced(executor.tick(100).of(t.ExecutorStatus)) == [2]
+
+
+# Catching up
+
+
+def test_an_executor_that_lags_behind_loads_a_holders_checkpoint(bench: Bench) -> None:
+    """Whose next command is below the threshold will not get it any more: it loads a checkpoint, then goes on."""
+    _, save, _ = filled_executor(bench)
+    holders = [
+        bench.status(0, checkpoints=[t.CheckpointId(1, b"d")]),
+        bench.status(1),
+        bench.status(2, checkpoints=[t.CheckpointId(2, b"d")]),
+    ]
+    laggard = bench.make(Executor, Stage.EXECUTOR, 1)
+    laggard.feed(*commits(requests(0, 2)))
+    load = laggard.feed(*bench.stables(1, digest=b"d", executors=holders)).only(t.Load)
+    assert (load.minimum, list(load.holders)) == (1, [0, 2])
+
+    laggard.feed(*commits(requests(4, 6), first=4))
+    chunks = list(save.chunks)
+    step = laggard.feed(t.Loaded(t.CheckpointId(1, b"d"), save.state, chunks))
+    assert laggard.node.next == 6
+    assert step.only(t.Executed).first == 4
+    # It stores the checkpoint, too (appendix, executor), so that the system is back to full strength.
+    assert step.only(t.Save).state == save.state
+
+
+def test_an_executor_that_does_not_lag_loads_nothing(bench: Bench) -> None:
+    executor, _, _ = filled_executor(bench)
+    assert executor.feed(*bench.stables(1)).of(t.Load) == []
+
+
+def test_a_failed_load_is_tried_again(bench: Bench) -> None:
+    """AUDIT L12: in the paper it is not. One request to the store at a time."""
+    laggard = bench.make(Executor, Stage.EXECUTOR, 1)
+    assert len(laggard.feed(*bench.stables(1)).of(t.Load)) == 1
+    assert laggard.feed(*bench.stables(1)).of(t.Load) == []
+    laggard.feed(t.Loaded(None, b"", []))
+    assert len(laggard.feed(*bench.stables(1)).of(t.Load)) == 1
+
+
+def test_a_checkpoint_that_is_older_than_the_state_is_not_loaded(bench: Bench) -> None:
+    """The store was slow, and the executor got the missing commits after all."""
+    _, save, _ = filled_executor(bench)
+    chunks = list(save.chunks)
+    executor = bench.make(Executor, Stage.EXECUTOR, 1)
+    executor.feed(*bench.stables(1), *commits(requests(0, 5)))
+    executor.feed(t.Loaded(t.CheckpointId(1, b"d"), save.state, chunks))
+    assert executor.node.next == 5
+    application = executor.node.application
+    assert isinstance(application, KeyValueStore)
+    assert list(application.snapshot()) == []
+
+
+def test_a_restarted_executor_asks_its_store_first(bench: Bench) -> None:
+    """Not in the paper: until the store has answered it has no state, so it neither executes nor reports."""
+    _, save, _ = filled_executor(bench)
+    executor = bench.make(Executor, Stage.EXECUTOR, 1, genesis=False, life=2)
+    assert [(load.minimum, list(load.holders)) for load in executor.take().of(t.Load)] == [(0, [1])]
+    executor.feed(*commits(requests(0, 2)))
+    assert executor.node.next == 0
+    assert executor.tick(1000).emitted == []
+    executor.feed(t.Loaded(t.CheckpointId(1, b"d"), save.state, list(save.chunks)))
+    assert executor.node.next == 4
+    assert executor.tick(2000).of(t.ExecutorStatus)
+
+
+def test_a_diverged_executor_halts_alone(bench: Bench) -> None:
+    """Not in the paper (DESIGN §6): its checkpoint disagrees with f+1 equal ones."""
+    executor, _, _ = filled_executor(bench)
+    executor.feed(t.Saved(t.CheckpointId(1, b"mine")))
+    with pytest.raises(NodeHalted, match=r"checkpoint 1.*diverged"):
+        executor.feed(*bench.stables(1, [0], digest=b"theirs"))
+
+
+# Sending again: state, not acknowledgements (AUDIT §2)
+
+
+def test_a_committer_sends_commits_again_to_an_executor_that_stands_still(bench: Bench) -> None:
+    """III-B demands retransmission where the framework loses tuples; ours is driven by reported positions."""
+    committer = started_committer(bench)
+    committer.feed(bench.proposal(1, 0, requests(0, 6)))
+    again: list[t.Commit] = []
+    for turn in range(1, 5):
+        reports = [bench.status(0, turn, positions=[6]), bench.status(1, turn, positions=[2])]
+        committer.feed(*bench.stables(0, [0], executors=reports))
+        step = committer.tick(100.0 * turn)
+        again += step.of(t.Commit)
+        assert set(step.receivers(t.Commit)) <= {bench.graph.one(Stage.EXECUTOR, 1)}
+    assert again
+    assert all((commit.first, commit.requests) == (2, requests(2, 6)) for commit in again)
+
+
+def test_a_proposer_sends_proposals_again_to_a_committer_that_stands_still(bench: Bench) -> None:
+    proposer: Driven[Proposer] = active_proposer(bench)
+    proposer.feed(t.Requests(requests(0, 5)))
+    again: list[t.Proposal] = []
+    for turn in range(1, 5):
+        reports = [
+            bench.committer_status(0, turn, view=1, position=5),
+            bench.committer_status(2, turn, view=1, position=3),
+        ]
+        proposer.feed(*bench.stables(0, [0], committers=reports))
+        step = proposer.tick(100.0 * turn)
+        again += step.of(t.Proposal)
+        assert set(step.receivers(t.Proposal)) <= {bench.graph.one(Stage.COMMITTER, 2)}
+    assert again
+    assert all(proposed([proposal]) == [3, 4] for proposal in again)
+
+
+def test_a_proposer_sends_the_start_again_to_a_committer_that_missed_it(bench: Bench) -> None:
+    proposer = active_proposer(bench)
+    proposer.feed(t.Requests(requests(0, 2)))
+    steps = []
+    for turn in range(1, 5):
+        proposer.feed(*bench.stables(0, [0], committers=[bench.committer_status(2, turn, view=1)]))
+        steps.append(proposer.tick(100.0 * turn))
+    starts = [start for step in steps for start in step.of(t.Start)]
+    assert starts
+    assert {receivers for step in steps for receivers in step.receivers(t.Start)} == {
+        bench.graph.one(Stage.COMMITTER, 2)
+    }
+    committer = bench.make(Committer, Stage.COMMITTER, 2)
+    commit = committer.feed(starts[0], *(proposal for step in steps for proposal in step.of(t.Proposal)))
+    assert [c.first for c in commit.of(t.Commit)] == [0]

@@ -1,0 +1,334 @@
+"""Builds single nodes and drives them by hand: tuples in, outbox out.
+
+`Bench` makes nodes for one graph, `Driven` is a node with an outbox of its own, and `Network` connects all nodes of
+a graph without delay, loss or faults, for the few tests that follow a command through the whole graph.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from tara.application import KeyValueStore
+from tara.protocol import tuples as t
+from tara.protocol.graph import Graph, Name, Receivers, Stage
+from tara.protocol.limits import Limits
+from tara.protocol.node import Boot, Node, Outbox
+from tara.protocol.nodes.factory import create
+from tara.protocol.sessions import Application
+
+Kind = TypeVar("Kind", bound=t.Tuple)
+Record = TypeVar("Record", bound=msgspec.Struct)
+Entry = TypeVar("Entry")
+
+#: The memory number of a node at genesis.
+FIRST_MEMORY = 1
+
+
+class Step:
+    """What a node left in its outbox."""
+
+    def __init__(self, emitted: list[tuple[t.Tuple, Receivers]], persisted: list[Any]) -> None:
+        self.emitted = emitted
+        self.persisted = persisted
+
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        """The emitted tuples of a kind."""
+        return [tuple_ for tuple_, _ in self.emitted if isinstance(tuple_, kind)]
+
+    def only(self, kind: type[Kind]) -> Kind:
+        """The one emitted tuple of a kind."""
+        found = self.of(kind)
+        assert len(found) == 1, found
+        return found[0]
+
+    def receivers(self, kind: type[t.Tuple]) -> list[Receivers]:
+        """Where the tuples of a kind went."""
+        return [receivers for tuple_, receivers in self.emitted if isinstance(tuple_, kind)]
+
+    def written(self, kind: type[Entry]) -> list[Entry]:
+        """The persisted entries of a kind."""
+        return [entry for entry in self.persisted if isinstance(entry, kind)]
+
+
+NodeType = TypeVar("NodeType", bound=Node)
+
+
+class Driven(Generic[NodeType]):
+    def __init__(self, node: NodeType, outbox: Outbox) -> None:
+        self.node = node
+        self._outbox = outbox
+
+    def take(self) -> Step:
+        """What the node has emitted and persisted since the last look."""
+        step = Step(self._outbox.emitted, self._outbox.persisted)
+        self._outbox.emitted, self._outbox.persisted = [], []
+        return step
+
+    def feed(self, *tuples: t.Tuple) -> Step:
+        for tuple_ in tuples:
+            self.node.process(tuple_)
+        return self.take()
+
+    def tick(self, now_ms: float) -> Step:
+        self.node.tick(now_ms)
+        return self.take()
+
+
+class Bench:
+    """A graph and small limits; makes nodes."""
+
+    def __init__(self, f: int = 1, partitions: int = 1, **settings: Any) -> None:
+        sizes: dict[str, Any] = {"window": 8, "checkpoint_interval": 4 * partitions}
+        self.limits = Limits(f=f, partitions=partitions, **(sizes | settings))
+        self.graph = Graph(f, partitions)
+
+    def make(
+        self,
+        kind: type[NodeType],
+        stage: Stage,
+        replica: int = 0,
+        partition: int = 0,
+        *,
+        genesis: bool = True,
+        life: int = 1,
+        memory: int = FIRST_MEMORY,
+        now_ms: float = 0.0,
+        journal: Iterable[t.JournalEntry] = (),
+        application: Callable[[], Application] = KeyValueStore,
+    ) -> Driven[NodeType]:
+        outbox = Outbox()
+        node = create(
+            Name(stage, partition, replica),
+            self.graph,
+            self.limits,
+            Boot(life, memory, genesis, now_ms),
+            outbox,
+            application,
+            journal,
+        )
+        assert isinstance(node, kind)
+        return Driven(node, outbox)
+
+    @property
+    def memories(self) -> list[int]:
+        """The memory numbers of all proposers and committers of a partition at genesis."""
+        return [FIRST_MEMORY] * self.graph.members
+
+    def views(self, view: int, sources: Iterable[int] | None = None, memories: list[int] | None = None) -> list[t.View]:
+        """The view as published by f+1 view sources, or by the given ones."""
+        who = range(self.limits.quorum) if sources is None else sources
+        known = self.memories if memories is None else memories
+        return [blank(t.View, source=source, view=view, memories=known) for source in who]
+
+    def record(
+        self,
+        committer: int,
+        view: int,
+        slots: Sequence[t.Accepted] = (),
+        minimum: int = 0,
+        memory: int = FIRST_MEMORY,
+        memories: list[int] | None = None,
+    ) -> t.Record:
+        """A committer's whole record in one part."""
+        known = self.memories if memories is None else memories
+        end = minimum + len(slots)
+        return blank(
+            t.Record,
+            committer=committer,
+            view=view,
+            memory=memory,
+            memories=known,
+            minimum=minimum,
+            end=end,
+            first=minimum,
+            slots=list(slots),
+        )
+
+    def start(self, view: int, first: int = 0, next_slot: int = 0, memories: list[int] | None = None) -> t.Start:
+        """The start of a view, on the records of the first f+1 committers."""
+        proposer = self.graph.proposer_of(view)
+        assert proposer is not None
+        known = self.memories if memories is None else memories
+        credentials = [t.Credential(committer, FIRST_MEMORY, known) for committer in range(self.limits.quorum)]
+        return blank(
+            t.Start,
+            proposer=proposer,
+            view=view,
+            memories=known,
+            credentials=credentials,
+            first=first,
+            next=next_slot,
+        )
+
+    def proposal(self, view: int, first: int, requests: list[t.Request], stable: int = 0) -> t.Proposal:
+        proposer = self.graph.proposer_of(view)
+        assert proposer is not None
+        return blank(t.Proposal, proposer=proposer, view=view, first=first, stable=stable, requests=requests)
+
+    def status(self, executor: int, round_: int = 1, **changes: Any) -> t.ExecutorStatus:
+        """An executor's report; by default of one that has done nothing."""
+        sources, partitions = self.graph.replicas(Stage.REQUEST_SOURCE), self.limits.partitions
+        nothing = {"positions": [0] * partitions, "progress": [[(0, 0)] * sources for _ in range(partitions)]}
+        return blank(t.ExecutorStatus, executor=executor, round=round_, **({"life": 1} | nothing | changes))
+
+    def progress(
+        self, executor: int, reaches: dict[int, t.Reach] | None = None, position: int = 0, frontier: int = 0
+    ) -> t.Progress:
+        """What an executor tells the controllers of the slowest partition: how far its sources have got."""
+        sources = range(self.graph.replicas(Stage.REQUEST_SOURCE))
+        return blank(
+            t.Progress,
+            executor=executor,
+            progress=[(reaches or {}).get(source, (0, 0)) for source in sources],
+            position=position,
+            frontier=max(frontier, position),
+            slowest=position,
+        )
+
+    def committer_status(self, committer: int, round_: int = 1, **changes: Any) -> t.CommitterStatus:
+        """A committer's report; by default of one that has not entered any view."""
+        usual = {"life": 1, "memory": FIRST_MEMORY, "position": -1}
+        return blank(t.CommitterStatus, committer=committer, round=round_, **(usual | changes))
+
+    def stables(
+        self,
+        number: int,
+        sources: Iterable[int] | None = None,
+        digest: bytes = b"digest",
+        executors: Iterable[t.ExecutorStatus] = (),
+        committers: Iterable[t.CommitterStatus] = (),
+    ) -> list[t.Stable]:
+        """The threshold as published by f+1 gc sources, or by the given ones."""
+        who = range(self.limits.quorum) if sources is None else sources
+        checkpoint = t.CheckpointId(number, digest)
+        return [
+            blank(
+                t.Stable,
+                source=source,
+                checkpoint=checkpoint,
+                executors=list(executors),
+                committers=list(committers),
+            )
+            for source in who
+        ]
+
+
+def blank(kind: type[Record], **fields: Any) -> Record:
+    """A tuple whose other fields are zero or empty, so that tests name only the fields that matter to them."""
+    zeros: dict[str, Any] = {}
+    for field in msgspec.inspect.type_info(kind).fields:  # type: ignore[attr-defined]
+        if field.name not in fields:
+            zeros[field.name] = _zero(field.type)
+    return kind(**zeros, **fields)
+
+
+def _zero(kind: msgspec.inspect.Type) -> Any:
+    match kind:
+        case msgspec.inspect.IntType():
+            return 0
+        case msgspec.inspect.BytesType():
+            return b""
+        case msgspec.inspect.ListType():
+            return []
+        case msgspec.inspect.TupleType(item_types=items):
+            return tuple(_zero(item) for item in items)
+        case msgspec.inspect.StructType(cls=struct):
+            return blank(struct)
+    raise NotImplementedError(kind)
+
+
+def request(number: int, source: int = 0, epoch: int = 1, body: bytes = b"\x90", time: int = 0) -> t.Request:
+    """A request that, unless told otherwise, holds no command at all."""
+    return t.Request(source, epoch, number, time, body)
+
+
+def requests(first: int, end: int, source: int = 0, epoch: int = 1) -> list[t.Request]:
+    return [request(number, source, epoch) for number in range(first, end)]
+
+
+def batch(number: int, commands: Sequence[t.Command], source: int = 0, time: int = 0) -> t.Request:
+    """A request that holds these commands."""
+    return request(number, source, body=t.encode(list(commands)), time=time)
+
+
+def open_session(nonce: int = 0, timeout_ms: int = 10_000) -> t.Command:
+    return t.Command(0, nonce, 0, msgspec.msgpack.encode(timeout_ms), t.OPEN)
+
+
+def session_id(result: t.Result) -> int:
+    """The id in the result of an OPEN."""
+    assert result.status == t.OK, result
+    session, _ = msgspec.msgpack.decode(result.payload, type=tuple[int, int])
+    return session
+
+
+def commits(
+    slots: Sequence[t.Request], first: int = 0, view: int = 1, committers: Iterable[int] = (0, 1), partition: int = 0
+) -> list[t.Commit]:
+    """Equal votes of several committers for a run of slots."""
+    return [t.Commit(committer, partition, view, first, list(slots)) for committer in committers]
+
+
+def digest_of(save: t.Save) -> bytes:
+    digest = blake2b(save.state, digest_size=16)
+    for chunk in save.chunks:
+        digest.update(chunk)
+    return digest.digest()
+
+
+class Network:
+    """All nodes of a graph; a tuple arrives at once, unless its receiver is down."""
+
+    def __init__(
+        self, bench: Bench, down: Iterable[int] = (), application: type[KeyValueStore] = KeyValueStore
+    ) -> None:
+        self.bench = bench
+        self.graph = bench.graph
+        self.down = set(down)
+        self.now_ms = 0.0
+        self.nodes = [
+            bench.make(Node, name.stage, name.replica, name.partition, application=application)
+            for name in self.graph.names
+        ]
+        #: What clients got: (reply sink, result).
+        self.replies: list[tuple[int, t.Result]] = []
+        self._flying: deque[tuple[int, t.Tuple]] = deque()
+
+    def submit(self, source: int, *commands: t.Command, partition: int = 0) -> list[t.Result]:
+        """Hand commands to a request source and return the results that its site gives at once."""
+        seen = len(self.replies)
+        number = self.graph.number(Stage.REQUEST_SOURCE, source, partition)
+        self._flying.append((number, t.Submit(list(commands))))
+        self._deliver()
+        return [result for sink, result in self.replies[seen:] if sink == source]
+
+    def run(self, duration_ms: float, step_ms: float = 10.0) -> None:
+        """Let time pass everywhere."""
+        end_ms = self.now_ms + duration_ms
+        while self.now_ms < end_ms:
+            self.now_ms += step_ms
+            for number, driven in enumerate(self.nodes):
+                if number not in self.down:
+                    self._collect(number, driven.tick(self.now_ms))
+            self._deliver()
+
+    def _deliver(self) -> None:
+        while self._flying:
+            number, tuple_ = self._flying.popleft()
+            if number not in self.down:
+                self._collect(number, self.nodes[number].feed(tuple_))
+
+    def _collect(self, sender: int, step: Step) -> None:
+        for tuple_, receivers in step.emitted:
+            if receivers.stage is Stage.CLIENT:
+                assert isinstance(tuple_, t.Results)
+                self.replies += [(self.graph.names[sender].replica, result) for result in tuple_.results]
+            elif receivers.stage is Stage.STORE:
+                if isinstance(tuple_, t.Save):
+                    saved = t.Saved(t.CheckpointId(tuple_.number, digest_of(tuple_)))
+                    self._flying.append((sender, saved))
+            else:
+                self._flying.extend((number, tuple_) for number in receivers.numbers)

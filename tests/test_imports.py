@@ -1,0 +1,166 @@
+"""The layers of DESIGN §3: imports point downward only, and the protocol is pure."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "src" / "tara"
+
+#: From the bottom up; a module may import its own layer and those below.
+LAYERS = [
+    "tara.protocol",
+    "tara.application",
+    "tara.simulator",
+    "tara.client",
+    "tara.runtime",
+    "tara.streaming",
+    "tara.coordination",
+    "tara.experiments",
+    "tara.cli",
+]
+
+#: Of the standard library, what would bring I/O, a clock, threads or randomness of its own into the protocol.
+IMPURE = {
+    "_thread", "asyncio", "concurrent", "ctypes", "datetime", "fcntl", "glob", "http", "io", "logging", "mmap",
+    "multiprocessing", "os", "pathlib", "queue", "random", "sched", "secrets", "select", "selectors", "shutil",
+    "signal", "socket", "socketserver", "ssl", "subprocess", "sys", "tempfile", "threading", "time", "urllib", "uuid",
+}  # fmt: skip
+
+IMPURE_BUILTINS = {"open", "print", "input", "exec", "eval", "__import__"}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def sources() -> dict[str, str]:
+    return {module_name(path): path.read_text() for path in sorted(ROOT.rglob("*.py"))}
+
+
+def imports(name: str, source: str, is_module: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Every module that the source imports, wherever in it; `from package import module` counts as the module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name}: a relative import hides its layer"
+            assert node.module is not None
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if full in is_module else node.module
+
+
+def layer(name: str) -> int | None:
+    """The number of a module's layer; None for the package `tara` itself, which all may import."""
+    for number, prefix in enumerate(LAYERS):
+        if name == prefix or name.startswith(prefix + "."):
+            return number
+    assert name == "tara", f"{name} is in no layer of DESIGN §3"
+    return None
+
+
+def upward_imports(modules: dict[str, str]) -> list[str]:
+    known = frozenset(modules)
+    found = []
+    for name, source in modules.items():
+        own = layer(name)
+        if own is None:
+            continue
+        for imported in imports(name, source, known):
+            if imported.split(".")[0] == "tara" and (layer(imported) or 0) > own:
+                found.append(f"{name} imports {imported}")
+    return found
+
+
+def impure_imports(name: str, source: str) -> list[str]:
+    found = []
+    for imported in imports(name, source):
+        top = imported.split(".")[0]
+        pure_library = top in sys.stdlib_module_names and top not in IMPURE
+        own = imported == "tara.protocol" or imported.startswith("tara.protocol.")
+        if not (pure_library or top == "msgspec" or own):
+            found.append(f"{name} imports {imported}")
+    return found
+
+
+def impure_calls(name: str, source: str) -> list[str]:
+    return [
+        f"{name} calls {node.func.id}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_BUILTINS
+    ]
+
+
+def test_imports_point_downward_only() -> None:
+    modules = sources()
+    assert "tara.protocol.nodes.committer" in modules
+    assert upward_imports(modules) == []
+
+
+def test_the_protocol_is_pure() -> None:
+    protocol = {name: source for name, source in sources().items() if name.startswith("tara.protocol")}
+    assert len(protocol) > 10
+    assert [found for name, source in protocol.items() for found in impure_imports(name, source)] == []
+    assert [found for name, source in protocol.items() for found in impure_calls(name, source)] == []
+
+
+def test_the_application_knows_the_protocol_only() -> None:
+    """Users import it everywhere: it must not pull a runtime in."""
+    found = [name for name in imports("tara.application", sources()["tara.application"]) if "." in name]
+    assert [name for name in found if name.startswith("tara.") and not name.startswith("tara.protocol")] == []
+
+
+# The checks themselves
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import tara.simulator.run",
+        "from tara.simulator import run",
+        "from tara import application",
+        "def late():\n    from tara.cli import app",
+        "if True:\n    import tara.client",
+    ],
+)
+def test_an_upward_import_is_found_wherever_it_is(source: str) -> None:
+    modules = {"tara": "", "tara.application": "", "tara.protocol.window": source}
+    assert len(upward_imports(modules)) == 1
+
+
+@pytest.mark.parametrize("source", ["from tara import __version__", "import json", "from tara.protocol import graph"])
+def test_a_downward_import_is_fine(source: str) -> None:
+    assert upward_imports({"tara": "", "tara.cli": source}) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time",
+        "from os import path",
+        "import os.path",
+        "import numpy",
+        "def f():\n    import random",
+        "import tara",
+    ],
+)
+def test_an_impure_import_is_found_wherever_it_is(source: str) -> None:
+    assert len(impure_imports("tara.protocol.window", source)) == 1
+
+
+def test_an_impure_call_is_found() -> None:
+    assert impure_calls("tara.protocol.window", "def f():\n    return open('x')") == ["tara.protocol.window calls open"]
+
+
+def test_a_relative_import_is_refused() -> None:
+    with pytest.raises(AssertionError, match="relative import"):
+        list(imports("tara.protocol.window", "from . import graph"))
+
+
+def test_a_module_outside_the_layers_is_refused() -> None:
+    with pytest.raises(AssertionError, match=r"tara\.helpers is in no layer"):
+        upward_imports({"tara.helpers": ""})
