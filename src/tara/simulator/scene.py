@@ -1,9 +1,6 @@
-"""One simulated story, told while it happens: writes, a crashed leader, the view change, recovery.
+"""A small world without clients, noise or faults, in which things happen only when they are told to: for stories,
+demonstrations and tests."""
 
-Also what golden transcripts are made of: a small world without noise, in which things happen only when told to."""
-
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
@@ -57,6 +54,7 @@ class Scene:
         self.world = World(quiet_plan(limits, packing), transcript)
         self.results: dict[tuple[int, int], t.Result] = {}
         self._numbers: dict[int, int] = {}
+        self._sent: dict[tuple[int, int], t.Command] = {}
         self._nonce = 0
         self.world.on_results = self._take
         self.world.start()
@@ -87,8 +85,13 @@ class Scene:
         number = self._numbers.get(session, 0)
         self._numbers[session] = number + 1
         payload = msgspec.msgpack.encode((self.world.next_unique(), msgspec.msgpack.encode(command)))
-        self.submit(site, [t.Command(session, number, 0, payload)], partition)
+        command = self._sent[session, number] = t.Command(session, number, 0, payload)
+        self.submit(site, [command], partition)
         return (session, number)
+
+    def send_again(self, key: tuple[int, int], site: int, partition: int = 0) -> None:
+        """Submit the very same command once more, as a client does that got no answer in time."""
+        self.submit(site, [self._sent[key]], partition)
 
     def call(self, session: int, command: Put | Get, site: int = 0, partition: int = 0) -> object:
         """Submit a command and wait for its result."""
@@ -129,9 +132,7 @@ class Scene:
         states = {(executor.next, b"".join(executor.application.snapshot())) for executor in self.executors()}
         return len(states) == 1
 
-    @contextmanager
-    def part(self, title: str) -> Iterator[None]:
+    def title(self, text: str) -> None:
         """A heading in the transcript."""
         if self.world.transcript is not None:
-            self.world.transcript.lines.append(f"== {title}")
-        yield
+            self.world.transcript.lines.append(f"== {text}")

@@ -1,0 +1,109 @@
+"""The simulator itself: it is deterministic, its faults and checks happen, and it can fail."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from tara.simulator.campaign import Job, run_seed
+from tara.simulator.mutants import MUTANTS, hunt
+from tara.simulator.plan import NOISE, SCHEDULED, make_plan
+from tara.simulator.run import play
+from tara.simulator.transcript import Transcript
+
+
+def outcomes(seeds: range, f: int, partitions: int) -> Counter[str]:
+    """Run seeds, require that none breaks an invariant, and add up what happened."""
+    totals: Counter[str] = Counter()
+    for seed in seeds:
+        outcome = run_seed(Job(seed, f, partitions))
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}: {outcome.detail}"
+        totals.update(outcome.checks)
+        totals.update(
+            commands=outcome.commands,
+            view_changes=outcome.view_changes,
+            restarts=outcome.restarts,
+            checkpoints=outcome.checkpoints,
+            checkpoints_loaded=outcome.checkpoints_loaded,
+        )
+    return totals
+
+
+CHECKS = (
+    "agreement bounds chosen digests exactly_once linearizable liveness monotonic one_proposal promises records stability"
+).split()
+
+
+@pytest.mark.parametrize(("f", "partitions", "count"), [(1, 1, 40), (2, 1, 6), (1, 3, 8)])
+def test_no_violation_and_every_check_runs(f: int, partitions: int, count: int) -> None:
+    totals = outcomes(range(count), f, partitions)
+
+    assert totals["commands"] >= 200 * count
+    assert totals["view_changes"] >= count
+    assert totals["restarts"] >= count
+    assert totals["checkpoints"] >= count
+    assert totals["checkpoints_loaded"] > 0
+    assert [check for check in CHECKS if totals[check] == 0] == []
+
+
+def test_every_fault_kind_fires() -> None:
+    fired: Counter[str] = Counter()
+    for seed in range(100, 130):
+        fired.update(run_seed(Job(seed, 1, 1)).faults)
+    rare = {"idle_partition"}  # needs several partitions
+
+    assert [kind for kind in (*SCHEDULED, *NOISE) if fired[kind] == 0 and kind not in rare] == []
+
+
+FINGERPRINT = """
+from tara.simulator.plan import make_plan
+from tara.simulator.run import play
+from tara.simulator.transcript import Transcript
+transcript = Transcript(reports=True)
+print(play(make_plan({seed}, 1, {partitions}), transcript).fingerprint)
+print("\\n".join(transcript.lines))
+"""
+
+
+@pytest.mark.parametrize(("seed", "partitions"), [(3, 1), (5, 2)])
+def test_a_seed_is_one_run_in_any_process(seed: int, partitions: int) -> None:
+    stories = []
+    for hash_seed in ("0", "4711"):
+        program = FINGERPRINT.format(seed=seed, partitions=partitions)
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True)
+        stories.append(done.stdout)
+
+    assert len(stories[0]) > 100_000
+    assert stories[0] == stories[1]
+
+
+def test_the_transcript_does_not_change_the_run() -> None:
+    plan = make_plan(11)
+
+    assert play(plan).fingerprint == play(plan, Transcript()).fingerprint
+
+
+def test_there_are_enough_mutants_with_names_of_their_own() -> None:
+    assert len(MUTANTS) >= 20
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+#: The quick ones; `tara sim mutants` hunts all.
+QUICK = (
+    "stale_records records_ignored next_off_by_one proposer_starts_active votes_of_any_view too_few_records "
+    "promise_forgotten stamped_again no_duplicate_filter early_command_executes unanimous_controllers load_tried_once"
+).split()
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_mutant_is_caught(name: str) -> None:
+    assert hunt(name, seeds_max=60).caught
+
+
+def test_a_mutant_is_gone_afterwards() -> None:
+    hunt("records_ignored", seeds_max=3)
+
+    assert run_seed(Job(0, 1, 1)).violation is None
