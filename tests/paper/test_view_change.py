@@ -254,6 +254,14 @@ def test_the_view_of_a_source_never_falls(bench: Bench) -> None:
     assert source.node.view == 6
 
 
+def test_old_votes_do_not_pull_a_source_back_that_learned_a_higher_view(bench: Bench) -> None:
+    """AUDIT S4: what was learned by another way than votes must outlast the votes."""
+    source = bench.make(ViewSource, Stage.VIEW_SOURCE)
+    source.feed(*bench.views(6, [2]))
+    assert source.feed(t.Vote(0, 0, 3), t.Vote(1, 0, 3)).of(t.View) == []
+    assert source.node.view == 6
+
+
 def test_genesis_is_view_1_and_any_other_start_knows_no_view(bench: Bench) -> None:
     """We deviate: the paper starts in view 0, and again after every restart (AUDIT S5, L4)."""
     assert bench.make(ViewSource, Stage.VIEW_SOURCE).node.view == 1

@@ -31,9 +31,20 @@ def outcomes(seeds: range, f: int, partitions: int) -> Counter[str]:
     return totals
 
 
-CHECKS = (
-    "agreement bounds chosen digests exactly_once linearizable liveness monotonic one_proposal promises records stability"
-).split()
+CHECKS = [
+    "agreement",
+    "bounds",
+    "chosen",
+    "digests",
+    "exactly_once",
+    "linearizable",
+    "liveness",
+    "monotonic",
+    "one_proposal",
+    "promises",
+    "records",
+    "stability",
+]
 
 
 @pytest.mark.parametrize(("f", "partitions", "count"), [(1, 1, 40), (2, 1, 6), (1, 3, 8)])
@@ -92,10 +103,20 @@ def test_there_are_enough_mutants_with_names_of_their_own() -> None:
 
 
 #: The quick ones; `tara sim mutants` hunts all.
-QUICK = (
-    "stale_records records_ignored next_off_by_one proposer_starts_active votes_of_any_view too_few_records "
-    "promise_forgotten stamped_again no_duplicate_filter early_command_executes unanimous_controllers load_tried_once"
-).split()
+QUICK = [
+    "stale_records",
+    "records_ignored",
+    "next_off_by_one",
+    "proposer_starts_active",
+    "votes_of_any_view",
+    "too_few_records",
+    "promise_forgotten",
+    "stamped_again",
+    "no_duplicate_filter",
+    "early_command_executes",
+    "unanimous_controllers",
+    "load_tried_once",
+]
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -1,19 +1,30 @@
 """The journal's format: entries in bytes, and back. Pure; files are the host's business.
 
-A record is its length, the checksum of its payload, and the payload. A host that dies while it appends leaves a
-tail that is shorter than it says: nothing of it was promised to anybody, so it is cut. A complete record with a bad
-checksum is different: it was synced once, so votes are lost, and the journal as a whole is not to be trusted.
+A journal is a row of segments. Each begins with what every committer has promised so far, so that an old segment can
+be dropped as a whole once a stable checkpoint covers every slot in it: nothing is ever rewritten.
+
+A record is its length, the checksum of its payload, and the payload: the node's number and the entry. A host that
+dies while it appends leaves a tail that is shorter than it says: nothing of it was promised to anybody, so it is cut.
+A complete record with a bad checksum is different: it was synced once, so votes are lost, and the journal as a whole
+is not to be trusted.
 """
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import NamedTuple
+
+import msgspec
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 
+#: The version of the format; a journal of a newer one is refused.
+FORMAT_VERSION = 1
 _HEADER = Struct("<II")
+
+Written = tuple[int, t.JournalEntry]  # a node's number, and what it persisted
+_decode: Callable[[bytes], Written] = msgspec.msgpack.Decoder(tuple[int, t.JournalEntry]).decode
 
 
 class CorruptJournal(TaraError):
@@ -21,12 +32,12 @@ class CorruptJournal(TaraError):
 
 
 class Scan(NamedTuple):
-    entries: list[t.JournalEntry]
+    entries: list[Written]
     #: The bytes that hold whole records; what follows is a torn tail.
     valid_bytes: int
 
 
-def pack(entries: Iterable[t.JournalEntry]) -> bytes:
+def pack(entries: Iterable[Written]) -> bytes:
     packed = bytearray()
     for entry in entries:
         payload = t.encode(entry)
@@ -37,7 +48,7 @@ def pack(entries: Iterable[t.JournalEntry]) -> bytes:
 
 def scan(data: bytes) -> Scan:
     """Read all whole records."""
-    entries: list[t.JournalEntry] = []
+    entries: list[Written] = []
     offset = 0
     while offset + _HEADER.size <= len(data):
         length, checksum = _HEADER.unpack_from(data, offset)
@@ -47,6 +58,28 @@ def scan(data: bytes) -> Scan:
         payload = data[start : start + length]
         if zlib.crc32(payload) != checksum:
             raise CorruptJournal(f"journal record at byte {offset}: bad checksum")
-        entries.append(t.decode_entry(payload))
+        try:
+            entries.append(_decode(payload))
+        except msgspec.DecodeError as error:
+            raise CorruptJournal(f"journal record at byte {offset}: {error}") from error
         offset = start + length
     return Scan(entries, offset)
+
+
+class Segment:
+    """What a host remembers of a segment: its size, and up to which slot each node has votes in it."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._ends: dict[int, int] = {}
+
+    def note(self, entries: Iterable[Written], size: int) -> None:
+        self.size += size
+        for number, entry in entries:
+            if isinstance(entry, t.Voted):
+                end = entry.first + len(entry.requests)
+                self._ends[number] = max(end, self._ends.get(number, 0))
+
+    def obsolete(self, minimum: Callable[[int], int]) -> bool:
+        """Whether every vote in it is below its node's window."""
+        return all(end <= minimum(number) for number, end in self._ends.items())

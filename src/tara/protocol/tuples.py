@@ -407,11 +407,17 @@ class Voted(Struct, array_like=True, frozen=True, gc=False, tag=3):
     requests: list[Request]
 
 
-class Recorded(Struct, array_like=True, frozen=True, gc=False, tag=4):
-    """What older views left behind; written when a journal is compacted."""
+class Resumed(Struct, array_like=True, frozen=True, gc=False, tag=4):
+    """The first entry of a journal segment: what it had promised by then. The requests that it had accepted are in
+    older segments; where those were dropped, a later entry says that a stable checkpoint covers them."""
 
-    first: Number
-    slots: list[Accepted]
+    view: Number
+    memories: list[Number]
+    started: bool
+    #: The slots [minimum, commits) were accepted in this view, [minimum, records) in lower ones.
+    minimum: Number
+    commits: Number
+    records: Number
 
 
 class Collected(Struct, array_like=True, frozen=True, gc=False, tag=5):
@@ -420,7 +426,7 @@ class Collected(Struct, array_like=True, frozen=True, gc=False, tag=5):
     stable: Number
 
 
-JournalEntry = Promised | Started | Voted | Recorded | Collected
+JournalEntry = Promised | Started | Voted | Resumed | Collected
 
 
 # Codecs
@@ -428,7 +434,6 @@ JournalEntry = Promised | Started | Voted | Recorded | Collected
 encode = msgspec.msgpack.Encoder().encode
 _decode_commands = msgspec.msgpack.Decoder(list[Command]).decode
 _decode_tuple: Callable[[bytes], WireTuple] = msgspec.msgpack.Decoder(WireTuple).decode
-_decode_entry: Callable[[bytes], JournalEntry] = msgspec.msgpack.Decoder(JournalEntry).decode
 
 
 def decode_commands(body: bytes) -> list[Command]:
@@ -445,14 +450,6 @@ def decode_tuple(data: bytes) -> WireTuple:
         return _decode_tuple(data)
     except msgspec.DecodeError as error:
         raise MalformedTuple(_explain(data, str(error))) from error
-
-
-def decode_entry(data: bytes) -> JournalEntry:
-    """One journal entry."""
-    try:
-        return _decode_entry(data)
-    except msgspec.DecodeError as error:
-        raise MalformedTuple(f"journal entry: {error}") from error
 
 
 _BY_TAG: dict[object, type[Struct]] = {kind.__struct_config__.tag: kind for kind in WireTuple.__args__}

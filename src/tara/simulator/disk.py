@@ -5,7 +5,7 @@ prefix of it, torn anywhere.
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 
 from tara.protocol import journal
@@ -34,39 +34,50 @@ class StoredCheckpoint:
 
 
 class Disk:
-    #: Journal bytes after which a journal is compacted at the next garbage collection.
-    COMPACT_BYTES = 2_000
+    #: Bytes after which a new segment begins.
+    SEGMENT_BYTES = 2_000
 
     def __init__(self) -> None:
-        self._journals: dict[int, bytes] = {}
+        #: The journal: the bytes of each segment, oldest first, and what is known about it.
+        self._segments: list[tuple[bytearray, journal.Segment]] = []
         #: Per executor, by number.
         self.checkpoints: dict[int, dict[int, StoredCheckpoint]] = {}
         self.full = False
 
-    def journal_of(self, node: int) -> list[t.JournalEntry]:
-        """What is there after a restart; a torn tail is cut."""
-        data = self._journals.get(node, b"")
-        found = journal.scan(data)
-        self._journals[node] = data[: found.valid_bytes]
-        return found.entries
+    def replay(self) -> dict[int, list[t.JournalEntry]]:
+        """What is there after a restart, by node; a torn tail is cut."""
+        found: dict[int, list[t.JournalEntry]] = {}
+        for data, _ in self._segments:
+            whole = journal.scan(bytes(data))
+            del data[whole.valid_bytes :]
+            for number, entry in whole.entries:
+                found.setdefault(number, []).append(entry)
+        return found
 
-    def append(self, node: int, entries: list[t.JournalEntry]) -> None:
-        self._journals[node] = self._journals.get(node, b"") + journal.pack(entries)
+    def append(self, entries: list[journal.Written]) -> None:
+        packed = journal.pack(entries)
+        if not self._segments:
+            self._segments.append((bytearray(), journal.Segment()))
+        data, segment = self._segments[-1]
+        data += packed
+        segment.note(entries, len(packed))
 
-    def tear(self, node: int, entries: list[t.JournalEntry], draw: random.Random) -> journal.Scan:
-        """The process died while it appended these. What survived, and what was cut, is
-        in the scan of what was written."""
-        data = journal.pack(entries)
-        kept = data[: draw.randrange(len(data))]
-        self._journals[node] = self._journals.get(node, b"") + kept
-        return journal.scan(kept)
+    def tear(self, entries: list[journal.Written], draw: random.Random) -> list[journal.Written]:
+        """The process died while it appended these: some prefix is there, torn anywhere. What survived whole."""
+        packed = journal.pack(entries)
+        kept = packed[: draw.randrange(len(packed))]
+        survived = journal.scan(kept).entries
+        self.append(survived)
+        self._segments[-1][0].extend(kept[journal.scan(kept).valid_bytes :])
+        return survived
 
-    def wants_compaction(self, node: int) -> bool:
-        return len(self._journals.get(node, b"")) > self.COMPACT_BYTES
-
-    def replace(self, node: int, entries: list[t.JournalEntry]) -> None:
-        """A compaction: a new file, renamed over the old one."""
-        self._journals[node] = journal.pack(entries)
+    def roll(self, resumed: list[journal.Written], minimum: Callable[[int], int]) -> None:
+        """Begin a new segment if the last one is full, and drop those that are not needed any more."""
+        if self._segments and self._segments[-1][1].size > self.SEGMENT_BYTES:
+            self._segments.append((bytearray(), journal.Segment()))
+            self.append(resumed)
+        while len(self._segments) > 1 and self._segments[0][1].obsolete(minimum):
+            del self._segments[0]
 
     def checkpoints_of(self, executor: int) -> dict[int, StoredCheckpoint]:
         return self.checkpoints.setdefault(executor, {})

@@ -22,6 +22,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tara.protocol import tuples as t
+from tara.protocol.journal import Written
 from tara.protocol.node import Node
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
@@ -71,10 +72,10 @@ class Monitor:
 
     # What nodes do
 
-    def persisted(self, number: int, entries: list[t.JournalEntry]) -> None:
-        """These entries of a committer are durable: votes are cast with that."""
-        name = self._world.graph.names[number]
-        for entry in entries:
+    def persisted(self, written: list[Written]) -> None:
+        """These entries of committers are durable: votes are cast with that."""
+        for number, entry in written:
+            name = self._world.graph.names[number]
             if isinstance(entry, t.Promised):
                 before = self._promised.get(number, 0)
                 self._require(entry.view > before, "promises", f"{number} promised {entry.view} after {before}")

@@ -85,8 +85,8 @@ class Scene:
         number = self._numbers.get(session, 0)
         self._numbers[session] = number + 1
         payload = msgspec.msgpack.encode((self.world.next_unique(), msgspec.msgpack.encode(command)))
-        command = self._sent[session, number] = t.Command(session, number, 0, payload)
-        self.submit(site, [command], partition)
+        self._sent[session, number] = t.Command(session, number, 0, payload)
+        self.send_again((session, number), site, partition)
         return (session, number)
 
     def send_again(self, key: tuple[int, int], site: int, partition: int = 0) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Stage
+from tara.protocol.journal import Written
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.factory import NODE_TYPES, create
@@ -141,13 +142,14 @@ class World:
         container.nodes, container.outboxes = {}, {}
         if not genesis:
             self.restarts += 1
+        journals = container.disk.replay()
         for number in container.numbers:
             name = self.graph.names[number]
             # Committers keep their memory in the journal; proposers lose what they knew with every start.
             memory = container.life if name.stage is Stage.PROPOSER else 1
             boot = Boot(container.life, memory, genesis, self._clock(container))
             outbox = container.outboxes[number] = Outbox()
-            entries = container.disk.journal_of(number) if name.stage is Stage.COMMITTER else []
+            entries = journals.get(number, [])
             container.nodes[number] = create(
                 name, self.graph, self.plan.limits, boot, outbox, AuditedStore, entries, self.types
             )
@@ -216,7 +218,7 @@ class World:
         sends: list[Parcel] = []
         host: list[Parcel] = []
         emissions: list[tuple[int, t.Tuple]] = []
-        written: dict[int, list[t.JournalEntry]] = {}
+        written: list[Written] = []
         for number in list(container.nodes):
             if tick:
                 self._drive(container, number, None, queue, sends, host, emissions, written)
@@ -254,11 +256,11 @@ class World:
         sends: list[Parcel],
         host: list[Parcel],
         emissions: list[tuple[int, t.Tuple]],
-        written: dict[int, list[t.JournalEntry]],
+        written: list[Written],
     ) -> None:
         outbox = container.outboxes[number]
         if outbox.persisted:
-            written.setdefault(number, []).extend(outbox.persisted)
+            written.extend((number, entry) for entry in outbox.persisted)
             outbox.persisted = []
         for tuple_, receivers in outbox.emitted:
             emissions.append((number, tuple_))
@@ -278,7 +280,7 @@ class World:
         sends: list[Parcel],
         host: list[Parcel],
         emissions: list[tuple[int, t.Tuple]],
-        written: dict[int, list[t.JournalEntry]],
+        written: list[Written],
     ) -> None:
         """Sync, then send; unless the container is to crash somewhere on the way."""
         frames = self._frames(sends)
@@ -291,17 +293,16 @@ class World:
             self._die(container)
             return
         if doom == "crash_before_sync":
-            for number, entries in written.items():
-                survived = container.disk.tear(number, entries, self.draw).entries
-                self.monitor.persisted(number, survived)
-                if len(survived) < len(entries):
-                    self.count_fault("torn_tail")
+            survived = container.disk.tear(written, self.draw) if written else []
+            self.monitor.persisted(survived)
+            if len(survived) < len(written):
+                self.count_fault("torn_tail")
             if not self.sync_before_send:
                 self._send(container, frames)
             self._die(container)
             return
-        for number, entries in written.items():
-            self._sync(container, number, entries)
+        if written:
+            self._sync(container, written)
         for number, tuple_ in emissions:
             self.monitor.emitted(number, container.life, tuple_)
         if doom == "crash_after_sync":
@@ -315,14 +316,13 @@ class World:
         for tuple_, number in host:
             self._to_host(container, number, tuple_)
 
-    def _sync(self, container: Container, number: int, entries: list[t.JournalEntry]) -> None:
-        disk = container.disk
-        disk.append(number, entries)
-        self.monitor.persisted(number, entries)
-        if disk.wants_compaction(number) and any(isinstance(entry, t.Collected) for entry in entries):
-            node = container.nodes[number]
-            assert isinstance(node, Committer)
-            disk.replace(number, node.state())
+    def _sync(self, container: Container, written: list[Written]) -> None:
+        container.disk.append(written)
+        self.monitor.persisted(written)
+        if any(isinstance(entry, t.Collected) for _, entry in written):
+            committers = {number: node for number, node in container.nodes.items() if isinstance(node, Committer)}
+            resumed: list[Written] = [(number, node.resumed()) for number, node in committers.items()]
+            container.disk.roll(resumed, lambda number: committers[number].commits.min)
 
     def _die(self, container: Container) -> None:
         doom, zombie = container.doom, container in self.zombies

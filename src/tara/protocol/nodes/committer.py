@@ -13,6 +13,7 @@ The rules that make it safe:
 from collections.abc import Iterable
 
 from tara.protocol import tuples as t
+from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
@@ -64,8 +65,15 @@ class Committer(Node):
         self._view_sinks = graph.all(Stage.VIEW_SINK, name.partition)
         self._statuses: Newest[t.ExecutorStatus] = Newest(limits.replicas)
         self._laggards = Laggards(limits.replicas, limits.resend_rounds)
-        for entry in journal:
-            self._replay(entry)
+        unknown_end = 0
+        for position, entry in enumerate(journal):
+            if not isinstance(entry, t.Resumed):
+                self._replay(entry)
+            elif position == 0:
+                self._resume(entry)
+                unknown_end = max(entry.commits, entry.records)
+        if unknown_end > self.commits.min:
+            raise NodeHalted(f"the journal lacks votes for the slots [{self.commits.min}, {unknown_end})")
 
     # Request handling
 
@@ -242,22 +250,21 @@ class Committer(Node):
                 self._begin()
             case t.Voted(_, first, requests):
                 self._vote(first, requests)
-            case t.Recorded(first, slots):
-                for slot, accepted in enumerate(slots, first):
-                    self.records.put(slot, accepted)
             case t.Collected(stable):
                 self._move(stable)
 
-    def state(self) -> list[t.JournalEntry]:
-        """The shortest journal that restores this committer: what a compaction writes."""
-        entries: list[t.JournalEntry] = [t.Collected(self.commits.min)]
-        if self.records.pos > self.records.min:
-            entries.append(t.Recorded(self.records.min, self.records.slice(self.records.min, self.records.pos)))
-        if self.view > 0:
-            entries.append(t.Promised(self.view, self.memories))
-        if self.started:
-            entries.append(t.Started(self.view, self.commits.min))
-            run = self.commits.slice(self.commits.min, self.commits.pos)
-            if run:
-                entries.append(t.Voted(self.view, self.commits.min, run))
-        return entries
+    def _resume(self, entry: t.Resumed) -> None:
+        """Start from the first segment that is left. What the dropped ones held stands for nothing any more."""
+        self._move(entry.minimum)
+        unknown = t.Accepted(0, t.NOOP)
+        self.records.extend([unknown] * (entry.records - entry.minimum))
+        if entry.view > 0:
+            self._promise(entry.view, entry.memories)
+            self._learn(entry.memories)
+        self.started = entry.started
+        self.commits.extend([t.NOOP] * (entry.commits - entry.minimum))
+
+    def resumed(self) -> t.Resumed:
+        """The first entry of a new segment."""
+        commits, records = self.commits, self.records
+        return t.Resumed(self.view, self.memories, self.started, commits.min, commits.pos, records.pos)
