@@ -19,6 +19,8 @@ LAYERS = [
     "tara.streaming",
     "tara.coordination",
     "tara.experiments",
+    # Not in the table: the guided tour, which the command line runs.
+    "tara.demo",
     "tara.cli",
 ]
 

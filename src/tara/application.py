@@ -6,12 +6,13 @@ result like any other (the client sees it, the replicas stay equal); raise `Appl
 """
 
 import abc
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 from msgspec import Struct
 
 from tara.protocol.sessions import ApplicationError, Context
+from tara.protocol.tuples import DECODE_ERRORS
 
 __all__ = [
     "AppendRegister",
@@ -83,8 +84,15 @@ class List(Struct, array_like=True, frozen=True, tag=5):
 
 KeyValueCommand = Put | Get | Delete | CompareAndSet | List
 
-_decode_key_value = msgspec.msgpack.Decoder(KeyValueCommand).decode
+_decode_key_value: Callable[[bytes], KeyValueCommand] = msgspec.msgpack.Decoder(KeyValueCommand).decode
 _encode = msgspec.msgpack.Encoder().encode
+
+
+def _key_value_command(payload: bytes) -> KeyValueCommand:
+    try:
+        return _decode_key_value(payload)
+    except DECODE_ERRORS as error:
+        raise ApplicationError(f"not a key-value command: {error}") from error
 
 
 class KeyValueStore(StateMachine):
@@ -97,11 +105,7 @@ class KeyValueStore(StateMachine):
         self._values: dict[str, bytes] = {}
 
     def apply(self, command: bytes, context: Context) -> bytes:
-        try:
-            decoded = _decode_key_value(command)
-        except msgspec.DecodeError as error:
-            raise ApplicationError(f"not a key-value command: {error}") from error
-        return _encode(self._execute(decoded))
+        return _encode(self._execute(_key_value_command(command)))
 
     def _execute(self, command: KeyValueCommand) -> object:
         values = self._values
@@ -122,10 +126,7 @@ class KeyValueStore(StateMachine):
                 return sorted(key for key in values if key.startswith(prefix))[: max(limit, 0)]
 
     def query(self, question: bytes, context: Context) -> bytes:
-        try:
-            decoded = _decode_key_value(question)
-        except msgspec.DecodeError as error:
-            raise ApplicationError(f"not a key-value command: {error}") from error
+        decoded = _key_value_command(question)
         if not isinstance(decoded, Get | List):
             raise ApplicationError(f"{type(decoded).__name__} is a command, not a question")
         return _encode(self._execute(decoded))
@@ -155,10 +156,13 @@ class Counter(StateMachine):
 
     def apply(self, command: bytes, context: Context) -> bytes:
         try:
-            self._value += msgspec.msgpack.decode(command, type=int)
-        except msgspec.DecodeError as error:
+            value = self._value + msgspec.msgpack.decode(command, type=int)
+        except DECODE_ERRORS as error:
             raise ApplicationError(f"not an integer: {error}") from error
-        return _encode(self._value)
+        if abs(value) >= 1 << 63:
+            raise ApplicationError("the counter would leave the range of 64 bits")
+        self._value = value
+        return _encode(value)
 
     def query(self, question: bytes, context: Context) -> bytes:
         return _encode(self._value)

@@ -304,7 +304,6 @@ def test_the_result_goes_to_the_reply_sink_of_the_site() -> None:
     assert step.receivers(t.Results) == [bench.graph.one(Stage.REPLY_SINK, 2)]
 
 
-@pytest.mark.xfail(reason="BUG Executor._publish: results of a run leave in one tuple, however large")
 def test_results_leave_in_tuples_that_fit_a_frame() -> None:
     bench = Bench(command_bytes_max=1_000, result_bytes_max=1_000, run_bytes_max=1_000, frame_bytes_max=4_000)
     executor = bench.make(Executor, Stage.EXECUTOR, application=AppendRegister)

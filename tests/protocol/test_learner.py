@@ -84,7 +84,6 @@ def test_votes_in_order_decide_exactly_what_f_plus_1_committers_have_voted(data:
     assert list(subject.decided) == [request_of(1, slot) for slot in range(subject.position)]
 
 
-@pytest.mark.xfail(reason="BUG Votes.add: a late copy of a decided run replaces the votes that still count")
 def test_a_late_copy_of_a_decided_run_changes_nothing() -> None:
     subject = feed(learner(), [vote(0, 1, 0, 5), vote(1, 1, 0, 10)])
     assert subject.position == 5
@@ -208,7 +207,6 @@ def test_a_jump_uses_the_votes_that_wait_beyond_it() -> None:
     assert list(subject.decided) == [request_of(1, 5), request_of(1, 6)]
 
 
-@pytest.mark.xfail(reason="BUG Learner.jump: forgets what is decided beyond the checkpoint, and its position falls")
 def test_a_jump_keeps_what_is_decided_beyond_it() -> None:
     """With several partitions, one may be far ahead of the checkpoint that another one's lag makes necessary."""
     subject = feed(learner(), [vote(0, 1, 0, 8), vote(1, 1, 0, 8)])

@@ -263,7 +263,6 @@ def test_a_session_keeps_a_bounded_number_of_results_and_early_commands(log: lis
     assert replica.executed() == [b"c%d" % number for number in range(len(replica.executed()))]
 
 
-@pytest.mark.xfail(reason="BUG Sessions.execute: the pipeline bound is not applied to the next command in order")
 def test_results_that_nobody_acknowledges_are_bounded(replica: Replica) -> None:
     """The bound is on commands without an acknowledged result, not on early commands only."""
     session = replica.open()
@@ -292,14 +291,12 @@ def test_close_takes_its_turn_and_ends_the_session(replica: Replica) -> None:
     assert late.status == t.EXPIRED
 
 
-@pytest.mark.xfail(reason="BUG Sessions.execute: runs early commands of a session that has just been closed")
 def test_what_waits_behind_a_close_does_not_execute(replica: Replica) -> None:
     session = replica.open()
     replica.run(command(session, 1), command(session, 0, kind=t.CLOSE))
     assert replica.executed() == []
 
 
-@pytest.mark.xfail(raises=KeyError, reason="BUG Sessions._close: a client that closes twice crashes every executor")
 def test_a_second_close_behind_a_close_harms_nobody(replica: Replica) -> None:
     session = replica.open()
     replica.run(command(session, 1, kind=t.CLOSE), command(session, 0, kind=t.CLOSE))
@@ -421,14 +418,12 @@ def test_no_memory_is_the_replicas_problem_not_the_commands(replica: Replica) ->
         replica.run(command(session, 0, b"!memory"))
 
 
-@pytest.mark.xfail(raises=UnicodeEncodeError, reason="BUG Sessions._run: str(error).encode() is outside the try")
 def test_a_message_that_is_not_unicode_is_a_failure_like_any_other(replica: Replica) -> None:
     session = replica.open()
     (result,) = replica.run(command(session, 0, b"!surrogate"))
     assert result.status == t.FAILED
 
 
-@pytest.mark.xfail(reason="BUG Sessions._run: result_bytes_max does not bound the message of an ApplicationError")
 def test_a_message_is_bounded_like_a_result(replica: Replica) -> None:
     session = replica.open()
     (result,) = replica.run(command(session, 0, b"!long"))

@@ -3,10 +3,10 @@
 A journal is a row of segments. Each begins with what every committer has promised so far, so that an old segment can
 be dropped as a whole once a stable checkpoint covers every slot in it: nothing is ever rewritten.
 
-A record is its length, the checksum of its payload, and the payload: the node's number and the entry. A host that
-dies while it appends leaves a tail that is shorter than it says: nothing of it was promised to anybody, so it is cut.
-A complete record with a bad checksum is different: it was synced once, so votes are lost, and the journal as a whole
-is not to be trusted.
+A record is a header (length and checksum of the payload, checksum of those two) and the payload: the node's number
+and the entry. A host that dies while it appends leaves a tail that is shorter than it says, or nothing but zeros:
+nothing of it was promised to anybody, so it is cut. A complete header or payload with a bad checksum is different: it
+was synced once, so votes are lost, and the journal as a whole is not to be trusted.
 """
 
 import zlib
@@ -21,7 +21,8 @@ from tara.protocol.errors import TaraError
 
 #: The version of the format; a journal of a newer one is refused.
 FORMAT_VERSION = 1
-_HEADER = Struct("<II")
+_FIELDS = Struct("<II")
+_HEADER = Struct("<III")
 
 Written = tuple[int, t.JournalEntry]  # a node's number, and what it persisted
 _decode: Callable[[bytes], Written] = msgspec.msgpack.Decoder(tuple[int, t.JournalEntry]).decode
@@ -41,7 +42,9 @@ def pack(entries: Iterable[Written]) -> bytes:
     packed = bytearray()
     for entry in entries:
         payload = t.encode(entry)
-        packed += _HEADER.pack(len(payload), zlib.crc32(payload))
+        fields = _FIELDS.pack(len(payload), zlib.crc32(payload))
+        packed += fields
+        packed += zlib.crc32(fields).to_bytes(4, "little")
         packed += payload
     return bytes(packed)
 
@@ -51,7 +54,11 @@ def scan(data: bytes) -> Scan:
     entries: list[Written] = []
     offset = 0
     while offset + _HEADER.size <= len(data):
-        length, checksum = _HEADER.unpack_from(data, offset)
+        length, checksum, header_checksum = _HEADER.unpack_from(data, offset)
+        if zlib.crc32(data[offset : offset + _FIELDS.size]) != header_checksum:
+            if not any(data[offset:]):
+                break
+            raise CorruptJournal(f"journal record at byte {offset}: bad header checksum")
         start = offset + _HEADER.size
         if start + length > len(data):
             break
@@ -60,7 +67,7 @@ def scan(data: bytes) -> Scan:
             raise CorruptJournal(f"journal record at byte {offset}: bad checksum")
         try:
             entries.append(_decode(payload))
-        except msgspec.DecodeError as error:
+        except t.DECODE_ERRORS as error:
             raise CorruptJournal(f"journal record at byte {offset}: {error}") from error
         offset = start + length
     return Scan(entries, offset)

@@ -3,6 +3,8 @@
 Reaching a bound slows the sender down or gives a clear error; nothing grows without one. Times are milliseconds.
 """
 
+import math
+
 from msgspec import Struct
 
 from tara.protocol.errors import ConfigurationError
@@ -62,6 +64,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
+            _require(math.isfinite(value), name, value, "must be a finite number")
             if name in ("f", "batch_delay_ms", "skip_delay_ms"):
                 _require(value >= 0, name, value, "must not be negative")
             else:

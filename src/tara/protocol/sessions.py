@@ -122,18 +122,18 @@ class Sessions:
         if command.acknowledged > session.acknowledged:
             self._acknowledge(session, command.acknowledged)
         number = command.number
-        if number == session.next:
-            self._run(session, command)
-            while session.early and (waiting := session.early.pop(session.next, None)) is not None:
-                self._run(session, waiting)
-        elif number < session.next:
+        if number < session.next:
             known = session.results.get(number)
             if known is not None:
                 self.results.append(known)
-        elif number < session.acknowledged + self._limits.session_pipeline_max:
+        elif number >= session.acknowledged + self._limits.session_pipeline_max:
+            self._answer(command, t.REJECTED, b"too many commands without an acknowledged result")
+        elif number > session.next:
             session.early[number] = command
         else:
-            self._answer(command, t.REJECTED, b"too many commands without an acknowledged result")
+            self._run(session, command)
+            while session.early and (waiting := session.early.pop(session.next, None)) is not None:
+                self._run(session, waiting)
 
     def _run(self, session: Session, command: t.Command) -> None:
         session.next = command.number + 1
@@ -145,6 +145,9 @@ class Sessions:
         if command.kind == t.CLOSE:
             self._close(session)
             self._answer(command, t.OK, b"")
+            for _, late in sorted(session.early.items()):
+                self._answer(late, t.EXPIRED, b"")
+            session.early.clear()
             return
         status = t.OK
         try:
@@ -157,7 +160,8 @@ class Sessions:
             elif len(payload) > self._limits.result_bytes_max:
                 status, payload = t.FAILED, b"the result is too large"
         except ApplicationError as error:
-            status, payload = t.FAILED, str(error).encode()
+            message = str(error).encode(errors="backslashreplace")
+            status, payload = t.FAILED, message[: self._limits.result_bytes_max]
         except MemoryError:
             raise
         except Exception as error:

@@ -9,7 +9,7 @@ Every number is checked when it is read from the wire, so that a node may trust 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -247,8 +247,9 @@ class Vote(Tuple, frozen=True, tag=13):
 
 
 class Presence(Tuple, frozen=True, tag=14):
-    """committer or proposer → view sinks → view sources: my memory number, the view I know, and the memory
-    numbers under which I entered it. A restarted proposer joins with it; a committer corrects a lagging source."""
+    """committer or proposer → view sinks → view sources: my memory number, the view I know, and the memory numbers
+    under which it was entered. A restarted proposer joins with it, and a committer that lost its memory; any committer
+    corrects a source that lags."""
 
     #: Index into `memories`: the proposers of the partition, then its committers.
     member: Number
@@ -411,6 +412,7 @@ class Resumed(Struct, array_like=True, frozen=True, gc=False, tag=4):
     """The first entry of a journal segment: what it had promised by then. The requests that it had accepted are in
     older segments; where those were dropped, a later entry says that a stable checkpoint covers them."""
 
+    memory: Number
     view: Number
     memories: list[Number]
     started: bool
@@ -420,27 +422,42 @@ class Resumed(Struct, array_like=True, frozen=True, gc=False, tag=4):
     records: Number
 
 
+class Installed(Struct, array_like=True, frozen=True, gc=False, tag=6):
+    """It had lost its memory, and has a new one: all that could have been decided before this view, as accepted in it.
+    One record, so that it is there as a whole or not at all; whatever stands before it in the journal is void."""
+
+    memory: Number
+    view: Number
+    memories: list[Number]
+    first: Number
+    requests: list[Request]
+
+
 class Collected(Struct, array_like=True, frozen=True, gc=False, tag=5):
     """The slots below are in a stable checkpoint; what was said of them is void."""
 
     stable: Number
 
 
-JournalEntry = Promised | Started | Voted | Resumed | Collected
+JournalEntry = Promised | Started | Voted | Resumed | Collected | Installed
 
 
 # Codecs
 
 encode = msgspec.msgpack.Encoder().encode
-_decode_commands = msgspec.msgpack.Decoder(list[Command]).decode
+_decode_commands: Callable[[bytes], list[Command]] = msgspec.msgpack.Decoder(list[Command]).decode
 _decode_tuple: Callable[[bytes], WireTuple] = msgspec.msgpack.Decoder(WireTuple).decode
+
+
+#: What decoding bytes that are not ours may raise.
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def decode_commands(body: bytes) -> list[Command]:
     """The commands of a request."""
     try:
         return _decode_commands(body)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise MalformedTuple(f"request body: {error}") from error
 
 
@@ -448,7 +465,7 @@ def decode_tuple(data: bytes) -> WireTuple:
     """One tuple from the wire. A malformed one is refused with the name of the field that is wrong."""
     try:
         return _decode_tuple(data)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise MalformedTuple(_explain(data, str(error))) from error
 
 
@@ -459,9 +476,9 @@ def _explain(data: bytes, problem: str) -> str:
     """Turn msgspec's `$[3]` into the field's name."""
     try:
         parts = msgspec.msgpack.decode(data)
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         return f"not a tuple: {problem}"
-    if not isinstance(parts, list) or not parts or parts[0] not in _BY_TAG:
+    if not isinstance(parts, list) or not parts or not isinstance(parts[0], int) or parts[0] not in _BY_TAG:
         return f"not a tuple: {problem}"
     kind = _BY_TAG[parts[0]]
     message, _, path = problem.partition(" - at `$[")
@@ -477,15 +494,19 @@ def identity(request: Request) -> tuple[int, int, int]:
     return (request.source, request.epoch, request.number)
 
 
-def split_run(requests: Sequence[Request], count_max: int, bytes_max: int) -> Iterator[list[Request]]:
+Sized = TypeVar("Sized", Request, Result, Event)
+
+
+def split(items: Sequence[Sized], count_max: int, bytes_max: int) -> Iterator[list[Sized]]:
     """Cut a run so that each piece fits a frame."""
-    piece: list[Request] = []
+    piece: list[Sized] = []
     size = 0
-    for request in requests:
-        size += len(request.body) + 48
-        if piece and (len(piece) >= count_max or size > bytes_max):
+    for item in items:
+        cost = len(item.body if isinstance(item, Request) else item.payload) + 48
+        if piece and (len(piece) >= count_max or size + cost > bytes_max):
             yield piece
-            piece, size = [], len(request.body) + 48
-        piece.append(request)
+            piece, size = [], 0
+        piece.append(item)
+        size += cost
     if piece:
         yield piece

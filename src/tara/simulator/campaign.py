@@ -19,6 +19,8 @@ class Summary(Struct, kw_only=True):
     view_changes: int
     restarts: int
     checkpoints_loaded: int
+    #: Committers that lost their memory and became full again.
+    rejoins: int
     #: Faults by kind, and in how many runs each kind fired.
     faults: dict[str, int]
     fault_runs: dict[str, int]
@@ -67,6 +69,7 @@ def summarize(finished: Iterable[Outcome]) -> Summary:
         view_changes=sum(outcome.view_changes for outcome in results),
         restarts=sum(outcome.restarts for outcome in results),
         checkpoints_loaded=sum(outcome.checkpoints_loaded for outcome in results),
+        rejoins=sum(outcome.rejoins for outcome in results),
         faults=total([outcome.faults for outcome in results]),
         fault_runs=total([dict.fromkeys(outcome.faults, 1) for outcome in results]),
         checks=total([outcome.checks for outcome in results]),

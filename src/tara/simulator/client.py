@@ -40,6 +40,8 @@ class Client:
         self._homeless_since_ms = 0.0
         self._number = 0
         self.in_flight: dict[int, Sent] = {}
+        #: How long it waits for an answer; doubles with every resend, or resends would keep an overload alive.
+        self._patience_ms = self._plan.client_timeout_ms
         self._left = self._plan.commands_per_client
         self._next_ms = 100.0 + index * 7
         self._paused_until_ms = 0.0
@@ -104,7 +106,7 @@ class Client:
             self._next_ms = now_ms + self._draw.expovariate(1 / self._plan.think_ms)
 
     def _open(self, now_ms: float) -> None:
-        if self._opened_ms >= 0 and now_ms - self._opened_ms < self._plan.client_timeout_ms:
+        if self._opened_ms >= 0 and now_ms - self._opened_ms < self._patience_ms:
             return
         if self._opened_ms >= 0:
             self._elsewhere()
@@ -129,7 +131,7 @@ class Client:
         return command
 
     def _resend(self, now_ms: float) -> None:
-        late = [sent for sent in self.in_flight.values() if now_ms - sent.sent_ms >= self._plan.client_timeout_ms]
+        late = [sent for sent in self.in_flight.values() if now_ms - sent.sent_ms >= self._patience_ms]
         if not late:
             return
         self._elsewhere()
@@ -138,6 +140,7 @@ class Client:
         self._submit([sent.command for sent in self.in_flight.values()])
 
     def _elsewhere(self) -> None:
+        self._patience_ms = min(2 * self._patience_ms, 8 * self._plan.client_timeout_ms)
         self.site = (self.site + 1) % self._world.graph.sites
         self._world.count_fault("client_retry")
 
@@ -157,6 +160,7 @@ class Client:
             # An earlier copy may have executed before the session ended: unknown, like everything in flight.
             self._abandon()
             return
+        self._patience_ms = self._plan.client_timeout_ms
         sent = self.in_flight.pop(result.number)
         self.answered += 1
         self._world.monitor.answered(self, sent.operation, result)

@@ -71,6 +71,9 @@ class Disk:
         self._segments[-1][0].extend(kept[journal.scan(kept).valid_bytes :])
         return survived
 
+    def forget_journal(self) -> None:
+        self._segments = []
+
     def roll(self, resumed: list[journal.Written], minimum: Callable[[int], int]) -> None:
         """Begin a new segment if the last one is full, and drop those that are not needed any more."""
         if self._segments and self._segments[-1][1].size > self.SEGMENT_BYTES:

@@ -548,7 +548,7 @@ class _Visited(Generic[State]):
         """Whether one of the variants can do without what this one has done, and has all that is open to it.
 
         It is good to have read, to have unknown outcomes left, and to have more on offer. An overwrite on
-        offer is as good as done, for it can be put aside whenever it has to return, and better, for it need not.
+        offer is as good as done, for it can be put aside when it has to return, and better, for it need not.
         """
         reads = epoch.read_set
         overwrites = epoch.overwrite_set

@@ -83,13 +83,21 @@ class Monitor:
                 if entry.view > self._views.get(name.partition, 1):
                     self._views[name.partition] = entry.view
                     self.view_changes += 1
-            elif isinstance(entry, t.Voted):
+            elif isinstance(entry, t.Installed):
+                self._require(number not in self._promised, "promises", f"{number} installed over a promise")
+                self._promised[number] = entry.view
+            if isinstance(entry, t.Voted | t.Installed):
                 before = self._promised.get(number, 0)
                 self._require(entry.view == before, "promises", f"{number} voted in {entry.view}, is in {before}")
                 accepted = self._accepted.setdefault(number, {})
                 for slot, request in enumerate(entry.requests, entry.first):
                     accepted[slot] = t.Accepted(entry.view, request)
                     self._vote(name.partition, slot, entry.view, name.replica, request)
+
+    def forgotten(self, number: int) -> None:
+        """This committer lost its memory. What it helped to choose stays chosen."""
+        self._promised.pop(number, None)
+        self._accepted.pop(number, None)
 
     def _vote(self, partition: int, slot: int, view: int, committer: int, request: t.Request) -> None:
         voters = self._voters.setdefault((partition, slot, view), set())

@@ -74,6 +74,17 @@ def _crash(world: World, fault: Fault) -> bool:
     return True
 
 
+def _amnesia(world: World, fault: Fault) -> bool:
+    """A container comes back without its journal, and perhaps without its checkpoints: on another host, say."""
+    container = _victim(world, fault)
+    if container is None:
+        return False
+    world.crash(container)
+    world.wipe(container, checkpoints=fault.other % 2 == 0)
+    world.restart_later(container, fault.duration_ms)
+    return True
+
+
 def _crash_in_step(world: World, fault: Fault) -> bool:
     """Counted when it happens: in the container's next step that has something to sync or to send."""
     container = _victim(world, fault)
@@ -249,6 +260,7 @@ _STRIKES = {
     "crash_after_sync": _crash_in_step,
     "crash_in_multicast": _crash_in_step,
     "crash_in_start": _crash_in_start,
+    "amnesia": _amnesia,
     "crash_stage": _crash_stage,
     "crash_many": _crash_many,
     "crash_all": _crash_all,

@@ -64,6 +64,7 @@ SCHEDULED: dict[str, int] = {
     "crash_stage": 1,
     "crash_many": 1,
     "crash_all": 1,
+    "amnesia": 4,
     "zombie": 2,
     "pause": 3,
     "clock_jump": 2,

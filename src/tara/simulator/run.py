@@ -30,6 +30,7 @@ class Outcome(Struct, kw_only=True):
     restarts: int = 0
     checkpoints: int = 0
     checkpoints_loaded: int = 0
+    rejoins: int = 0
     virtual_ms: float = 0.0
     faults: dict[str, int] = {}
     checks: dict[str, int] = {}
@@ -61,6 +62,7 @@ def play(plan: Plan, transcript: Transcript | None = None) -> Outcome:
         restarts=world.restarts,
         checkpoints=world.monitor.stable,
         checkpoints_loaded=world.checkpoints_loaded,
+        rejoins=world.rejoins,
         virtual_ms=round(world.now_ms, 3),
         faults=dict(sorted(world.faults.items())),
         checks=dict(sorted(world.monitor.checks.items())),
@@ -119,6 +121,8 @@ def _converged(world: World) -> bool:
     for partition in range(world.plan.limits.partitions):
         mine = [node for node in committers if node.partition == partition]
         if len({(node.view, node.started, node.commits.pos) for node in mine}) > 1:
+            return False
+        if any(node.recovering for node in mine):
             return False
     if len({node.next for node in executors}) > 1:
         return False

@@ -18,6 +18,7 @@ from tara.protocol.journal import Written
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.factory import NODE_TYPES, create
+from tara.protocol.nodes.view_source import GENESIS_MEMORY
 from tara.simulator.client import Client
 from tara.simulator.disk import Disk, StoredCheckpoint
 from tara.simulator.monitor import Monitor, Violation
@@ -61,6 +62,9 @@ class World:
         self.now_ms = 0.0
         self.faults: Counter[str] = Counter()
         self.restarts = 0
+        self.rejoins = 0
+        #: Committers that lost their memory and are not full again.
+        self.rejoins_due: set[int] = set()
         self.checkpoints_loaded = 0
         self.types = dict(NODE_TYPES)
         self.transcript = transcript
@@ -145,8 +149,8 @@ class World:
         journals = container.disk.replay()
         for number in container.numbers:
             name = self.graph.names[number]
-            # Committers keep their memory in the journal; proposers lose what they knew with every start.
-            memory = container.life if name.stage is Stage.PROPOSER else 1
+            # Proposers lose what they knew with every start; a committer's number is in its journal, if it has one.
+            memory = GENESIS_MEMORY if genesis else container.life
             boot = Boot(container.life, memory, genesis, self._clock(container))
             outbox = container.outboxes[number] = Outbox()
             entries = journals.get(number, [])
@@ -171,6 +175,16 @@ class World:
         container.lost = True
         if container.alive:
             self.crash(container)
+
+    def wipe(self, container: Container, checkpoints: bool) -> None:
+        """The container's disk is gone: what its committers had promised is forgotten."""
+        container.disk.forget_journal()
+        if checkpoints:
+            container.disk.checkpoints.clear()
+        for number in container.numbers:
+            if self.graph.names[number].stage is Stage.COMMITTER:
+                self.monitor.forgotten(number)
+                self.rejoins_due.add(number)
 
     def split(self, container: Container) -> None:
         """Start a new life of the container while the old process goes on as a zombie."""
@@ -319,6 +333,10 @@ class World:
     def _sync(self, container: Container, written: list[Written]) -> None:
         container.disk.append(written)
         self.monitor.persisted(written)
+        for number, entry in written:
+            if isinstance(entry, t.Installed):
+                self.rejoins += 1
+                self.rejoins_due.discard(number)
         if any(isinstance(entry, t.Collected) for _, entry in written):
             committers = {number: node for number, node in container.nodes.items() if isinstance(node, Committer)}
             resumed: list[Written] = [(number, node.resumed()) for number, node in committers.items()]
@@ -532,6 +550,9 @@ class World:
                 for number in container.numbers:
                     name = self.graph.names[number]
                     down[name.stage, name.partition] += 1
+            else:
+                for number in self.rejoins_due.intersection(container.numbers):
+                    down[Stage.COMMITTER, self.graph.names[number].partition] += 1
         return max(down.values(), default=0) <= self.graph.f
 
     def _tell(self, what: str, container: Container) -> None:

@@ -8,6 +8,9 @@ The rules that make it safe:
 - Per slot it remembers the request that it accepted in the highest view; a newer one overwrites.
 - The record of a view is what it had accepted when it entered that view. It never changes afterwards.
 - View, votes and threshold are persisted in the step that emits what they promise.
+- Without its memory (no journal, and not the very first start) it promises nothing: no record, no vote. It joins with
+  a new memory number, and is full again when a view that f+1 others have recorded for, knowing that number, has told
+  it everything that may have been decided before.
 """
 
 from collections.abc import Iterable
@@ -52,6 +55,14 @@ class Committer(Node):
         self.memories = [0] * graph.members
         #: The highest memory numbers it has heard of.
         self._known = [0] * graph.members
+        #: Names what it remembers; another one after every loss of memory.
+        self.memory = boot.memory
+        #: It lost its memory and has not got a new one.
+        self.recovering = False
+        #: While recovering: the slots below must be known before it is full again.
+        self._install_until = 0
+        #: While recovering: a started view did not know of it.
+        self._left_out = False
         self._views = Observer(limits.replicas, limits.quorum)
         self._thresholds = Observer(limits.replicas, limits.quorum)
         self._member = graph.member(Stage.COMMITTER, name.replica)
@@ -65,15 +76,7 @@ class Committer(Node):
         self._view_sinks = graph.all(Stage.VIEW_SINK, name.partition)
         self._statuses: Newest[t.ExecutorStatus] = Newest(limits.replicas)
         self._laggards = Laggards(limits.replicas, limits.resend_rounds)
-        unknown_end = 0
-        for position, entry in enumerate(journal):
-            if not isinstance(entry, t.Resumed):
-                self._replay(entry)
-            elif position == 0:
-                self._resume(entry)
-                unknown_end = max(entry.commits, entry.records)
-        if unknown_end > self.commits.min:
-            raise NodeHalted(f"the journal lacks votes for the slots [{self.commits.min}, {unknown_end})")
+        self._recover(list(journal))
 
     # Request handling
 
@@ -85,6 +88,9 @@ class Committer(Node):
         if proposal.first > position:
             return
         requests = proposal.requests[position - proposal.first :][: self.commits.room]
+        if self.recovering:
+            self._install(requests)
+            return
         if not requests:
             return
         self._vote(position, requests)
@@ -107,7 +113,8 @@ class Committer(Node):
 
     def _on_start(self, start: t.Start) -> None:
         # A proposer that starts a view has seen f+1 committers in it: the view is real, whoever missed it.
-        if start.memories[self._member] != self.boot.memory:
+        if start.memories[self._member] != self.memory or (self.recovering and not self._knows_me(start)):
+            self._left_out = self.recovering and start.view >= self.view
             return
         self._learn(start.memories)
         self._enter(start.view)
@@ -116,7 +123,11 @@ class Committer(Node):
         # The records that the start came from begin there, so a stable checkpoint covers what is below.
         self._collect(start.first)
         self._begin()
-        self.persist(t.Started(self.view, start.first))
+        if self.recovering:
+            self._install_until = start.next
+            self._install([])
+        else:
+            self.persist(t.Started(self.view, start.first))
 
     def _learn(self, memories: list[int]) -> None:
         self._known = list(map(max, self._known, memories))
@@ -126,9 +137,13 @@ class Committer(Node):
         if view <= self.view:
             return
         self._promise(view, self._known)
+        self._laggards.reset()
+        self._left_out = False
+        if self.recovering:
+            self.records.clear()
+            return
         self.persist(t.Promised(view, self._known))
         self._record_sends = 0
-        self._laggards.reset()
         self._send_record()
 
     def _promise(self, view: int, memories: list[int]) -> None:
@@ -156,7 +171,7 @@ class Committer(Node):
                     self.index,
                     self.partition,
                     self.view,
-                    self.boot.memory,
+                    self.memory,
                     self.memories,
                     minimum,
                     end,
@@ -191,7 +206,8 @@ class Committer(Node):
         """Forget the slots below; a stable checkpoint has their effects."""
         if slot > self.commits.min:
             self._move(slot)
-            self.persist(t.Collected(slot))
+            if not self.recovering:
+                self.persist(t.Collected(slot))
 
     def _move(self, slot: int) -> None:
         self.commits.move(slot)
@@ -206,19 +222,20 @@ class Committer(Node):
                 self.partition,
                 self.boot.life,
                 self._round,
-                self.boot.memory,
+                self.memory,
                 self.view,
                 position,
                 self.commits.min // self.limits.checkpoint_slots,
             ),
             self._gc_sinks,
         )
+        if self.recovering:
+            self._join()
+            return
         if self._lagging_sources:
             self._lagging_sources = False
-            self.emit(
-                t.Presence(self._member, self.partition, self.boot.memory, self.view, self.memories),
-                self._view_sinks,
-            )
+            presence = t.Presence(self._member, self.partition, self.memory, self.view, self.memories)
+            self.emit(presence, self._view_sinks)
         if not self.started and self.view > 0 and self._round % self.limits.resend_rounds == 0:
             self._send_record()
         if self.started:
@@ -231,14 +248,30 @@ class Committer(Node):
             if self._laggards.lags(executor, position) and position < self.commits.pos:
                 end = min(position + self.limits.resend_burst, self.commits.pos)
                 self._laggards.resent(executor, end)
-                for run in t.split_run(
+                for run in t.split(
                     self.commits.slice(position, end), self.limits.run_length_max, self.limits.run_bytes_max
                 ):
                     commit = t.Commit(self.index, self.partition, self.view, position, run)
                     self.emit(commit, self._executor[executor])
                     position += len(run)
 
-    # Recovery
+    # Recovery with a journal
+
+    def _recover(self, journal: list[t.JournalEntry]) -> None:
+        if self.boot.genesis:
+            # From now on there is a journal: a start without one is a loss of memory.
+            self.persist(self.resumed())
+            return
+        self.recovering = not journal
+        unknown_end = 0
+        for position, entry in enumerate(journal):
+            if not isinstance(entry, t.Resumed):
+                self._replay(entry)
+            elif position == 0:
+                self._resume(entry)
+                unknown_end = max(entry.commits, entry.records)
+        if unknown_end > self.commits.min:
+            raise NodeHalted(f"the journal lacks votes for the slots [{self.commits.min}, {unknown_end})")
 
     def _replay(self, entry: t.JournalEntry) -> None:
         """Redo what a former life wrote. Entries come in the order in which they were persisted."""
@@ -246,6 +279,8 @@ class Committer(Node):
             case t.Promised(view, memories):
                 self._promise(view, memories)
                 self._learn(memories)
+            case t.Installed():
+                self._take_memory(entry)
             case t.Started():
                 self._begin()
             case t.Voted(_, first, requests):
@@ -255,6 +290,7 @@ class Committer(Node):
 
     def _resume(self, entry: t.Resumed) -> None:
         """Start from the first segment that is left. What the dropped ones held stands for nothing any more."""
+        self.memory = entry.memory
         self._move(entry.minimum)
         unknown = t.Accepted(0, t.NOOP)
         self.records.extend([unknown] * (entry.records - entry.minimum))
@@ -267,4 +303,46 @@ class Committer(Node):
     def resumed(self) -> t.Resumed:
         """The first entry of a new segment."""
         commits, records = self.commits, self.records
-        return t.Resumed(self.view, self.memories, self.started, commits.min, commits.pos, records.pos)
+        return t.Resumed(self.memory, self.view, self.memories, self.started, commits.min, commits.pos, records.pos)
+
+    # Recovery without one
+
+    def _join(self) -> None:
+        """Ask for a view that knows of this memory; and again if one was started that does not."""
+        memories = self._known.copy()
+        memories[self._member] = self.memory - 1 if self._left_out else self.memory
+        self.emit(t.Presence(self._member, self.partition, self.memory, self.view, memories), self._view_sinks)
+
+    def _knows_me(self, start: t.Start) -> bool:
+        """Whether f+1 others gave the records of this view, and each knew of this memory when it did."""
+        others = [
+            credential
+            for credential in start.credentials
+            if credential.committer != self.index and credential.memories[self._member] == self.memory
+        ]
+        return len(others) >= self.limits.quorum
+
+    def _install(self, requests: list[t.Request]) -> None:
+        """Take what the view proposes again; when that is all there, it is a memory."""
+        self.commits.extend(requests)
+        if self.commits.pos < self._install_until:
+            return
+        first = self.commits.min
+        installed = t.Installed(
+            self.memory, self.view, self.memories, first, self.commits.slice(first, self.commits.pos)
+        )
+        self._take_memory(installed)
+        self.persist(installed)
+        for run in t.split(installed.requests, self.limits.run_length_max, self.limits.run_bytes_max):
+            self.emit(t.Commit(self.index, self.partition, self.view, first, run), self._executors)
+            first += len(run)
+
+    def _take_memory(self, entry: t.Installed) -> None:
+        self.recovering = False
+        self.memory, self.view, self.memories, self.started = entry.memory, entry.view, entry.memories, True
+        self._views.raise_to(entry.view)
+        self._learn(entry.memories)
+        self.commits.clear()
+        self.records.clear()
+        self._move(entry.first)
+        self.commits.extend(entry.requests)

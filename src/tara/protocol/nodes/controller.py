@@ -60,8 +60,13 @@ class Controller(Node):
         if advanced or moved:
             self.asked = None
         # Skips alone do not shorten the time-out: a view that has to catch up first needs time for the requests.
-        if advanced or not any(map(self._waits, range(len(self._since_ms)))):
+        if advanced or self._nothing_waits():
             self.timeout_ms = self.limits.controller_timeout_ms
+
+    def _nothing_waits(self) -> bool:
+        """As far as it can tell: in a new view it has to hear of the sources first."""
+        heard = sum(epoch > 0 for epoch, _ in self._target)
+        return heard >= self.limits.quorum and not any(map(self._waits, range(len(self._since_ms))))
 
     def _watch(self, item: int, advanced: bool) -> None:
         """Start, restart or stop the clock of a source (or of the skips)."""

@@ -108,8 +108,10 @@ class Executor(Node):
         sessions.results.clear()
         sessions.events.clear()
         self.emit(t.Executed(first, executed, results, sessions.time_ms), STORE)
-        if results or events:
-            self.emit(t.Results(self.index, results, events), self._reply_sink)
+        for some in t.split(results, self.limits.run_length_max, self.limits.run_bytes_max):
+            self.emit(t.Results(self.index, some, []), self._reply_sink)
+        for few in t.split(events, self.limits.run_length_max, self.limits.run_bytes_max):
+            self.emit(t.Results(self.index, [], few), self._reply_sink)
 
     # Garbage collection
 

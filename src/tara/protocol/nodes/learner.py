@@ -7,6 +7,7 @@ proposed again in the newer view.
 """
 
 from collections import deque
+from collections.abc import Iterable
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
@@ -71,13 +72,13 @@ class Learner:
         if commit.view < votes.view:
             return False
         # Votes beyond the capacity would let a fast committer fill our memory; they are sent again later.
-        room = self.position - len(self.decided) + self._capacity - commit.first
-        requests = commit.requests if len(commit.requests) <= room else commit.requests[: max(room, 0)]
+        end = self.position - len(self.decided) + self._capacity
+        first = max(commit.first, self.position)
+        requests = commit.requests[first - commit.first : max(end - commit.first, 0)]
         if commit.view > votes.view:
-            votes.replace(commit.view, commit.first, requests)
-        else:
-            votes.add(commit.first, requests)
-        votes.drop_below(self.position)
+            votes.replace(commit.view, first, requests)
+        elif requests:
+            votes.add(first, requests)
         before = self.position
         while self._decide(commit.view):
             pass
@@ -99,18 +100,23 @@ class Learner:
                 )
         self.decided.extend(run)
         self.position = end
-        for request in run:
-            if request.source >= 0:
-                self.progress[request.source].note(request.epoch, request.number)
+        self._note(run)
         for votes in self._votes:
             votes.drop_below(end)
         return True
 
+    def _note(self, requests: Iterable[t.Request]) -> None:
+        for request in requests:
+            if request.source >= 0:
+                self.progress[request.source].note(request.epoch, request.number)
+
     def jump(self, slot: int, progress: list[SourceProgress]) -> None:
         """The state up to this slot came from a checkpoint, and so did the progress."""
-        self.decided.clear()
-        self.position = slot
+        while self.decided and self.position - len(self.decided) < slot:
+            self.decided.popleft()
+        self.position = max(self.position, slot)
         self.progress = progress
+        self._note(self.decided)
         for votes in self._votes:
             votes.drop_below(slot)
         views = sorted({votes.view for votes in self._votes})

@@ -188,7 +188,7 @@ class Proposer(Node):
 
     def _send(self, first: int, requests: Sequence[t.Request], receivers: Receivers) -> None:
         limits = self.limits
-        for run in t.split_run(requests, limits.run_length_max, limits.run_bytes_max):
+        for run in t.split(requests, limits.run_length_max, limits.run_bytes_max):
             self.emit(t.Proposal(self.index, self.partition, self.view, first, self.proposals.min, run), receivers)
             first += len(run)
 

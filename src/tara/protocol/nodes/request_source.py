@@ -72,7 +72,7 @@ class RequestSource(Node):
             self._send(requests)
 
     def _send(self, requests: list[t.Request]) -> None:
-        for run in t.split_run(requests, self.limits.run_length_max, self.limits.run_bytes_max):
+        for run in t.split(requests, self.limits.run_length_max, self.limits.run_bytes_max):
             self.emit(t.Requests(run), self._proposers)
 
     def tick(self, now_ms: float) -> None:

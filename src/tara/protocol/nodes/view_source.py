@@ -2,8 +2,9 @@
 
 Votes of controllers and presences of proposers and committers come through the queue of its view sink, and so does
 what the other view sources publish. A view that f+1 controllers ask for is published; so is a view that a committer
-is in already, and the next view when the active proposer has restarted, because in the current view it may not become
-active again (rule R1). With the view go the highest memory numbers of the partition's proposers and committers.
+is in already; and a higher view when the active proposer has restarted, because in the current one it may not become
+active again (rule R1), or when a committer has lost its memory, because it needs a view that knows of that. With the
+view go the highest memory numbers of the partition's proposers and committers.
 """
 
 from tara.protocol import tuples as t
@@ -40,9 +41,20 @@ class ViewSource(Node):
             self._raise(self._votes.current, self.memories)
 
     def _on_presence(self, presence: t.Presence) -> None:
+        member, known = presence.member, self.memories[presence.member]
+        entered = presence.memories
+        if member <= self.graph.f:
+            # A proposer does not know how the view was entered, only that a new life of it came later.
+            entered = self.memories.copy()
+            entered[member] = known if presence.memory > known else presence.memory
+        elif presence.view == self.view:
+            entered = self._entered.copy()
+            entered[member] = min(entered[member], presence.memories[member])
         memories = list(map(max, self.memories, presence.memories))
-        memories[presence.member] = max(memories[presence.member], presence.memory)
-        self._learn(presence.view, memories, presence.memories)
+        memories[member] = max(memories[member], presence.memory)
+        if presence.view == self.view:
+            self._entered = list(map(min, self._entered, entered))
+        self._learn(presence.view, memories, entered)
 
     def _on_view(self, view: t.View) -> None:
         """What another source publishes: it may have heard what our sink missed while it was down."""
@@ -55,9 +67,18 @@ class ViewSource(Node):
             self._raise(view, entered)
         elif changed:
             self._publish()
+        self._welcome()
+
+    def _welcome(self) -> None:
+        """Move on to a view that knows the joiners, if the current one does not. When a committer lost its memory the
+        same proposer stays: its rejoining is not to become an outage."""
         active = self.graph.proposer_of(self.view)
-        if active is not None and self.memories[active] > self._entered[active]:
+        if active is None:
+            return
+        if self.memories[active] > self._entered[active]:
             self._raise(self.view + 1, self.memories)
+        elif any(map(int.__gt__, self.memories[self.graph.f + 1 :], self._entered[self.graph.f + 1 :])):
+            self._raise(self.view + self.graph.f + 1, self.memories)
 
     def _raise(self, view: int, entered: list[int]) -> None:
         if view > self.view:

@@ -1,0 +1,166 @@
+"""Where an executor's checkpoints are kept: one file each, written under a temporary name and renamed.
+
+A file is a header line (JSON: format version, cluster, era, checkpoint, sizes), the protocol's state, the application's
+chunks with their lengths, and at the end the digest of it all, which is also the checkpoint's identity. Writing happens
+on a thread, off the hot path; answers come back through `take`.
+"""
+
+import os
+import queue
+import struct
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from tara.protocol import tuples as t
+from tara.runtime.journal import sync_directory
+
+FORMAT_VERSION = 1
+_LENGTH = struct.Struct("<Q")
+DIGEST_BYTES = 16
+#: Checkpoints older than the stable one that are kept all the same.
+KEEP_OLDER = 1
+
+
+class CheckpointHeader(Struct, frozen=True):
+    version: int
+    cluster: int
+    era: int
+    number: int
+
+
+class StoreError(Exception):
+    """A checkpoint file that cannot be used; another copy may be."""
+
+
+def digest_of(state: bytes, chunks: Iterable[bytes]) -> bytes:
+    digest = blake2b(state, digest_size=DIGEST_BYTES)
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.digest()
+
+
+class CheckpointStore:
+    """The checkpoints of one executor in a directory of its own."""
+
+    def __init__(self, directory: Path, cluster: int, era: int, peers: list[Path], wake: Callable[[], None]) -> None:
+        self._directory = directory
+        self._cluster = cluster
+        self._era = era
+        #: Directories of the other executors' stores, where this host can read them.
+        self._peers = peers
+        self._wake = wake
+        directory.mkdir(parents=True, exist_ok=True)
+        self._jobs: queue.SimpleQueue[t.Save | t.Load | t.Discard | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[t.Tuple] = queue.SimpleQueue()
+        self.errors: list[str] = []
+        self._thread = threading.Thread(target=self._work, name="checkpoint-store", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: t.Save | t.Load | t.Discard) -> None:
+        self._jobs.put(job)
+
+    def take(self) -> Iterator[t.Tuple]:
+        """The answers that have come since the last call."""
+        while not self._answers.empty():
+            yield self._answers.get()
+
+    def close(self) -> None:
+        self._jobs.put(None)
+        self._thread.join(timeout=10)
+
+    # On the thread
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            match job:
+                case t.Save():
+                    self._save(job)
+                case t.Load():
+                    self._load(job)
+                case t.Discard():
+                    self._discard(job.below)
+
+    def _save(self, save: t.Save) -> None:
+        chunks = save.chunks if isinstance(save.chunks, list) else list(save.chunks)
+        checkpoint = t.CheckpointId(save.number, digest_of(save.state, chunks))
+        path = self._path(save.number)
+        while True:
+            try:
+                if not path.exists() or self._read(path).checkpoint != checkpoint:
+                    self._write(path, checkpoint, save.state, chunks)
+                break
+            except (OSError, StoreError) as error:
+                # A checkpoint is needed for the windows to move: keep trying until there is room again.
+                self._report(f"cannot write checkpoint {save.number}: {error}")
+                path.unlink(missing_ok=True)
+                threading.Event().wait(1.0)
+        self._answer(t.Saved(checkpoint))
+
+    def _write(self, path: Path, checkpoint: t.CheckpointId, state: bytes, chunks: list[bytes]) -> None:
+        header = CheckpointHeader(FORMAT_VERSION, self._cluster, self._era, checkpoint.number)
+        temporary = path.with_suffix(".tmp")
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.encode(header) + b"\n")
+            for part in (state, *chunks):
+                file.write(_LENGTH.pack(len(part)))
+                file.write(part)
+            file.write(checkpoint.digest)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+        sync_directory(self._directory)
+
+    def _load(self, load: t.Load) -> None:
+        """The newest intact checkpoint that is new enough: our own, else that of a peer."""
+        directories = [self._directory, *(self._peers[holder] for holder in load.holders if holder < len(self._peers))]
+        for directory in directories:
+            for path in sorted(directory.glob("*.checkpoint"), reverse=True):
+                if int(path.stem) < load.minimum:
+                    break
+                try:
+                    self._answer(self._read(path))
+                    return
+                except (OSError, StoreError) as error:
+                    self._report(f"{path}: {error}")
+        self._answer(t.Loaded(None, b"", []))
+
+    def _read(self, path: Path) -> t.Loaded:
+        data = path.read_bytes()
+        end = data.find(b"\n")
+        try:
+            header = msgspec.json.decode(data[:end], type=CheckpointHeader)
+        except msgspec.DecodeError as error:
+            raise StoreError("the header is damaged") from error
+        if (header.cluster, header.era) != (self._cluster, self._era):
+            raise StoreError(f"belongs to cluster {header.cluster:x}, era {header.era}")
+        if header.version > FORMAT_VERSION:
+            raise StoreError(f"format version {header.version} is newer than {FORMAT_VERSION}: use a newer Tara")
+        parts, position, stop = [], end + 1, len(data) - DIGEST_BYTES
+        while position < stop:
+            (length,) = _LENGTH.unpack_from(data, position)
+            parts.append(data[position + _LENGTH.size : position + _LENGTH.size + length])
+            position += _LENGTH.size + length
+        if not parts or position != stop or digest_of(parts[0], parts[1:]) != data[stop:]:
+            raise StoreError("the contents are damaged")
+        return t.Loaded(t.CheckpointId(header.number, data[stop:]), parts[0], parts[1:])
+
+    def _discard(self, below: int) -> None:
+        old = [path for path in sorted(self._directory.glob("*.checkpoint")) if int(path.stem) < below]
+        for path in old[: max(len(old) - KEEP_OLDER, 0)]:
+            path.unlink(missing_ok=True)
+
+    def _path(self, number: int) -> Path:
+        return self._directory / f"{number:012}.checkpoint"
+
+    def _answer(self, tuple_: t.Tuple) -> None:
+        self._answers.put(tuple_)
+        self._wake()
+
+    def _report(self, message: str) -> None:
+        self.errors.append(message)
+        del self.errors[:-100]
