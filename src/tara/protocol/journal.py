@@ -3,10 +3,11 @@
 A journal is a row of segments. Each begins with what every committer has promised so far, so that an old segment can
 be dropped as a whole once a stable checkpoint covers every slot in it: nothing is ever rewritten.
 
-A record is a header (length and checksum of the payload, checksum of those two) and the payload: the node's number
-and the entry. A host that dies while it appends leaves a tail that is shorter than it says, or nothing but zeros:
-nothing of it was promised to anybody, so it is cut. A complete header or payload with a bad checksum is different: it
-was synced once, so votes are lost, and the journal as a whole is not to be trusted.
+A record is a header (length and checksum of the payload, checksum of those two) and the payload: everything that the
+nodes of a host persisted at once, which is there as a whole or not at all. A host that dies while it appends leaves a
+tail that is shorter than it says, or nothing but zeros: nothing of it was promised to anybody, so it is cut. A complete
+header or payload with a bad checksum is different: it was synced once, so votes are lost, and the journal as a whole is
+not to be trusted.
 """
 
 import zlib
@@ -25,7 +26,7 @@ _FIELDS = Struct("<II")
 _HEADER = Struct("<III")
 
 Written = tuple[int, t.JournalEntry]  # a node's number, and what it persisted
-_decode: Callable[[bytes], Written] = msgspec.msgpack.Decoder(tuple[int, t.JournalEntry]).decode
+_decode: Callable[[bytes], list[Written]] = msgspec.msgpack.Decoder(list[Written]).decode
 
 
 class CorruptJournal(TaraError):
@@ -38,15 +39,11 @@ class Scan(NamedTuple):
     valid_bytes: int
 
 
-def pack(entries: Iterable[Written]) -> bytes:
-    packed = bytearray()
-    for entry in entries:
-        payload = t.encode(entry)
-        fields = _FIELDS.pack(len(payload), zlib.crc32(payload))
-        packed += fields
-        packed += zlib.crc32(fields).to_bytes(4, "little")
-        packed += payload
-    return bytes(packed)
+def pack(entries: list[Written]) -> bytes:
+    """One record."""
+    payload = t.encode(entries)
+    fields = _FIELDS.pack(len(payload), zlib.crc32(payload))
+    return b"".join((fields, zlib.crc32(fields).to_bytes(4, "little"), payload))
 
 
 def scan(data: bytes) -> Scan:
@@ -66,7 +63,7 @@ def scan(data: bytes) -> Scan:
         if zlib.crc32(payload) != checksum:
             raise CorruptJournal(f"journal record at byte {offset}: bad checksum")
         try:
-            entries.append(_decode(payload))
+            entries.extend(_decode(payload))
         except t.DECODE_ERRORS as error:
             raise CorruptJournal(f"journal record at byte {offset}: {error}") from error
         offset = start + length
@@ -83,7 +80,7 @@ class Segment:
     def note(self, entries: Iterable[Written], size: int) -> None:
         self.size += size
         for number, entry in entries:
-            if isinstance(entry, t.Voted):
+            if isinstance(entry, t.Voted | t.Installed):
                 end = entry.first + len(entry.requests)
                 self._ends[number] = max(end, self._ends.get(number, 0))
 

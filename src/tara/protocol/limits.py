@@ -44,7 +44,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     session_timeout_ms_min: int = 1_000
     session_timeout_ms_max: int = 3_600_000
     #: The most that one request can let the session clock advance: a stall does not expire sessions.
-    session_clock_step_ms_max: int = 1_000
+    session_clock_step_ms_max: int = 500
     #: How often an otherwise silent request source lets the agreed time pass while sessions are open.
     keepalive_interval_ms: float = 500.0
 
@@ -102,6 +102,13 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "session_timeout_ms_max",
             self.session_timeout_ms_max,
             f"must be at least session_timeout_ms_min ({self.session_timeout_ms_min})",
+        )
+        _require(
+            2 * self.session_clock_step_ms_max <= self.session_timeout_ms_min,
+            "session_clock_step_ms_max",
+            self.session_clock_step_ms_max,
+            f"must be at most half of session_timeout_ms_min ({self.session_timeout_ms_min}): "
+            "otherwise one request after a stall could expire a session",
         )
         _require(
             self.frame_bytes_max >= 2 * (self.batch_size * self.command_bytes_max + self.run_bytes_max),

@@ -1,9 +1,10 @@
 """The node contract: how a host drives a node.
 
-A host calls `process(tuple)` for each tuple that arrives and `tick(now_ms)` regularly, and after each such step
-takes what the node left in its outbox. It guarantees one thing: what a node persisted in a step is on stable
-storage before anything that the node emitted in that step leaves the host's container. Time is handed in, by
-`tick`; between two ticks it stands still. Nodes talk to each other by tuples only.
+A host calls `process(tuple)` for each tuple that arrives and `tick(now_ms)` regularly, and after each such step takes
+what the node left in its outbox. It guarantees one thing: what a node persisted in a step is on stable storage before
+anything that the node emitted in that step leaves the host's container. Time is handed in, by `tick`; between two
+ticks it stands still, and within a life it never falls: a host takes it from a monotonic clock. Nodes talk to each
+other by tuples only.
 """
 
 from typing import Any, NamedTuple

@@ -1,39 +1,54 @@
 """Who lags behind, and from where to send again: state, not acknowledgements.
 
 Receivers report positions; a sender compares them with what it had sent some rounds ago. A receiver that lacks
-something so old and does not move gets a burst from its position on, and the next burst as soon as it has taken
-the first. Nothing is kept per tuple.
+something so old and does not move gets a burst from its position on, and the next burst as soon as it has taken the
+first. A burst that changes nothing is repeated less and less often, and a receiver that has not been heard of since
+the last burst gets none: it is down, or what was sent is still on its way. Nothing is kept per tuple.
 """
 
 from collections import deque
 
+#: The pause between two bursts grows up to this many times the first pause.
+BACKOFF_MAX = 16
+
 
 class Laggards:
-    __slots__ = ("_positions", "_rounds", "_sent", "_stuck", "_until")
+    __slots__ = ("_heard", "_pause", "_positions", "_rounds", "_sent", "_stuck", "_until")
 
     def __init__(self, receivers: int, rounds: int) -> None:
         self._rounds = rounds
         #: What had been sent, one entry per round, oldest first.
         self._sent: deque[int] = deque(maxlen=rounds + 1)
         self._positions = [-1] * receivers
+        #: Rounds since the receiver moved, or since the last burst to it.
         self._stuck = [0] * receivers
-        #: The end of the last burst to each receiver.
+        #: Rounds without movement before the next burst.
+        self._pause = [rounds] * receivers
+        #: The end of the last burst to each receiver, and the receiver's last report before it.
         self._until = [-1] * receivers
+        self._heard: list[tuple[int, int]] = [(0, 0)] * receivers
 
     def next_round(self, sent: int) -> None:
         """A round begins; everything below `sent` has been sent."""
         self._sent.append(sent)
 
-    def lags(self, receiver: int, position: int) -> bool:
-        """Whether this receiver is to be sent everything from `position` on again. Called once per round."""
-        self._stuck[receiver] = self._stuck[receiver] + 1 if position == self._positions[receiver] else 0
+    def lags(self, receiver: int, position: int, heard: tuple[int, int]) -> bool:
+        """Whether this receiver is to be sent everything from `position` on again. Called once per round; `heard` says
+        which report of the receiver the position is from."""
+        if position == self._positions[receiver]:
+            self._stuck[receiver] += 1
+        else:
+            self._stuck[receiver] = 0
+            self._pause[receiver] = self._rounds
         self._positions[receiver] = position
-        if len(self._sent) <= self._rounds or position >= self._sent[0]:
+        if len(self._sent) <= self._rounds or position >= self._sent[0] or heard <= self._heard[receiver]:
             return False
         took_last_burst = 0 <= self._until[receiver] <= position
-        if self._stuck[receiver] < self._rounds and not took_last_burst:
+        if self._stuck[receiver] < self._pause[receiver] and not took_last_burst:
             return False
+        self._heard[receiver] = heard
         self._stuck[receiver] = 0
+        self._pause[receiver] = min(2 * self._pause[receiver], BACKOFF_MAX * self._rounds)
         return True
 
     def resent(self, receiver: int, until: int) -> None:
@@ -41,6 +56,8 @@ class Laggards:
 
     def reset(self) -> None:
         """Start again, as in a new view."""
+        receivers = len(self._stuck)
         self._sent.clear()
-        self._stuck = [0] * len(self._stuck)
-        self._until = [-1] * len(self._until)
+        self._stuck = [0] * receivers
+        self._pause = [self._rounds] * receivers
+        self._until = [-1] * receivers

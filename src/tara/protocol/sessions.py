@@ -71,6 +71,7 @@ class SessionsState(Struct, array_like=True):
 
     counter: int
     time_ms: int
+    stamp_ms: int
     clock_ms: int
     sessions: list[Session]
 
@@ -84,7 +85,10 @@ class Sessions:
         self.counter = 0
         #: The agreed time. Never falls.
         self.time_ms = 0
-        #: Time as sessions see it: like the agreed time, but no request moves it far.
+        #: The stamp of the last request that moved the session clock.
+        self._stamp_ms = 0
+        #: Time as sessions see it: what passed between the stamps of successive requests, but not more than a step
+        #: each. A stall costs no session its life, and a proposer whose clock was far ahead does not stop this one.
         self._clock_ms = 0
         #: No session expires before the session clock reaches this.
         self._expiry_ms = 0
@@ -95,13 +99,21 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def pass_time(self, stamp_ms: int) -> None:
-        """A request with this stamp is about to execute."""
+    def pass_time(self, stamp_ms: int, moves_sessions: bool = True) -> None:
+        """A request with this stamp is about to execute. The requests of one partition move the session clock: clocks
+        of several proposers differ, and going back and forth between them must not pass for time."""
+        step_max = self._limits.session_clock_step_ms_max
         step = stamp_ms - self.time_ms
-        if step <= 0:
+        if step > 0:
+            # The very first stamp sets the clock; later ones move it by steps, so that one bad clock does little.
+            self.time_ms += step if self.time_ms == 0 else min(step, step_max)
+        if not moves_sessions:
             return
-        self.time_ms = stamp_ms
-        self._clock_ms += min(step, self._limits.session_clock_step_ms_max)
+        passed = stamp_ms - self._stamp_ms if self._stamp_ms else 0
+        self._stamp_ms = stamp_ms
+        if passed <= 0:
+            return
+        self._clock_ms += min(passed, step_max)
         if self._clock_ms >= self._expiry_ms and self._sessions:
             self._expire()
 
@@ -229,9 +241,10 @@ class Sessions:
             )
             for _, session in sorted(self._sessions.items())
         ]
-        return SessionsState(self.counter, self.time_ms, self._clock_ms, sessions)
+        return SessionsState(self.counter, self.time_ms, self._stamp_ms, self._clock_ms, sessions)
 
     def restore(self, state: SessionsState) -> None:
-        self.counter, self.time_ms, self._clock_ms = state.counter, state.time_ms, state.clock_ms
+        self.counter, self.time_ms = state.counter, state.time_ms
+        self._stamp_ms, self._clock_ms = state.stamp_ms, state.clock_ms
         self._sessions = {session.id: session for session in state.sessions}
         self._expiry_ms = 0

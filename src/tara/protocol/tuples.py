@@ -58,7 +58,7 @@ class Result(Struct, array_like=True, frozen=True, gc=False):
 OK = 0
 FAILED = 1  # the application raised; the payload is the message
 EXPIRED = 2  # no such session (any more); the command does not execute, unless an earlier copy of it did
-REJECTED = 3  # beyond a bound of the session, or ill-formed; the command did not execute
+REJECTED = 3  # beyond a bound of the session, or ill-formed; this copy of the command does not execute
 FULL = 4  # no room for another session
 
 
@@ -236,6 +236,8 @@ class Progress(Tuple, frozen=True, tag=12):
     frontier: Number
     #: The lowest position of any partition: the one that all others wait for.
     slowest: Number
+    #: The first slot that does not fit the partition's window, as far as the executor knows.
+    window_end: Number
 
 
 class Vote(Tuple, frozen=True, tag=13):
@@ -379,8 +381,11 @@ class Executed(Tuple, frozen=True, tag=105):
 
     first: int
     requests: list[Request]
+    #: All results; those of the i-th request and the ones before it are results[:ends[i]].
     results: list[Result]
-    time: int
+    ends: list[int]
+    #: The agreed time after each request.
+    times: list[int]
 
 
 # What a committer writes to its journal

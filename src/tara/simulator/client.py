@@ -140,7 +140,7 @@ class Client:
         self._submit([sent.command for sent in self.in_flight.values()])
 
     def _elsewhere(self) -> None:
-        self._patience_ms = min(2 * self._patience_ms, 8 * self._plan.client_timeout_ms)
+        self._patience_ms = min(2 * self._patience_ms, 2_000)
         self.site = (self.site + 1) % self._world.graph.sites
         self._world.count_fault("client_retry")
 

@@ -45,13 +45,16 @@ class Disk:
         self.full = False
 
     def replay(self) -> dict[int, list[t.JournalEntry]]:
-        """What is there after a restart, by node; a torn tail is cut."""
+        """What is there after a restart, by node. A torn tail is cut; a segment whose head is torn was never used."""
         found: dict[int, list[t.JournalEntry]] = {}
         for data, _ in self._segments:
             whole = journal.scan(bytes(data))
+            assert whole.valid_bytes == len(data) or data is self._segments[-1][0], "torn in the middle"
             del data[whole.valid_bytes :]
             for number, entry in whole.entries:
                 found.setdefault(number, []).append(entry)
+        if self._segments and not self._segments[-1][0]:
+            self._segments.pop()
         return found
 
     def append(self, entries: list[journal.Written]) -> None:
@@ -63,13 +66,12 @@ class Disk:
         segment.note(entries, len(packed))
 
     def tear(self, entries: list[journal.Written], draw: random.Random) -> list[journal.Written]:
-        """The process died while it appended these: some prefix is there, torn anywhere. What survived whole."""
+        """The process died while it appended these, or while it began a segment. What survived whole: nothing."""
         packed = journal.pack(entries)
-        kept = packed[: draw.randrange(len(packed))]
-        survived = journal.scan(kept).entries
-        self.append(survived)
-        self._segments[-1][0].extend(kept[journal.scan(kept).valid_bytes :])
-        return survived
+        if not self._segments or draw.random() < 0.2:
+            self._segments.append((bytearray(), journal.Segment()))
+        self._segments[-1][0].extend(packed[: draw.randrange(len(packed))])
+        return []
 
     def forget_journal(self) -> None:
         self._segments = []

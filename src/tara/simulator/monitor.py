@@ -8,6 +8,7 @@ Checks, by kind:
   chosen         whatever f+1 committers accepted in a view is proposed again, unchanged, in every higher view
   promises       a committer's views and votes never fall, over all its lives
   records        a record is, per slot, the accept with the highest view below the record's
+  replay         a committer's journal holds exactly what the committer has promised
   exactly_once   no operation executes twice; all its results are equal; an answer implies an execution
   stability      no window is ahead of the stability threshold, and a stable checkpoint has f+1 copies
   bounds         windows and queues stay within their limits
@@ -51,6 +52,7 @@ class Monitor:
         #: The newest stable checkpoint that any gc source announced.
         self.stable = 0
         self._log: dict[int, t.Request] = {}
+        self._outcomes: dict[int, tuple[int, list[t.Result]]] = {}
         self._results: dict[tuple[int, int], t.Result] = {}
         self._digests: dict[int, bytes] = {}
         self._proposals: dict[tuple[int, int], dict[int, t.Request]] = {}
@@ -163,6 +165,11 @@ class Monitor:
             self._require(
                 chosen is not None and chosen[1] == request, "agreement", f"log index {index}: {request}, not {chosen}"
             )
+            first = executed.ends[index - executed.first - 1] if index > executed.first else 0
+            last = executed.ends[index - executed.first]
+            outcome = (executed.times[index - executed.first], executed.results[first:last])
+            before = self._outcomes.setdefault(index, outcome)
+            self._require(before == outcome, "agreement", f"log index {index}: {before} and {outcome}")
         for result in executed.results:
             if result.session and result.status in (t.OK, t.FAILED):
                 answer = self._results.setdefault((result.session, result.number), result)
@@ -178,6 +185,21 @@ class Monitor:
     def saved(self, checkpoint: t.CheckpointId) -> None:
         known = self._digests.setdefault(checkpoint.number, checkpoint.digest)
         self._require(known == checkpoint.digest, "digests", f"checkpoint {checkpoint.number}")
+
+    def same_committer(self, number: int, node: Committer, twin: Committer) -> None:
+        """A committer and what its journal would make of it."""
+        states = [
+            (
+                committer.memory,
+                committer.view,
+                committer.started,
+                committer.memories,
+                committer.commits.slice(committer.commits.min, committer.commits.pos),
+                committer.records.slice(committer.records.min, committer.records.pos),
+            )
+            for committer in (node, twin)
+        ]
+        self._require(states[0] == states[1], "replay", f"{number}: {states[0]} would come back as {states[1]}"[:2000])
 
     def answered(self, client: "Client", operation: int, result: t.Result) -> None:
         known = self._results.get((result.session, result.number))
@@ -204,8 +226,12 @@ class Monitor:
                 self._require(held <= 2 * limits.source_pending_max, "bounds", f"{number} holds {held} requests")
             case Executor():
                 values = (node.next, node.sessions.counter, node.sessions.time_ms, node.stable.current)
-                waiting = max(len(learner.decided) for learner in node._learners)
-                self._require(waiting <= limits.window, "bounds", f"{number} has {waiting} decided requests")
+                for learner in node._learners:
+                    waiting = max(len(learner.decided), *(len(votes.requests) for votes in learner._votes))
+                    self._require(waiting <= limits.window, "bounds", f"{number} has {waiting} votes or decisions")
+                for session in node.sessions._sessions.values():
+                    kept = max(len(session.early), len(session.results))
+                    self._require(kept <= limits.session_pipeline_max, "bounds", f"session {session.id} keeps {kept}")
                 application = node.application
                 if isinstance(application, AuditedStore):
                     twice = application.twice

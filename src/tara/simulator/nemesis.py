@@ -2,8 +2,12 @@
 for those that are meant to; those may stall the service, but break nothing."""
 
 from tara.protocol.graph import Stage
+from tara.protocol.nodes.controller import Controller
 from tara.simulator.plan import Fault
 from tara.simulator.world import Container, World
+
+#: What a client needs of one site. Lost on the same sites: otherwise f losses per stage could leave it none.
+FRONT_END = (Stage.REQUEST_SOURCE, Stage.EXECUTOR, Stage.REPLY_SINK)
 
 
 def schedule(world: World) -> None:
@@ -44,7 +48,7 @@ def _lost(world: World) -> list[Container]:
     for container in world.containers:
         name = world.graph.names[container.index]
         replicas = world.graph.replicas(name.stage)
-        shift = list(Stage).index(name.stage) + name.partition
+        shift = 0 if name.stage in FRONT_END else list(Stage).index(name.stage) + name.partition
         if (name.replica - first - shift) % replicas < f:
             lost.append(container)
     return lost
@@ -82,7 +86,23 @@ def _amnesia(world: World, fault: Fault) -> bool:
     world.crash(container)
     world.wipe(container, checkpoints=fault.other % 2 == 0)
     world.restart_later(container, fault.duration_ms)
+    if fault.other % 4 < 2:
+        # What it has forgotten matters when the next view is built from the records of those who are left.
+        world.after(fault.duration_ms + 5, _suspect, world, fault)
     return True
+
+
+def _suspicion(world: World, fault: Fault) -> bool:
+    """The controllers of a partition take the active proposer for dead, although it is not."""
+    _suspect(world, fault)
+    return True
+
+
+def _suspect(world: World, fault: Fault) -> None:
+    partition = fault.other % world.graph.partitions
+    for name, node in world.nodes_of(Stage.CONTROLLER):
+        if isinstance(node, Controller) and name.partition == partition:
+            node.suspect()
 
 
 def _crash_in_step(world: World, fault: Fault) -> bool:
@@ -154,14 +174,20 @@ def _pause(world: World, fault: Fault) -> bool:
 
 
 def _clock_jump(world: World, fault: Fault) -> bool:
+    """Forward at once (a machine that slept); back only for the next life: hosts take time from a monotonic clock."""
     container = world.containers[fault.target % len(world.containers)]
-    container.clock_offset_ms += (fault.other % 20_000) - 5_000
+    if fault.other % 3:
+        container.clock_offset_ms += fault.other % 20_000
+    else:
+        container.next_clock_offset_ms -= fault.other % 100_000
     return True
 
 
 def _two_sites(world: World, fault: Fault) -> tuple[int, int]:
-    first = fault.target % world.graph.sites
-    return first, (first + 1 + fault.other % (world.graph.sites - 1)) % world.graph.sites
+    """Two different ones, if there are two."""
+    sites = world.graph.sites
+    first = fault.target % sites
+    return first, (first + 1 + fault.other % max(sites - 1, 1)) % sites
 
 
 def _partition(world: World, fault: Fault) -> bool:
@@ -266,6 +292,7 @@ _STRIKES = {
     "crash_all": _crash_all,
     "zombie": _zombie,
     "pause": _pause,
+    "suspicion": _suspicion,
     "clock_jump": _clock_jump,
     "partition": _partition,
     "one_way": _one_way,

@@ -5,6 +5,7 @@ from hashlib import blake2b
 
 from msgspec import Struct
 
+from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
@@ -49,6 +50,7 @@ def play(plan: Plan, transcript: Transcript | None = None) -> Outcome:
         _await_answers(world)
         _await_quiet(world)
         _check_history(world)
+        world.inspect_all()
     except Violation as found:
         violation = found
         if transcript is not None:
@@ -122,11 +124,11 @@ def _converged(world: World) -> bool:
         mine = [node for node in committers if node.partition == partition]
         if len({(node.view, node.started, node.commits.pos) for node in mine}) > 1:
             return False
-        if any(node.recovering for node in mine):
+        if any(node.recovering or not node.started for node in mine):
             return False
     if len({node.next for node in executors}) > 1:
         return False
-    states = {(node.sessions.counter, b"".join(node.application.snapshot())) for node in executors}
+    states = {(t.encode(node.sessions.state()), b"".join(node.application.snapshot())) for node in executors}
     if len(states) > 1:
         raise Violation("agreement", f"executors at {executors[0].next} have different states")
     return True

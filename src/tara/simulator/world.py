@@ -47,6 +47,8 @@ class Container:
         self.paused_until_ms = 0.0
         self.waiting: list[Parcel] = []
         self.clock_offset_ms = 0.0
+        #: By how much the clock was set back; shows in the next life.
+        self.next_clock_offset_ms = 0.0
         #: Gone, disk and all; never to be started again.
         self.lost = False
 
@@ -140,6 +142,8 @@ class World:
     def boot(self, container: Container, genesis: bool = False) -> None:
         container.life += 1
         container.alive = True
+        container.clock_offset_ms += container.next_clock_offset_ms
+        container.next_clock_offset_ms = 0.0
         container.doom = None
         container.waiting = []
         container.paused_until_ms = 0.0
@@ -341,6 +345,18 @@ class World:
             committers = {number: node for number, node in container.nodes.items() if isinstance(node, Committer)}
             resumed: list[Written] = [(number, node.resumed()) for number, node in committers.items()]
             container.disk.roll(resumed, lambda number: committers[number].commits.min)
+        if self.draw.random() < 0.02:
+            self._check_replay(container)
+
+    def _check_replay(self, container: Container) -> None:
+        """Would a restart right now find the committers as they are?"""
+        for number, entries in container.disk.replay().items():
+            name, node = self.graph.names[number], container.nodes[number]
+            boot = Boot(container.life, container.life, False, 0.0)
+            twin = create(name, self.graph, self.plan.limits, boot, Outbox(), AuditedStore, entries)
+            assert isinstance(node, Committer)
+            assert isinstance(twin, Committer)
+            self.monitor.same_committer(number, node, twin)
 
     def _die(self, container: Container) -> None:
         doom, zombie = container.doom, container in self.zombies
@@ -437,8 +453,20 @@ class World:
 
     def submit_to(self, site: int, partition: int, commands: list[t.Command]) -> None:
         number = self.graph.number(Stage.REQUEST_SOURCE, site, partition)
-        delay = self.plan.delay_ms * (0.5 + self.draw.random())
-        self.after(delay, self._arrive, self._host[number], [(t.Submit(commands), number)])
+        for delay in self._client_delays():
+            self.after(delay, self._arrive, self._host[number], [(t.Submit(commands), number)])
+
+    def _client_delays(self) -> list[float]:
+        """When copies of a message to or from a client arrive: once, unless it is lost or doubled."""
+        delays = [self.plan.delay_ms * (0.5 + self.draw.random())]
+        if not self.healed:
+            if self.draw.random() < self.plan.drop:
+                self.count_fault("drop")
+                return []
+            if self.draw.random() < self.plan.duplicate:
+                self.count_fault("duplicate")
+                delays.append(delays[0] + self.draw.randrange(200))
+        return delays
 
     def _reply(self, container: Container, results: t.Results) -> None:
         if self.on_results is not None:
@@ -450,8 +478,8 @@ class World:
                 if mine and client.site == container.site:
                     by_client.setdefault(client.index, []).append(result)
         for index, mine_results in by_client.items():
-            delay = self.plan.delay_ms * (0.5 + self.draw.random())
-            self.after(delay, self._receive, self.clients[index], mine_results)
+            for delay in self._client_delays():
+                self.after(delay, self._receive, self.clients[index], mine_results)
 
     def _receive(self, client: Client, results: list[t.Result]) -> None:
         for result in results:
@@ -530,6 +558,11 @@ class World:
         )
 
     # Looking around
+
+    def inspect_all(self) -> None:
+        for container in self.containers:
+            for number, node in container.nodes.items():
+                self.monitor.inspect(number, container.life, node)
 
     def host_of(self, number: int) -> Container:
         return self._host[number]

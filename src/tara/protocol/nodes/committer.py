@@ -21,7 +21,7 @@ from tara.protocol.graph import Graph, Name, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.observer import Observer
-from tara.protocol.resend import Laggards
+from tara.protocol.resend import BACKOFF_MAX, Laggards
 from tara.protocol.status import Newest
 from tara.protocol.window import Window
 
@@ -68,6 +68,7 @@ class Committer(Node):
         self._member = graph.member(Stage.COMMITTER, name.replica)
         self._round = 0
         self._record_sends = 0
+        self._record_due = 0
         self._lagging_sources = False
         self._executors = graph.all(Stage.EXECUTOR)
         self._executor = [graph.one(Stage.EXECUTOR, index) for index in range(limits.replicas)]
@@ -132,6 +133,11 @@ class Committer(Node):
     def _learn(self, memories: list[int]) -> None:
         self._known = list(map(max, self._known, memories))
 
+    def _know_myself(self) -> None:
+        own = [0] * self.graph.members
+        own[self._member] = self.memory
+        self._learn(own)
+
     def _enter(self, view: int) -> None:
         """Promise a higher view, and tell its proposer what was accepted below it."""
         if view <= self.view:
@@ -161,6 +167,7 @@ class Committer(Node):
     def _send_record(self) -> None:
         """Send the record through one sink, another one each time: f of them may be down."""
         sink = self._record_sinks[(self.index + self._record_sends) % len(self._record_sinks)]
+        self._record_due = self._round + self.limits.resend_rounds * min(1 << self._record_sends, BACKOFF_MAX)
         self._record_sends += 1
         minimum, end = self.records.min, self.records.pos
         first = minimum
@@ -236,7 +243,7 @@ class Committer(Node):
             self._lagging_sources = False
             presence = t.Presence(self._member, self.partition, self.memory, self.view, self.memories)
             self.emit(presence, self._view_sinks)
-        if not self.started and self.view > 0 and self._round % self.limits.resend_rounds == 0:
+        if not self.started and self.view > 0 and self._round >= self._record_due:
             self._send_record()
         if self.started:
             self._resend()
@@ -245,7 +252,8 @@ class Committer(Node):
         self._laggards.next_round(self.commits.pos)
         for executor, status in self._statuses:
             position = max(status.positions[self.partition], self.commits.min)
-            if self._laggards.lags(executor, position) and position < self.commits.pos:
+            heard = (status.life, status.round)
+            if self._laggards.lags(executor, position, heard) and position < self.commits.pos:
                 end = min(position + self.limits.resend_burst, self.commits.pos)
                 self._laggards.resent(executor, end)
                 for run in t.split(
@@ -260,9 +268,12 @@ class Committer(Node):
     def _recover(self, journal: list[t.JournalEntry]) -> None:
         if self.boot.genesis:
             # From now on there is a journal: a start without one is a loss of memory.
+            self._know_myself()
             self.persist(self.resumed())
             return
         self.recovering = not journal
+        if journal and not isinstance(journal[0], t.Resumed | t.Installed):
+            raise NodeHalted(f"the journal begins with {type(journal[0]).__name__}: its head is missing")
         unknown_end = 0
         for position, entry in enumerate(journal):
             if not isinstance(entry, t.Resumed):
@@ -272,6 +283,7 @@ class Committer(Node):
                 unknown_end = max(entry.commits, entry.records)
         if unknown_end > self.commits.min:
             raise NodeHalted(f"the journal lacks votes for the slots [{self.commits.min}, {unknown_end})")
+        self._know_myself()
 
     def _replay(self, entry: t.JournalEntry) -> None:
         """Redo what a former life wrote. Entries come in the order in which they were persisted."""

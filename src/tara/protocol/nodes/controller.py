@@ -9,6 +9,8 @@ The clock of a source runs from its last progress, not from its last new request
 a dead proposer. The time-out doubles with every fruitless view, up to a maximum, and falls back with progress.
 """
 
+from collections.abc import Callable
+
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph, Name, Stage
 from tara.protocol.limits import Limits
@@ -25,10 +27,9 @@ class Controller(Node):
         self._target: list[Reach] = [(0, 0)] * sources
         self._ordered = ProgressOpinions(limits.replicas, sources)
         self._actual: list[Reach] = [(0, 0)] * sources
-        #: This partition's position, and the highest and the lowest position of any partition.
+        #: What each executor last said of the partition's place among the others.
+        self._places: list[t.Progress | None] = [None] * limits.replicas
         self._position = 0
-        self._frontier = 0
-        self._slowest = 0
         #: Per source, and last for the partition's skips: since when it waits without progress.
         self._since_ms: list[float | None] = [None] * (sources + 1)
         self.timeout_ms = limits.controller_timeout_ms
@@ -46,10 +47,11 @@ class Controller(Node):
 
     def _on_progress(self, progress: t.Progress) -> None:
         self._ordered.update(progress.executor, progress.progress)
+        known = self._places[progress.executor]
+        if known is None or (progress.position, progress.slowest) >= (known.position, known.slowest):
+            self._places[progress.executor] = progress
         moved = progress.position > self._position
         self._position = max(self._position, progress.position)
-        self._frontier = max(self._frontier, progress.frontier)
-        self._slowest = max(self._slowest, progress.slowest)
         advanced = False
         for source, actual in enumerate(self._actual):
             reached = self._ordered.highest(source, self.limits.quorum)
@@ -76,14 +78,24 @@ class Controller(Node):
             self._since_ms[item] = self.now_ms
 
     def _waits(self, item: int) -> bool:
-        # A partition that is ahead may be held up by the slowest one; a new view here would only make it worse.
-        if self._position > self._slowest:
+        if not self._is_due():
             return False
         if item == len(self._actual):
-            return self._position < self._frontier
+            return self._agree(lambda place: place.position < place.frontier)
         epoch, wanted = self._target[item]
         reached_epoch, reached = self._actual[item]
         return epoch >= reached_epoch and wanted > (reached if epoch == reached_epoch else 0)
+
+    def _is_due(self) -> bool:
+        """Whether the next slot is this partition's to fill. One that is ahead may be held up by the slowest, and one
+        whose window is full by the checkpoints; a new view would only make that worse."""
+        if all(place is None for place in self._places):
+            return True
+        return self._agree(lambda place: place.position <= place.slowest and place.position < place.window_end)
+
+    def _agree(self, condition: Callable[[t.Progress], bool]) -> bool:
+        """Whether f+1 executors say so: at least one of them is alive."""
+        return sum(place is not None and condition(place) for place in self._places) >= self.limits.quorum
 
     # View change
 
@@ -98,13 +110,17 @@ class Controller(Node):
 
     def tick(self, now_ms: float) -> None:
         super().tick(now_ms)
-        if self.asked is not None or self._views.current == 0:
+        if self.asked is not None:
             return
         waiting = [since_ms for since_ms in self._since_ms if since_ms is not None]
         if waiting and self.now_ms >= min(waiting) + self.timeout_ms:
-            self.timeout_ms = min(2 * self.timeout_ms, self.limits.controller_timeout_ms_max)
-            self.asked = self._views.current + 1
-            self._ask()
+            self.suspect()
+
+    def suspect(self) -> None:
+        """Take the active proposer for dead."""
+        self.timeout_ms = min(2 * self.timeout_ms, self.limits.controller_timeout_ms_max)
+        self.asked = self._views.current + 1
+        self._ask()
 
     def report(self) -> None:
         if self.asked is not None:

@@ -19,6 +19,26 @@ from tara.protocol.observer import Observer
 from tara.protocol.progress import SourceProgress
 from tara.protocol.sessions import Application, Sessions, SessionsState
 
+#: Checkpoints that may be on their way to the store at once: each is a copy of the state.
+SAVES_MAX = 2
+
+
+class _Run:
+    """Requests that were executed in one go, and what came of each."""
+
+    __slots__ = ("ends", "first", "requests", "times")
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.requests: list[t.Request] = []
+        self.ends: list[int] = []
+        self.times: list[int] = []
+
+    def note(self, request: t.Request, sessions: Sessions) -> None:
+        self.requests.append(request)
+        self.ends.append(len(sessions.results))
+        self.times.append(sessions.time_ms)
+
 
 class ExecutorState(Struct, array_like=True):
     """The protocol's part of a checkpoint; canonical, like the application's part."""
@@ -54,6 +74,8 @@ class Executor(Node):
         self.stable = Observer(limits.replicas, limits.quorum)
         #: The checkpoints that are durable here, oldest first; none is older than the stable one.
         self.checkpoints: list[t.CheckpointId] = []
+        #: Checkpoints that the store has not confirmed.
+        self._saving = 0
         self._round = 0
         self._reply_sink = graph.one(Stage.REPLY_SINK, name.replica)
         self._gc_sinks = graph.all(Stage.GC_SINK)
@@ -74,26 +96,26 @@ class Executor(Node):
     def _execute(self) -> None:
         """Execute what is decided and due, in order, up to the first slot that is missing."""
         learners, partitions, interval = self._learners, self.limits.partitions, self.limits.checkpoint_interval
-        first, executed = self.next, []
+        run = _Run(self.next)
         while learners[self.next % partitions].decided:
             partition = self.next % partitions
             request = learners[partition].decided.popleft()
             self._perform(partition, request)
-            executed.append(request)
+            run.note(request, self.sessions)
             self.next += 1
             if self.next % interval == 0:
-                self._publish(first, executed)
-                first, executed = self.next, []
+                self._publish(run)
+                run = _Run(self.next)
                 self._checkpoint()
-        if executed:
-            self._publish(first, executed)
+        if run.requests:
+            self._publish(run)
 
     def _perform(self, partition: int, request: t.Request) -> None:
         if request.source < 0:
             return
         self._progress[partition][request.source].note(request.epoch, request.number)
         sessions = self.sessions
-        sessions.pass_time(request.time)
+        sessions.pass_time(request.time, moves_sessions=partition == 0)
         try:
             commands = t.decode_commands(request.body)
         except MalformedTuple:
@@ -102,12 +124,12 @@ class Executor(Node):
         for command in commands:
             sessions.execute(command)
 
-    def _publish(self, first: int, executed: list[t.Request]) -> None:
+    def _publish(self, run: "_Run") -> None:
         sessions = self.sessions
         results, events = sessions.results.copy(), sessions.events.copy()
         sessions.results.clear()
         sessions.events.clear()
-        self.emit(t.Executed(first, executed, results, sessions.time_ms), STORE)
+        self.emit(t.Executed(run.first, run.requests, results, run.ends, run.times), STORE)
         for some in t.split(results, self.limits.run_length_max, self.limits.run_bytes_max):
             self.emit(t.Results(self.index, some, []), self._reply_sink)
         for few in t.split(events, self.limits.run_length_max, self.limits.run_bytes_max):
@@ -116,6 +138,10 @@ class Executor(Node):
     # Garbage collection
 
     def _checkpoint(self) -> None:
+        if self._saving >= SAVES_MAX:
+            # The store is slow, but enough others are not: otherwise the window would have stopped us by now.
+            return
+        self._saving += 1
         number = self.next // self.limits.checkpoint_interval
         state = ExecutorState(
             self.next,
@@ -131,6 +157,7 @@ class Executor(Node):
         self.emit(t.Save(number, t.encode(state), chunks), STORE)
 
     def _on_saved(self, saved: t.Saved) -> None:
+        self._saving = max(self._saving - 1, 0)
         known = [checkpoint for checkpoint in self.checkpoints if checkpoint.number != saved.checkpoint.number]
         if saved.checkpoint.number >= self.stable.current:
             self.checkpoints = sorted([*known, saved.checkpoint], key=lambda checkpoint: checkpoint.number)
@@ -173,6 +200,7 @@ class Executor(Node):
         for learner, progress in zip(self._learners, _restored(state), strict=True):
             learner.jump(self.next // self.limits.partitions, progress)
         # Announced when it is durable here, too; a store that has it already says so at once.
+        self._saving += 1
         self.emit(t.Save(checkpoint.number, loaded.state, loaded.chunks), STORE)
         self._execute()
 
@@ -183,12 +211,27 @@ class Executor(Node):
             return
         self._announce()
         positions = [learner.position for learner in self._learners]
+        window_end = self.stable.current * self.limits.checkpoint_slots + self.limits.window
         for partition, controllers in enumerate(self._controllers):
             progress = [source.reach for source in self._learners[partition].progress]
             self.emit(
-                t.Progress(self.index, partition, progress, positions[partition], max(positions), min(positions)),
+                t.Progress(
+                    self.index,
+                    partition,
+                    progress,
+                    positions[partition],
+                    max(positions),
+                    min(positions),
+                    window_end,
+                ),
                 controllers,
             )
+
+    def tick(self, now_ms: float) -> None:
+        super().tick(now_ms)
+        # Somebody waits for another partition: let its proposer know at once that it has to skip.
+        if self._restored and any(learner.decided for learner in self._learners):
+            self._announce()
 
     def _announce(self) -> None:
         self._round += 1

@@ -27,6 +27,8 @@ class GcSource(Node):
         self.stable = t.CheckpointId(0, b"")
         self._executors: Newest[t.ExecutorStatus] = Newest(limits.replicas)
         self._committers: list[Newest[t.CommitterStatus]] = [Newest(limits.replicas) for _ in range(limits.partitions)]
+        #: An executor's position is newer than what was published.
+        self._news = False
         self._receivers = [
             graph.others(Stage.GC_SOURCE, name.replica),
             graph.everywhere(Stage.PROPOSER),
@@ -38,6 +40,7 @@ class GcSource(Node):
     def _on_executor_status(self, status: t.ExecutorStatus) -> None:
         if not self._executors.update(status.executor, status):
             return
+        self._news = True
         holders = Counter(
             (checkpoint.number, checkpoint.digest)
             for report in self._executors.values()
@@ -47,6 +50,12 @@ class GcSource(Node):
         number, digest = max(agreed, default=(0, b""))
         self._raise(t.CheckpointId(number, digest))
         self._raise(t.CheckpointId(status.stable, b""))
+
+    def tick(self, now_ms: float) -> None:
+        super().tick(now_ms)
+        # Proposers of idle partitions skip when they hear of the others' positions, and everybody waits for that.
+        if self._news and self.limits.partitions > 1:
+            self.report()
 
     def _on_committer_status(self, status: t.CommitterStatus) -> None:
         self._committers[status.partition].update(status.committer, status)
@@ -64,9 +73,13 @@ class GcSource(Node):
         if checkpoint.number > self.stable.number:
             self.stable = checkpoint
             self.report()
+        elif checkpoint.number == self.stable.number and checkpoint.digest:
+            self.stable = checkpoint
 
     def report(self) -> None:
         committers = [status for partition in self._committers for status in partition.values()]
         stable = t.Stable(self.index, self.stable, self._executors.values(), committers)
         for receivers in self._receivers:
-            self.emit(stable, receivers)
+            if receivers.numbers:
+                self.emit(stable, receivers)
+        self._news = False

@@ -116,7 +116,14 @@ class RecordParts:
 
     @property
     def complete(self) -> bool:
-        return sum(map(len, self.parts.values())) == self.end - self.minimum
+        """Whether the parts that came cover the record without a gap."""
+        covered = self.minimum
+        while covered < self.end:
+            part = self.parts.get(covered)
+            if not part:
+                return False
+            covered += len(part)
+        return True
 
     def slots(self, minimum: int) -> list[tuple[int, t.Accepted]]:
         return [
@@ -316,7 +323,8 @@ class Proposer(Node):
         self._laggards.next_round(self.proposals.pos)
         for committer, status in self._committers:
             started = status.view == self.view and status.position >= 0
-            if not self._laggards.lags(committer, status.position if started else -1):
+            heard = (status.life, status.round)
+            if not self._laggards.lags(committer, status.position if started else -1, heard):
                 continue
             receiver = self._to_committer[committer]
             if not started:

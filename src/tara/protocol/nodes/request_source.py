@@ -13,6 +13,7 @@ from tara.protocol.graph import Graph, Name, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.observer import Observer
+from tara.protocol.resend import BACKOFF_MAX
 
 
 class RequestSource(Node):
@@ -32,6 +33,8 @@ class RequestSource(Node):
         #: The oldest pending number at the last report, and for how many reports it has been that.
         self._oldest = 0
         self._stuck = 0
+        #: Reports without movement before the oldest requests are sent again; grows while that does not help.
+        self._pause = limits.resend_rounds
         self._proposers = graph.all(Stage.PROPOSER, name.partition)
         self._controllers = graph.all(Stage.CONTROLLER, name.partition)
 
@@ -47,6 +50,8 @@ class RequestSource(Node):
     # Request handling
 
     def _on_submit(self, submit: t.Submit) -> None:
+        """Take commands. The host has asked `capacity` and refused commands that are too long, with an answer to the
+        client; here they would vanish."""
         if not self._backlog:
             self._batch_since_ms = self.now_ms
         for command in islice(submit.commands, max(self.capacity, 0)):
@@ -103,10 +108,14 @@ class RequestSource(Node):
     def report(self) -> None:
         self.emit(t.Target(self.index, self.partition, (self.epoch, self.next)), self._controllers)
         oldest = self.next - len(self._pending)
-        self._stuck = self._stuck + 1 if oldest == self._oldest and self._pending else 0
+        if oldest == self._oldest and self._pending:
+            self._stuck += 1
+        else:
+            self._stuck, self._pause = 0, self.limits.resend_rounds
         self._oldest = oldest
-        if self._stuck >= self.limits.resend_rounds:
+        if self._stuck >= self._pause:
             self._stuck = 0
+            self._pause = min(2 * self._pause, BACKOFF_MAX * self.limits.resend_rounds)
             self._resend()
 
     def _resend(self) -> None:

@@ -93,4 +93,5 @@ class ViewSource(Node):
     def _publish(self) -> None:
         view = t.View(self.index, self.partition, self.view, self.memories)
         for receivers in self._receivers:
-            self.emit(view, receivers)
+            if receivers.numbers:
+                self.emit(view, receivers)
