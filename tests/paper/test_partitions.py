@@ -10,6 +10,7 @@ from tara.protocol.graph import Stage
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.controller import Controller
 from tara.protocol.nodes.executor import Executor
+from tara.protocol.nodes.gc_source import GcSource
 from tara.protocol.nodes.proposer import Proposer
 from tara.protocol.nodes.request_source import RequestSource
 from tests.protocol.driver import Bench, Driven, batch, commits, open_session, requests
@@ -166,25 +167,96 @@ def test_a_partition_alone_never_skips() -> None:
     assert proposer.tick(30).of(t.Proposal) == []
 
 
+def place(bench: Bench, executor: int, position: int, slowest: int, frontier: int | None = None) -> t.Progress:
+    """Where an executor sees a partition among the others."""
+    ahead = position if frontier is None else frontier
+    return msgspec.structs.replace(bench.progress(executor, position=position, frontier=ahead), slowest=slowest)
+
+
 def test_a_partition_that_is_ahead_is_not_blamed_for_the_slowest_one() -> None:
     """Its requests may just be waiting for the other partition's window; a new view here would help nobody."""
     bench = Bench(partitions=2)
     controller = bench.make(Controller, Stage.CONTROLLER)
     controller.feed(*bench.views(1), t.Target(0, 0, (1, 3)))
-    ahead = msgspec.structs.replace(bench.progress(0, position=4), slowest=2)
-    controller.feed(ahead)
+    controller.feed(*(place(bench, executor, 4, slowest=2) for executor in range(3)))
     assert controller.tick(10_000).of(t.Vote) == []
-    controller.feed(msgspec.structs.replace(ahead, slowest=4))
-    assert controller.tick(10_250).of(t.Vote) == [t.Vote(0, 0, 2)]
+    controller.feed(place(bench, 0, 4, slowest=4))
+    assert controller.tick(20_000).of(t.Vote) == []
+    controller.feed(place(bench, 2, 4, slowest=4))
+    assert controller.tick(20_249).of(t.Vote) == []
+    assert controller.tick(20_250).of(t.Vote) == [t.Vote(0, 0, 2)]
+
+
+def test_an_executor_that_died_ahead_of_the_others_excuses_nobody() -> None:
+    """What the living say counts, each for itself: the highest position of one and the lowest of another, put together,
+    would make a partition look ahead that everybody waits for."""
+    bench = Bench(partitions=2)
+    controller = bench.make(Controller, Stage.CONTROLLER)
+    controller.feed(*bench.views(1), t.Target(0, 0, (1, 9)))
+    controller.feed(place(bench, 1, position=7, slowest=6, frontier=7))
+    controller.feed(*(place(bench, executor, position=5, slowest=5, frontier=7) for executor in (0, 2)))
+    assert controller.tick(250).of(t.Vote) == [t.Vote(0, 0, 2)]
 
 
 def test_controllers_replace_a_proposer_that_does_not_skip() -> None:
-    """The skip that others wait for counts as outstanding work."""
+    """The skip that others wait for counts as outstanding work, if f+1 executors wait for it."""
     bench = Bench(partitions=2)
     controller = bench.make(Controller, Stage.CONTROLLER, 0, 1)
     controller.feed(*bench.views(1))
-    controller.feed(bench.progress(0, position=2, frontier=2))
+    controller.feed(*(place(bench, executor, 2, slowest=2, frontier=2) for executor in range(3)))
     assert controller.tick(10_000).of(t.Vote) == []
-    controller.feed(bench.progress(0, position=2, frontier=5))
-    assert controller.tick(10_249).of(t.Vote) == []
-    assert controller.tick(10_250).of(t.Vote) == [t.Vote(0, 1, 2)]
+    controller.feed(place(bench, 0, 2, slowest=2, frontier=5))
+    assert controller.tick(20_000).of(t.Vote) == []
+    controller.feed(place(bench, 1, 2, slowest=2, frontier=5))
+    assert controller.tick(20_249).of(t.Vote) == []
+    assert controller.tick(20_250).of(t.Vote) == [t.Vote(0, 1, 2)]
+
+
+def test_an_executor_that_waits_for_another_partition_says_so_on_every_tick() -> None:
+    """Not only once per report interval: until the idle partition's proposer hears of it, everybody waits."""
+    bench = Bench(partitions=2)
+    executor = bench.make(Executor, Stage.EXECUTOR)
+    executor.tick(0)
+    assert executor.tick(1).of(t.ExecutorStatus) == []
+    executor.feed(*votes(0, 0, 2))
+    waiting = [executor.tick(now_ms).of(t.ExecutorStatus) for now_ms in (2.0, 3.0, 4.0)]
+    assert [[status.positions for status in step] for step in waiting] == [[[2, 0]]] * 3
+    rounds = [status.round for step in waiting for status in step]
+    assert rounds == sorted(set(rounds))
+    executor.feed(*votes(1, 0, 2))
+    assert executor.tick(5).of(t.ExecutorStatus) == []
+
+
+def test_an_executor_without_state_says_nothing_however_often_time_passes() -> None:
+    executor = Bench(partitions=2).make(Executor, Stage.EXECUTOR, genesis=False, life=2)
+    executor.take()
+    assert executor.feed(*votes(0, 0, 2)).emitted == []
+    assert [executor.tick(now_ms).emitted for now_ms in (0.0, 1.0, 100.0)] == [[], [], []]
+
+
+@pytest.mark.parametrize(("partitions", "at_once"), [(1, False), (2, True)])
+def test_a_gc_source_passes_news_on_with_the_next_tick_if_there_are_other_partitions(
+    partitions: int, at_once: bool
+) -> None:
+    """Their proposers skip when they hear of it. Once: no news, no tuple before the next report."""
+    bench = Bench(partitions=partitions)
+    source = bench.make(GcSource, Stage.GC_SOURCE)
+    source.tick(0)
+    source.feed(bench.status(0, positions=[3] * partitions))
+    assert bool(source.tick(1).of(t.Stable)) is at_once
+    assert source.tick(2).of(t.Stable) == []
+    source.feed(bench.status(0, positions=[3] * partitions))
+    assert source.tick(3).of(t.Stable) == []
+
+
+def test_clocks_of_several_proposers_do_not_move_the_session_clock() -> None:
+    """Each partition's proposer stamps with its own clock. Going back and forth between two clocks that are an hour
+    apart is no time passing: the stamps of partition 0 alone say how old a session is."""
+    hour = 3_600_000
+    bench = Bench(partitions=2, window=64, checkpoint_interval=64)
+    executor = bench.make(Executor, Stage.EXECUTOR)
+    executor.feed(*commits([batch(0, [open_session(timeout_ms=1_000)], time=hour)], partition=0))
+    for slot in range(20):
+        executor.feed(*commits([batch(slot, [], time=2 * hour)], first=slot, partition=1))
+        executor.feed(*commits([batch(slot + 1, [], time=hour + slot)], first=slot + 1, partition=0))
+    assert (executor.node.next, len(executor.node.sessions)) == (41, 1)

@@ -89,16 +89,17 @@ def test_nothing_outstanding_triggers_nothing(bench: Bench) -> None:
 def test_f_executors_are_no_progress_and_f_plus_1_are(bench: Bench) -> None:
     """Progress has to be reported by at least f+1 executors."""
     controller = watching_controller(bench)
-    controller.feed(target(3), bench.progress(0, {0: (1, 3)}))
+    controller.feed(target(3), bench.progress(0, {0: (1, 3)}), bench.progress(1), bench.progress(2))
     assert first_vote_ms(controller, 1_000) == TIMEOUT_MS
     controller = watching_controller(bench)
-    controller.feed(target(3), bench.progress(0, {0: (1, 3)}), bench.progress(2, {0: (1, 4)}))
+    controller.feed(target(3), bench.progress(0, {0: (1, 3)}), bench.progress(1), bench.progress(2, {0: (1, 4)}))
     assert first_vote_ms(controller, 1_000) is None
 
 
 def test_each_source_counts_by_itself(bench: Bench) -> None:
     """The corresponding source: progress for one does not hide that another is stuck."""
     controller = watching_controller(bench)
+    controller.feed(*(bench.progress(executor) for executor in range(2)))
     controller.feed(target(3, source=0), target(100, source=1))
     for turn in range(1, 5):
         controller.tick(50.0 * turn)
@@ -202,14 +203,93 @@ def test_progress_makes_a_vote_needless(bench: Bench) -> None:
     assert controller.tick(1_000).of(t.Vote) == []
 
 
-def test_a_controller_that_knows_no_view_asks_for_none(bench: Bench) -> None:
-    """AUDIT L4: a restarted one would propose view 1 otherwise."""
+@pytest.mark.parametrize("genesis", [True, False])
+def test_a_controller_that_knows_no_view_may_ask_for_the_first(bench: Bench, genesis: bool) -> None:
+    """We deviate: view 0 is before the first start. Whoever crashed right after genesis may have taken the news of
+    view 1 along, so somebody has to ask for it. It does not go on to view 2 by itself."""
+    controller = bench.make(Controller, Stage.CONTROLLER, genesis=genesis)
+    controller.feed(target(3))
+    assert first_vote_ms(controller, 2_000) == TIMEOUT_MS
+    votes = [vote for turn in range(1, 20) for vote in controller.tick(TIMEOUT_MS + 100.0 * turn).of(t.Vote)]
+    assert set(votes) == {t.Vote(0, 0, 1)}
+
+
+def test_a_vote_for_view_1_moves_nobody_who_is_further(bench: Bench) -> None:
+    """AUDIT L4: what a restarted controller asks for is old news, and it goes on from the view that it learns."""
+    source = bench.make(ViewSource, Stage.VIEW_SOURCE)
+    source.feed(t.Vote(0, 0, 7), t.Vote(1, 0, 7))
+    assert source.feed(t.Vote(2, 0, 1), t.Vote(0, 0, 1)).of(t.View) == []
     controller = bench.make(Controller, Stage.CONTROLLER, genesis=False)
     controller.feed(target(3))
-    assert first_vote_ms(controller, 2_000) is None
+    assert first_vote_ms(controller, 2_000) is not None
     controller.feed(*bench.views(7), target(3))
-    controller.tick(2_000 + TIMEOUT_MS)
+    controller.tick(controller.node.now_ms + 2 * TIMEOUT_MS)
     assert controller.node.asked == 8
+
+
+def test_a_view_source_that_knows_no_view_publishes_the_first_when_f_plus_1_controllers_ask(bench: Bench) -> None:
+    source = bench.make(ViewSource, Stage.VIEW_SOURCE, genesis=False)
+    assert source.feed(t.Vote(0, 0, 1)).of(t.View) == []
+    assert published(source.feed(t.Vote(2, 0, 1)).of(t.View)) == {1}
+
+
+def test_who_is_taken_for_dead_is_voted_out_at_once(bench: Bench) -> None:
+    """By hand, too: an operator, or a fault injector. It counts like any other suspicion."""
+    controller = watching_controller(bench, view=4)
+    controller.node.suspect()
+    assert controller.take().of(t.Vote) == [t.Vote(0, 0, 5)]
+    assert controller.node.timeout_ms == 2 * TIMEOUT_MS
+    assert controller.tick(100).of(t.Vote) == [t.Vote(0, 0, 5)]
+
+
+# Whose fault it is
+
+
+def full(bench: Bench, executor: int, position: int = 8) -> t.Progress:
+    """An executor of a partition whose window is full."""
+    return msgspec.structs.replace(bench.progress(executor, position=position), window_end=position)
+
+
+def test_a_full_window_is_not_the_proposers_fault(bench: Bench) -> None:
+    """It waits for a checkpoint to become stable, and so would the next proposer."""
+    controller = watching_controller(bench)
+    controller.feed(target(100), *(full(bench, executor) for executor in range(3)))
+    assert first_vote_ms(controller, 10_000) is None
+    controller.feed(*(bench.progress(executor, position=8) for executor in range(3)))
+    assert first_vote_ms(controller, 20_000) == 10_000 + TIMEOUT_MS
+
+
+def test_f_executors_that_know_no_newer_threshold_excuse_nobody(bench: Bench) -> None:
+    controller = watching_controller(bench)
+    controller.feed(target(100), full(bench, 0), *(bench.progress(executor, position=8) for executor in (1, 2)))
+    assert first_vote_ms(controller, 10_000) == TIMEOUT_MS
+
+
+def test_f_executors_accuse_nobody(bench: Bench) -> None:
+    """One that lags behind sees room where the others see none."""
+    controller = watching_controller(bench)
+    controller.feed(target(100), full(bench, 0), full(bench, 1), bench.progress(2, position=5))
+    assert first_vote_ms(controller, 10_000) is None
+
+
+def test_only_an_executors_newest_report_counts(bench: Bench) -> None:
+    """An older one that comes late takes nothing back: it would accuse a partition whose window is full by now."""
+    controller = watching_controller(bench)
+    old = [bench.progress(executor, position=4) for executor in range(3)]
+    controller.feed(target(100), *old, *(full(bench, executor) for executor in range(3)), *old)
+    assert first_vote_ms(controller, 10_000) is None
+
+
+def test_in_a_new_view_the_time_out_falls_back_only_when_f_plus_1_sources_were_heard(bench: Bench) -> None:
+    """The targets were forgotten with the old view, so at first it looks as if nobody waited for anything."""
+    controller = watching_controller(bench)
+    executors = [bench.progress(executor) for executor in range(3)]
+    controller.feed(*executors, target(3))
+    assert first_vote_ms(controller, 1_000) == TIMEOUT_MS
+    controller.feed(*bench.views(2), target(0, source=1), *executors)
+    assert controller.node.timeout_ms == 2 * TIMEOUT_MS
+    controller.feed(target(0, source=2), *executors)
+    assert controller.node.timeout_ms == TIMEOUT_MS
 
 
 # Publishing the view

@@ -177,7 +177,8 @@ class Bench:
     def progress(
         self, executor: int, reaches: dict[int, t.Reach] | None = None, position: int = 0, frontier: int = 0
     ) -> t.Progress:
-        """What an executor tells the controllers of the slowest partition: how far its sources have got."""
+        """What an executor tells the controllers of the slowest partition, whose window has room: how far its sources
+        have got."""
         sources = range(self.graph.replicas(Stage.REQUEST_SOURCE))
         return blank(
             t.Progress,
@@ -186,6 +187,7 @@ class Bench:
             position=position,
             frontier=max(frontier, position),
             slowest=position,
+            window_end=position + self.limits.window,
         )
 
     def committer_status(self, committer: int, round_: int = 1, **changes: Any) -> t.CommitterStatus:

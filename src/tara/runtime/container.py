@@ -10,16 +10,21 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import msgspec
 import zmq
 from msgspec import Raw, Struct
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple, NodeHalted
-from tara.protocol.graph import Graph, Receivers, Stage
+from tara.protocol.graph import PARTITIONED, Graph, Receivers, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.committer import Committer
+from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.factory import create
+from tara.protocol.nodes.proposer import Proposer
+from tara.protocol.nodes.request_source import RequestSource
+from tara.protocol.nodes.view_source import GENESIS_MEMORY
 from tara.protocol.sessions import Application
 from tara.runtime import wire
 from tara.runtime.journal import FileJournal, Identity
@@ -142,7 +147,7 @@ class Container:
         now_ms = self._now_ms()
         for number in spec.placement[spec.container]:
             name = self.graph.names[number]
-            memory = start.life if name.stage is Stage.PROPOSER else 1
+            memory = GENESIS_MEMORY if start.genesis else start.life
             outbox = self._outboxes[number] = Outbox()
             boot = Boot(start.life, memory, start.genesis, now_ms)
             self._nodes[number] = create(
@@ -189,18 +194,24 @@ class Container:
 
     # The loop
 
-    def run(self, control: "zmq.Socket[bytes] | None" = None, on_control: Callable[[], None] = lambda: None) -> None:
+    def found(self) -> None:
+        """Make what the nodes persisted when they were made durable, before anything leaves."""
+        if self._persisted:
+            self._sync()
+
+    def run(self, control: zmq.Socket[bytes], on_control: Callable[[], None], on_idle: Callable[[float], None]) -> None:
+        """Loop until `stopping` is set."""
         poller = zmq.Poller()
         for socket in (self._inbox, self._clients, self._wake_in):
             poller.register(socket, zmq.POLLIN)
-        if control is not None:
-            poller.register(control, zmq.POLLIN)
+        poller.register(control, zmq.POLLIN)
         while not self.stopping:
             wait_ms = max(self._next_tick_ms - time.monotonic() * 1e3, 0.0)
             ready = dict(poller.poll(int(wait_ms + 0.999)))
-            if control is not None and control in ready:
+            if control in ready:
                 on_control()
             self.turn(ready)
+            on_idle(time.monotonic())
         self._close()
 
     def turn(self, ready: dict[object, int]) -> None:
@@ -410,6 +421,36 @@ class Container:
                     lambda number: committers[number].commits.min if number in committers else 0,
                 )
         self._persisted = []
+
+    def status(self) -> dict[str, object]:
+        """For `tara status`: what the nodes here are doing."""
+        partitions: dict[str, dict[str, object]] = {}
+        status: dict[str, object] = {"counters": msgspec.to_builtins(self.counters)}
+        for number, node in self._nodes.items():
+            name = self.graph.names[number]
+            here = partitions.setdefault(str(name.partition), {}) if name.stage in PARTITIONED else {}
+            match node:
+                case Committer():
+                    here["view"] = node.view
+                    here["committer"] = {
+                        "position": node.commits.pos,
+                        "started": node.started,
+                        "recovering": node.recovering,
+                    }
+                case Proposer():
+                    here["proposer"] = {"index": node.index, "mode": node.mode.value, "view": node.view}
+                case RequestSource():
+                    here["pending"] = node.pending
+                case Executor():
+                    status["executor"] = {
+                        "next": node.next,
+                        "counter": node.sessions.counter,
+                        "sessions": len(node.sessions),
+                        "stable": node.stable.current,
+                        "checkpoints": [checkpoint.number for checkpoint in node.checkpoints],
+                    }
+        status["partitions"] = partitions
+        return status
 
     def _close(self) -> None:
         for store in self._stores.values():

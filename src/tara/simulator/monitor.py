@@ -180,7 +180,9 @@ class Monitor:
         if number > self.stable:
             self.stable = number
             copies = self._world.copies(number)
-            self._require(copies >= self._limits.quorum, "stability", f"checkpoint {number} has {copies} copies")
+            # Of the f+1 that held it when they said so, some may have lost their disks since.
+            needed = self._limits.quorum - len(self._world.wiped)
+            self._require(copies >= max(needed, 1), "stability", f"checkpoint {number} has {copies} copies")
 
     def saved(self, checkpoint: t.CheckpointId) -> None:
         known = self._digests.setdefault(checkpoint.number, checkpoint.digest)

@@ -40,7 +40,8 @@ def heal(world: World) -> None:
 def _lost(world: World) -> list[Container]:
     """f sites; or, with one container per node, f replicas of every stage, not all on the same sites."""
     first, f, sites = world.plan.lost_site, world.graph.f, world.graph.sites
-    if first is None:
+    if first is None or world.rejoins_due:
+        # A committer without its memory counts as lost already, and comes back with the help of all others.
         return []
     if world.plan.packing == "site":
         return [container for container in world.containers if (container.site - first) % sites < f]

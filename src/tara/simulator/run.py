@@ -9,6 +9,7 @@ from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
+from tara.protocol.nodes.proposer import Mode, Proposer
 from tara.simulator import linearizability, nemesis
 from tara.simulator.monitor import Violation
 from tara.simulator.plan import Plan
@@ -122,9 +123,10 @@ def _converged(world: World) -> bool:
         return False
     for partition in range(world.plan.limits.partitions):
         mine = [node for node in committers if node.partition == partition]
-        if len({(node.view, node.started, node.commits.pos) for node in mine}) > 1:
+        if len({node.view for node in mine}) > 1 or any(node.recovering for node in mine):
             return False
-        if any(node.recovering or not node.started for node in mine):
+        # A view whose proposer is gone stays as it is until there is something to propose.
+        if _has_leader(world, partition) and len({(node.started, node.commits.pos) for node in mine}) > 1:
             return False
     if len({node.next for node in executors}) > 1:
         return False
@@ -132,6 +134,14 @@ def _converged(world: World) -> bool:
     if len(states) > 1:
         raise Violation("agreement", f"executors at {executors[0].next} have different states")
     return True
+
+
+def _has_leader(world: World, partition: int) -> bool:
+    return any(
+        isinstance(node, Proposer) and node.mode is Mode.ACTIVE
+        for name, node in world.nodes_of(Stage.PROPOSER)
+        if name.partition == partition
+    )
 
 
 def _positions(world: World) -> str:

@@ -67,6 +67,8 @@ class World:
         self.rejoins = 0
         #: Committers that lost their memory and are not full again.
         self.rejoins_due: set[int] = set()
+        #: Containers that lost their checkpoints.
+        self.wiped: set[int] = set()
         self.checkpoints_loaded = 0
         self.types = dict(NODE_TYPES)
         self.transcript = transcript
@@ -183,8 +185,9 @@ class World:
     def wipe(self, container: Container, checkpoints: bool) -> None:
         """The container's disk is gone: what its committers had promised is forgotten."""
         container.disk.forget_journal()
-        if checkpoints:
+        if checkpoints and container.disk.checkpoints:
             container.disk.checkpoints.clear()
+            self.wiped.add(container.index)
         for number in container.numbers:
             if self.graph.names[number].stage is Stage.COMMITTER:
                 self.monitor.forgotten(number)

@@ -1,0 +1,99 @@
+"""What containers, the registry and the command line say to each other: the control plane. Not on the request path."""
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+
+from tara.protocol.errors import MalformedTuple
+
+
+class Register(Struct, array_like=True, tag=1):
+    """container → registry: I run."""
+
+    container: int
+    pid: int
+    peer_address: str
+    client_address: str
+
+
+class Welcome(Struct, array_like=True, tag=2):
+    """registry → container: this is your life; `genesis` if your first start was never completed."""
+
+    life: int
+    genesis: bool
+
+
+class Founded(Struct, array_like=True, tag=3):
+    """container → registry: my journal exists."""
+
+    container: int
+    life: int
+
+
+class Go(Struct, array_like=True, tag=4):
+    """registry → container: that is recorded; begin."""
+
+    life: int
+
+
+class Heartbeat(Struct, array_like=True, tag=5):
+    """container → registry, about once a second: alive, and how it is going."""
+
+    container: int
+    life: int
+    #: JSON: see `tara.runtime.container.Container.status`.
+    status: bytes
+
+
+class Addresses(Struct, array_like=True, tag=6):
+    """registry → containers: where everybody is now."""
+
+    peers: list[str | None]
+
+
+class Die(Struct, array_like=True, tag=7):
+    """registry → container: a fault drill; end with SIGKILL."""
+
+    life: int
+
+
+class Stop(Struct, array_like=True, tag=8):
+    """registry → container: the cluster goes down in order."""
+
+
+class AskStatus(Struct, array_like=True, tag=9):
+    """command line → registry."""
+
+
+class AskKill(Struct, array_like=True, tag=10):
+    """command line → registry: kill the container that hosts this node (`proposer-1`) or site (`site-0`)."""
+
+    target: str
+
+
+class AskDown(Struct, array_like=True, tag=11):
+    """command line → registry: stop everything."""
+
+
+class Answer(Struct, array_like=True, tag=12):
+    """registry → command line."""
+
+    ok: bool
+    #: JSON, or a message.
+    body: bytes
+
+
+Message = (
+    Register | Welcome | Founded | Go | Heartbeat | Addresses | Die | Stop | AskStatus | AskKill | AskDown | Answer
+)
+
+encode = msgspec.msgpack.Encoder().encode
+_decode: Callable[[bytes], Message] = msgspec.msgpack.Decoder(Message).decode
+
+
+def decode(data: bytes) -> Message:
+    try:
+        return _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedTuple(f"control message: {error}") from error

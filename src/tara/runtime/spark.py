@@ -1,0 +1,145 @@
+"""Hosting on Spark: one single-task job per container, each in a job group and a thread of its own.
+
+Spark places the tasks, starts them again when their process dies, and shows them in its UI. A job with several tasks
+would be aborted as a whole, and barrier mode would restart all of them; so every container is a job.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tara.protocol.errors import TaraError
+from tara.runtime.cluster import Settings
+from tara.runtime.container import ContainerSpec
+from tara.runtime.hosting import run_container
+from tara.runtime.registry import Registry
+
+JAVA_MINIMUM = 17
+START_TIMEOUT_S = 90.0
+
+
+class SparkError(TaraError):
+    """Spark could not be started, or did not start the containers."""
+
+
+def check_java() -> None:
+    """Spark needs Java; say so before it fails in a thousand lines."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    hint = f"Spark needs Java {JAVA_MINIMUM} or newer: install it (Debian: openjdk-17-jre-headless) or set JAVA_HOME"
+    if java is None or not Path(java).exists():
+        raise SparkError(f"no Java found. {hint}")
+    text = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    words = text.split('"')
+    major = words[1].split(".")[0] if len(words) > 1 else ""
+    if not major.isdigit() or int(major) < JAVA_MINIMUM:
+        raise SparkError(f"{java} is version {major or 'unknown'}. {hint}")
+
+
+class Cluster:
+    """A running cluster: the registry, a Spark session, and a thread per container that waits for its job."""
+
+    def __init__(self, settings: Settings) -> None:
+        check_java()
+        self.settings = settings
+        self.registry = Registry(settings)
+        self._spark: Any = None
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        from pyspark.sql import SparkSession
+
+        containers = len(self.registry.placement)
+        master = self.settings.master
+        if master == "local":
+            # A task slot per container, and a number of restarts that is never reached.
+            master = f"local[{containers + 1},1000000]"
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        builder = (
+            SparkSession.builder.master(master)
+            .appName(f"tara {Path(self.settings.data_dir).name}")
+            .config("spark.task.maxFailures", "1000000")
+            .config("spark.speculation", "false")
+            .config("spark.dynamicAllocation.enabled", "false")
+            .config("spark.python.worker.reuse", "false")
+            .config("spark.python.task.killTimeout", "1s")
+            .config("spark.log.level", "ERROR")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.driver.host", self.settings.host)
+            .config("spark.driver.bindAddress", self.settings.host)
+        )
+        self._spark = builder.getOrCreate()
+        for container in range(containers):
+            self._submit(container)
+        self._await_ready()
+
+    @property
+    def ui(self) -> str | None:
+        return str(self._spark.sparkContext.uiWebUrl) if self._spark is not None else None
+
+    def _submit(self, container: int) -> None:
+        from pyspark import InheritableThread
+
+        registry = self.registry
+        spec = ContainerSpec(
+            cluster=registry.state.cluster,
+            era=registry.state.era,
+            container=container,
+            placement=registry.placement,
+            limits=self.settings.limits,
+            durability=self.settings.durability,
+            data_dir=str(Path(self.settings.data_dir).resolve()),
+            host=self.settings.host,
+        )
+        task = _Task(msgspec.json.encode(spec), self.settings.app, registry.address)
+        label = registry.label(container)
+        nodes = ", ".join(registry.graph.label(number) for number in registry.placement[container])
+
+        def run() -> None:
+            context = self._spark.sparkContext
+            context.setJobGroup(f"tara-{label}", f"{label}: {nodes}", interruptOnCancel=False)
+            # Ends with the cluster; how a job fails then is of no interest.
+            with contextlib.suppress(Exception):
+                context.parallelize([container], 1).foreachPartition(task)
+
+        thread = InheritableThread(target=run, name=f"job-{label}", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _await_ready(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self.registry.ready():
+            if time.monotonic() > deadline:
+                self.stop()
+                raise SparkError(f"not all containers started within {START_TIMEOUT_S:.0f} s: see Spark's log")
+            time.sleep(0.05)
+
+    def wait(self) -> None:
+        """Until somebody asks the registry to take the cluster down."""
+        while not self.registry.down.wait(timeout=0.5):
+            pass
+
+    def stop(self) -> None:
+        self.registry.stop()
+        for thread in self._threads:
+            thread.join(timeout=5)
+        if self._spark is not None:
+            self._spark.stop()
+
+
+class _Task:
+    """What travels to the Python worker."""
+
+    def __init__(self, spec: bytes, app: str, registry: str) -> None:
+        self._arguments = (spec, app, registry)
+
+    def __call__(self, _: object) -> None:
+        run_container(*self._arguments)
