@@ -64,6 +64,10 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         "session_timeout_ms_max = 4999: must be at least session_timeout_ms_min (5000)",
     ),
     (
+        {"session_timeout_ms_min": 999, "session_clock_step_ms_max": 500},
+        "session_clock_step_ms_max = 500: must be at most half of session_timeout_ms_min (999)",
+    ),
+    (
         {"batch_size": 2, "command_bytes_max": 100, "run_bytes_max": 50, "frame_bytes_max": 499},
         "frame_bytes_max = 499: must be at least 2 · (batch_size · command_bytes_max + run_bytes_max)",
     ),
@@ -79,6 +83,7 @@ OBEYED: list[dict[str, Any]] = [
     {"report_interval_ms": 100.0, "controller_timeout_ms": 300.0},
     {"controller_timeout_ms": 500.0, "controller_timeout_ms_max": 500.0},
     {"session_timeout_ms_min": 5_000, "session_timeout_ms_max": 5_000},
+    {"session_timeout_ms_min": 1_000, "session_clock_step_ms_max": 500},
     {"batch_size": 2, "command_bytes_max": 100, "run_bytes_max": 50, "frame_bytes_max": 500},
 ]
 

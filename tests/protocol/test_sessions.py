@@ -21,6 +21,9 @@ LIMITS = Limits(
     session_clock_step_ms_max=500,
     result_bytes_max=100,
 )
+STEP_MS = LIMITS.session_clock_step_ms_max
+#: When a replica's first request is stamped.
+BEGIN_MS = 1_000_000
 
 
 class Recorder(StateMachine):
@@ -78,9 +81,12 @@ class Recorder(StateMachine):
 class Replica:
     """Sessions with a recording application; `run` gives the results of one command."""
 
-    def __init__(self, application: Recorder | None = None) -> None:
+    def __init__(self, application: Recorder | None = None, begin_ms: int = BEGIN_MS) -> None:
         self.application = application or Recorder()
         self.sessions = Sessions(self.application, LIMITS)
+        #: The last stamp.
+        self.now_ms = begin_ms
+        self.sessions.pass_time(begin_ms)
 
     def run(self, *commands: t.Command) -> list[t.Result]:
         for command in commands:
@@ -93,9 +99,10 @@ class Replica:
         (result,) = self.run(open_session(nonce, timeout_ms))
         return session_id(result)
 
-    def wait(self, milliseconds: int) -> list[t.Result]:
+    def wait(self, milliseconds: int, moves_sessions: bool = True) -> list[t.Result]:
         """A request comes that is stamped so much later."""
-        self.sessions.pass_time(self.sessions.time_ms + milliseconds)
+        self.now_ms += milliseconds
+        self.sessions.pass_time(self.now_ms, moves_sessions)
         return self.run()
 
     def executed(self) -> list[bytes]:
@@ -207,10 +214,11 @@ def test_queries_take_their_turn(replica: Replica) -> None:
 
 
 def test_the_context_names_session_counter_and_agreed_time(replica: Replica) -> None:
-    replica.sessions.pass_time(123)
+    replica.wait(123)
     session = replica.open()
     replica.run(command(session, 0, b"x"))
-    assert replica.application.log == [("opened", b"", 1, 1, 123), ("apply", b"x", 1, 2, 123)]
+    now_ms = BEGIN_MS + 123
+    assert replica.application.log == [("opened", b"", 1, 1, now_ms), ("apply", b"x", 1, 2, now_ms)]
 
 
 def test_events_carry_the_counter_of_their_command(replica: Replica) -> None:
@@ -305,10 +313,9 @@ def test_a_second_close_behind_a_close_harms_nobody(replica: Replica) -> None:
 
 def advance(replica: Replica, milliseconds: int) -> None:
     """Let the session clock run, in steps that count in full."""
-    step = LIMITS.session_clock_step_ms_max
-    start = replica.sessions.time_ms
-    for now in [*range(start + step, start + milliseconds, step), start + milliseconds]:
-        replica.sessions.pass_time(now)
+    for _ in range(milliseconds // STEP_MS):
+        replica.wait(STEP_MS)
+    replica.wait(milliseconds % STEP_MS)
 
 
 def test_a_silent_session_expires_when_its_time_is_up(replica: Replica) -> None:
@@ -344,21 +351,73 @@ def test_commands_alone_do_not_let_time_pass(replica: Replica) -> None:
 
 @pytest.mark.parametrize("jump_ms", [10**6, 10**15])
 def test_a_stall_does_not_expire_sessions(replica: Replica, jump_ms: int) -> None:
-    """However long nothing was ordered: one request moves the session clock by a step only."""
+    """However long nothing was ordered: one request moves the session clock by a step only. A session lives at least
+    two steps, so its client has a request more to show that it is there."""
     session = replica.open(timeout_ms=1_000)
-    replica.sessions.pass_time(jump_ms)
-    assert replica.sessions.time_ms == jump_ms
+    replica.wait(jump_ms)
     assert replica.ended() == []
     assert replica.run(command(session, 0))[0].status == t.OK
 
 
-@given(st.lists(st.integers(0, 10**6), max_size=20))
-def test_agreed_time_is_the_highest_stamp(stamps: list[int]) -> None:
-    """Proposers' clocks differ: a stamp from the past does not turn time back."""
+stamps = st.integers(0, 10**4)
+
+
+@given(st.lists(st.tuples(stamps, st.booleans()), max_size=20))
+def test_agreed_time_follows_the_stamps_by_steps_and_never_falls(log: list[tuple[int, bool]]) -> None:
+    """Proposers' clocks differ: a stamp from the past does not turn time back, and one from the future, which one bad
+    clock is enough for, moves it by a step only. The very first sets it. Whose stamp it is makes no difference."""
     sessions = Sessions(Recorder(), LIMITS)
-    for count, stamp in enumerate(stamps, 1):
-        sessions.pass_time(stamp)
-        assert sessions.time_ms == max(stamps[:count])
+    for stamp, moves_sessions in log:
+        before = sessions.time_ms
+        sessions.pass_time(stamp, moves_sessions)
+        follow = stamp if before == 0 else min(stamp, before + STEP_MS)
+        assert sessions.time_ms == max(before, follow)
+
+
+def test_one_stamp_from_the_far_future_does_little() -> None:
+    replica = Replica()
+    replica.sessions.pass_time(BEGIN_MS + 10**12)
+    assert replica.sessions.time_ms == BEGIN_MS + STEP_MS
+    replica.sessions.pass_time(BEGIN_MS + STEP_MS + 1)
+    assert replica.sessions.time_ms == BEGIN_MS + STEP_MS + 1
+
+
+@pytest.mark.parametrize("ahead_ms", [-(10**6) + 1, -300, 300, 10**12])
+def test_a_clock_that_is_wrong_does_not_stop_the_session_clock(replica: Replica, ahead_ms: int) -> None:
+    """After a stamp of a proposer whose clock is far off, the session clock runs on by the differences of the next
+    proposer's stamps; it does not wait until they have caught up."""
+    session = replica.open(timeout_ms=2_000)
+    replica.sessions.pass_time(BEGIN_MS + ahead_ms)
+    replica.now_ms = BEGIN_MS + 1
+    advance(replica, 1_499)
+    assert replica.ended() == []
+    advance(replica, 502)
+    assert replica.ended() == [session]
+
+
+def test_requests_of_other_partitions_do_not_move_the_session_clock(replica: Replica) -> None:
+    """Clocks of several proposers differ, and going back and forth between them must not pass for time."""
+    session = replica.open(timeout_ms=1_000)
+    for turn in range(100):
+        replica.sessions.pass_time(BEGIN_MS + 10**6 + turn * STEP_MS, moves_sessions=False)
+        replica.sessions.pass_time(BEGIN_MS + turn)
+    assert replica.sessions.time_ms > BEGIN_MS + 10_000
+    advance(replica, 999)
+    assert replica.ended() == []
+    advance(replica, 1)
+    assert replica.ended() == [session]
+
+
+def test_the_very_first_stamp_lets_no_time_pass() -> None:
+    """There is nothing that it could be later than."""
+    replica = Replica(begin_ms=0)
+    session = replica.open(timeout_ms=1_000)
+    replica.sessions.pass_time(10**12)
+    replica.now_ms = 10**12
+    advance(replica, 999)
+    assert replica.ended() == []
+    advance(replica, 1)
+    assert replica.ended() == [session]
 
 
 def test_sessions_expire_in_the_order_of_their_ids_and_count(replica: Replica) -> None:
@@ -451,7 +510,7 @@ def test_a_hook_that_raises_changes_nothing() -> None:
 
 def reloaded(replica: Replica) -> Replica:
     """Another replica, from the bytes of this one's state."""
-    other = Replica()
+    other = Replica(begin_ms=replica.now_ms)
     state = msgspec.msgpack.decode(msgspec.msgpack.encode(replica.sessions.state()), type=SessionsState)
     other.sessions.restore(state)
     return other
@@ -470,7 +529,8 @@ acts: st.SearchStrategy[Act] = st.one_of(
         st.sampled_from([t.EXECUTE, t.QUERY, t.KEEPALIVE]),
     ),
     st.integers(1_000, 4_000).map(lambda timeout: lambda replica: replica.run(open_session(0, timeout))),
-    st.integers(1, 700).map(lambda step: lambda replica: replica.wait(step)),
+    st.integers(-100, 700).map(lambda step: lambda replica: replica.wait(step)),
+    st.integers(-100, 700).map(lambda step: lambda replica: replica.wait(step, moves_sessions=False)),
 )
 
 

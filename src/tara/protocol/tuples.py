@@ -51,7 +51,7 @@ class Result(Struct, array_like=True, frozen=True, gc=False):
     number: Number
     #: The command counter at which it executed.
     counter: Number
-    status: Annotated[int, Meta(ge=0, le=4)]
+    status: Annotated[int, Meta(ge=0, le=6)]
     payload: bytes
 
 
@@ -60,6 +60,9 @@ FAILED = 1  # the application raised; the payload is the message
 EXPIRED = 2  # no such session (any more); the command does not execute, unless an earlier copy of it did
 REJECTED = 3  # beyond a bound of the session, or ill-formed; this copy of the command does not execute
 FULL = 4  # no room for another session
+# Said by a front end, about a command that it did not pass on:
+OVERLOADED = 5  # no room now
+TOO_LARGE = 6  # longer than command_bytes_max
 
 
 class Event(Struct, array_like=True, frozen=True, gc=False):

@@ -14,6 +14,7 @@ import msgspec
 import zmq
 from msgspec import Raw, Struct
 
+from tara.client import wire as client_wire
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple, NodeHalted
 from tara.protocol.graph import PARTITIONED, Graph, Receivers, Stage
@@ -160,8 +161,7 @@ class Container:
         for number in self._nodes:
             self._collect(number)
         self._sources = [
-            self._nodes.get(self.graph.number(Stage.REQUEST_SOURCE, self.site, partition))
-            for partition in range(spec.limits.partitions)
+            self.graph.number(Stage.REQUEST_SOURCE, self.site, partition) for partition in range(spec.limits.partitions)
         ]
 
     def _make_wake(self) -> Callable[[], None]:
@@ -264,32 +264,62 @@ class Container:
 
     def _receive_requests(self) -> None:
         by_partition: list[list[t.Command]] = [[] for _ in range(self.spec.limits.partitions)]
-        partitions = len(by_partition)
         for _ in range(FRAMES_PER_TURN):
             try:
-                identity, data = self._clients.recv_multipart(zmq.NOBLOCK)
+                parts = self._clients.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            except ValueError:
-                self.counters.frames_bad += 1
-                continue
             try:
-                request = wire.decode_request(data)
-            except MalformedTuple:
+                identity, data = parts
+                request = client_wire.decode_request(data)
+            except (ValueError, MalformedTuple):
                 self.counters.frames_bad += 1
                 continue
             self.counters.commands += len(request.commands)
             for command in request.commands:
-                if command.session:
-                    self._session_routes[command.session] = identity
-                    by_partition[command.session % partitions].append(command)
-                else:
-                    self._opening[command.number] = identity
-                    by_partition[command.number % partitions].append(command)
-        for partition, commands in enumerate(by_partition):
+                self._take_command(identity, command, by_partition)
+            if request.reads:
+                self._read_locally(identity, request.reads)
+        for source, commands in zip(self._sources, by_partition, strict=True):
             if commands:
-                number = self.graph.number(Stage.REQUEST_SOURCE, self.site, partition)
-                self._queue.append((t.Submit(commands), number))
+                self._queue.append((t.Submit(commands), source))
+
+    def _take_command(self, identity: bytes, command: t.Command, by_partition: list[list[t.Command]]) -> None:
+        """Pass a command on to the source of its partition, or say at once why not."""
+        partition = (command.session or command.number) % len(by_partition)
+        waiting = by_partition[partition]
+        source = self._nodes.get(self._sources[partition])
+        if command.session:
+            self._session_routes[command.session] = identity
+        else:
+            self._opening[command.number] = identity
+        if len(command.payload) > self.spec.limits.command_bytes_max:
+            limit = self.spec.limits.command_bytes_max
+            self._refuse(identity, command, t.TOO_LARGE, f"a command may have {limit} bytes".encode())
+        elif not isinstance(source, RequestSource) or source.capacity <= len(waiting):
+            self._refuse(identity, command, t.OVERLOADED, b"")
+        else:
+            waiting.append(command)
+
+    def _refuse(self, identity: bytes, command: t.Command, status: int, message: bytes) -> None:
+        result = t.Result(command.session, command.number, 0, status, message)
+        self._replies.setdefault(identity, []).append(result)
+
+    def _read_locally(self, identity: bytes, reads: list[client_wire.LocalRead]) -> None:
+        """Ask the copy of the application that is here: an answer without order, possibly an old one."""
+        executor = self._nodes.get(self.graph.number(Stage.EXECUTOR, self.site))
+        answers = []
+        for read in reads:
+            if not isinstance(executor, Executor):
+                answers.append((read.id, t.FAILED, b"no executor here"))
+                continue
+            try:
+                answers.append((read.id, t.OK, executor.read(read.question)))
+            except Exception as error:
+                answers.append((read.id, t.FAILED, f"{type(error).__name__}: {error}".encode()))
+        self._clients.send_multipart(
+            (identity, wire.encode(client_wire.ClientReply(t.FORMAT_VERSION, [], [], answers))), zmq.NOBLOCK
+        )
 
     def _receive_from_stores(self) -> None:
         while True:
@@ -401,7 +431,7 @@ class Container:
             for identity, results in self._replies.items():
                 self.counters.results += len(results)
                 self._clients.send_multipart(
-                    (identity, wire.encode(wire.ClientReply(t.FORMAT_VERSION, results))), zmq.NOBLOCK
+                    (identity, wire.encode(client_wire.ClientReply(t.FORMAT_VERSION, results))), zmq.NOBLOCK
                 )
             self._replies = {}
         if self._store_jobs:

@@ -40,8 +40,8 @@ def heal(world: World) -> None:
 def _lost(world: World) -> list[Container]:
     """f sites; or, with one container per node, f replicas of every stage, not all on the same sites."""
     first, f, sites = world.plan.lost_site, world.graph.f, world.graph.sites
-    if first is None or world.rejoins_due:
-        # A committer without its memory counts as lost already, and comes back with the help of all others.
+    if first is None or world.rejoins_due or (world.wiped and not _copies_everywhere(world)):
+        # Whoever lost its memory or its checkpoints counts as lost already, until it has them again.
         return []
     if world.plan.packing == "site":
         return [container for container in world.containers if (container.site - first) % sites < f]
@@ -85,12 +85,17 @@ def _amnesia(world: World, fault: Fault) -> bool:
     if container is None:
         return False
     world.crash(container)
-    world.wipe(container, checkpoints=fault.other % 2 == 0)
+    world.wipe(container, checkpoints=fault.other % 2 == 0 and _copies_everywhere(world))
     world.restart_later(container, fault.duration_ms)
     if fault.other % 4 < 2:
         # What it has forgotten matters when the next view is built from the records of those who are left.
         world.after(fault.duration_ms + 5, _suspect, world, fault)
     return True
+
+
+def _copies_everywhere(world: World) -> bool:
+    """Whether every executor holds the stable checkpoint."""
+    return world.copies(world.monitor.stable) == world.graph.sites
 
 
 def _suspicion(world: World, fault: Fault) -> bool:

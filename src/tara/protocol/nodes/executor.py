@@ -17,7 +17,7 @@ from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.learner import Learner
 from tara.protocol.observer import Observer
 from tara.protocol.progress import SourceProgress
-from tara.protocol.sessions import Application, Sessions, SessionsState
+from tara.protocol.sessions import Application, Context, Sessions, SessionsState
 
 #: Checkpoints that may be on their way to the store at once: each is a copy of the state.
 SAVES_MAX = 2
@@ -134,6 +134,12 @@ class Executor(Node):
             self.emit(t.Results(self.index, some, []), self._reply_sink)
         for few in t.split(events, self.limits.run_length_max, self.limits.run_bytes_max):
             self.emit(t.Results(self.index, [], few), self._reply_sink)
+
+    def read(self, question: bytes) -> bytes:
+        """Ask the application as it is here and now: no order, possibly behind the others."""
+        context = Context([])
+        context.counter, context.time_ms = self.sessions.counter, self.sessions.time_ms
+        return self.application.query(question, context)
 
     # Garbage collection
 

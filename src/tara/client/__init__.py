@@ -1,0 +1,31 @@
+"""Clients: `Client` (blocking), `AsyncClient` (asyncio), and `KeyValueClient` for the built-in key-value store.
+
+`session.py` is what a client must do, without I/O; `connection.py` does it over sockets, on a thread of its own.
+"""
+
+from tara.client.connection import AsyncClient, Client
+from tara.client.errors import (
+    ClientError,
+    CommandFailed,
+    CommandTooLarge,
+    NotReachable,
+    Overloaded,
+    SessionExpired,
+    TimedOut,
+)
+from tara.client.key_value import KeyValueClient
+from tara.client.session import State
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ClientError",
+    "CommandFailed",
+    "CommandTooLarge",
+    "KeyValueClient",
+    "NotReachable",
+    "Overloaded",
+    "SessionExpired",
+    "State",
+    "TimedOut",
+]

@@ -1,0 +1,218 @@
+"""A client over sockets: one thread that moves frames, and futures for those who wait."""
+
+import asyncio
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import zmq
+
+from tara.client import wire
+from tara.client.errors import ClientError, NotReachable
+from tara.client.session import Call, Session, State
+from tara.protocol import tuples as t
+from tara.protocol.errors import ConfigurationError, MalformedTuple
+
+DEFAULT_TIMEOUT_S = 10.0
+SESSION_TIMEOUT_MS = 30_000
+
+
+def parse_endpoints(endpoints: str) -> list[str]:
+    """`host:port,host:port` as ZeroMQ addresses."""
+    found = [part.strip().removeprefix("tcp://") for part in endpoints.split(",") if part.strip()]
+    for part in found:
+        host, separator, port = part.rpartition(":")
+        if not separator or not host or not port.isdigit():
+            raise ConfigurationError(f"endpoint {part!r}: must be host:port")
+    if not found:
+        raise ConfigurationError("no endpoints given")
+    return [f"tcp://{part}" for part in found]
+
+
+class Client:
+    """A blocking client, for any number of threads. `submit` gives a future, so commands can be pipelined."""
+
+    def __init__(
+        self,
+        endpoints: str,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        on_state: Callable[[State], None] = lambda state: None,
+    ) -> None:
+        self._endpoints = parse_endpoints(endpoints)
+        self._timeout_s = timeout_s
+        self._on_state = on_state
+        self._state = State.CONNECTING
+        self._context = zmq.Context()
+        self._calls: deque[Call] = deque()
+        self._reads: deque[tuple[bytes, Future[bytes]]] = deque()
+        self._reading: dict[int, Future[bytes]] = {}
+        self._read_id = 0
+        self._closing = False
+        self._wake_in = self._context.socket(zmq.PAIR)
+        self._wake_in.bind("inproc://wake")
+        self._wake_out = self._context.socket(zmq.PAIR)
+        self._wake_out.connect("inproc://wake")
+        self._lock = threading.Lock()
+        self._current = int.from_bytes(os.urandom(2), "big") % len(self._endpoints)
+        self._session = Session(SESSION_TIMEOUT_MS, lambda: int.from_bytes(os.urandom(7), "big") + 1)
+        self._ever_heard = False
+        self._thread = threading.Thread(target=self._run, name="tara-client", daemon=True)
+        self._thread.start()
+
+    # For users
+
+    def submit(self, command: bytes, timeout_s: float | None = None) -> Future[bytes]:
+        """Order a command; the future gives its result, or raises a `ClientError`."""
+        return self._submit(command, t.EXECUTE, timeout_s)
+
+    def execute(self, command: bytes, timeout_s: float | None = None) -> bytes:
+        return self.submit(command, timeout_s).result()
+
+    def query(self, question: bytes, timeout_s: float | None = None, stale: bool = False) -> bytes:
+        """Ask without changing anything: in the order of all commands, or (stale) whatever the next replica has."""
+        if not stale:
+            return self._submit(question, t.QUERY, timeout_s).result()
+        future: Future[bytes] = Future()
+        self._reads.append((question, future))
+        self._wake()
+        try:
+            return future.result(self._timeout_s if timeout_s is None else timeout_s)
+        except TimeoutError:
+            raise NotReachable(f"no answer from {', '.join(self._endpoints)}") from None
+
+    def close(self) -> None:
+        self._closing = True
+        self._wake()
+        self._thread.join(timeout=5)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _submit(self, payload: bytes, kind: int, timeout_s: float | None) -> Future[bytes]:
+        future: Future[bytes] = Future()
+
+        def done(outcome: bytes | ClientError) -> None:
+            if isinstance(outcome, bytes):
+                future.set_result(outcome)
+            elif not self._ever_heard:
+                future.set_exception(NotReachable(f"no answer from {', '.join(self._endpoints)}"))
+            else:
+                future.set_exception(outcome)
+
+        deadline_s = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        self._calls.append(Call(payload, kind, deadline_s, done))
+        self._wake()
+        return future
+
+    def _wake(self) -> None:
+        with self._lock:
+            self._wake_out.send(b"")
+
+    # On the thread
+
+    def _run(self) -> None:
+        socket = self._connect()
+        poller = zmq.Poller()
+        poller.register(self._wake_in, zmq.POLLIN)
+        poller.register(socket, zmq.POLLIN)
+        while not self._closing:
+            now_s = time.monotonic()
+            while self._calls:
+                self._session.submit(self._calls.popleft())
+            self._send(socket, self._session.due(now_s))
+            if self._session.move_on:
+                self._session.move_on = False
+                self._tell(State.LOST)
+                poller.unregister(socket)
+                socket.close(0)
+                self._current = (self._current + 1) % len(self._endpoints)
+                socket = self._connect()
+                poller.register(socket, zmq.POLLIN)
+                self._send(socket, self._session.due(now_s + 3600) if self._session.id else [])
+            ready = dict(poller.poll(int(self._session.wait_s(now_s) * 1000) + 1))
+            if self._wake_in in ready:
+                self._drain_wake()
+            if socket in ready:
+                self._receive(socket)
+        socket.close(0)
+        self._wake_in.close(0)
+        self._wake_out.close(0)
+        self._context.term()
+
+    def _connect(self) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(self._endpoints[self._current])
+        return socket
+
+    def _drain_wake(self) -> None:
+        while self._wake_in.poll(0):
+            self._wake_in.recv()
+
+    def _send(self, socket: zmq.Socket[bytes], commands: list[t.Command]) -> None:
+        reads = []
+        while self._reads:
+            question, future = self._reads.popleft()
+            self._read_id += 1
+            self._reading[self._read_id] = future
+            reads.append(wire.LocalRead(self._read_id, question))
+        if commands or reads:
+            socket.send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, commands, reads)), zmq.NOBLOCK)
+
+    def _receive(self, socket: zmq.Socket[bytes]) -> None:
+        now_s = time.monotonic()
+        while True:
+            try:
+                reply = wire.decode_reply(socket.recv(zmq.NOBLOCK))
+            except zmq.Again:
+                return
+            except MalformedTuple:
+                continue
+            self._ever_heard = True
+            self._tell(State.CONNECTED)
+            for result in reply.results:
+                self._session.hear(result, now_s)
+            for id_, status, payload in reply.answers:
+                future = self._reading.pop(id_, None)
+                if future is not None and status == t.OK:
+                    future.set_result(payload)
+                elif future is not None:
+                    future.set_exception(ClientError(payload.decode(errors="replace")))
+
+    def _tell(self, state: State) -> None:
+        if state is not self._state:
+            self._state = state
+            self._on_state(state)
+
+
+class AsyncClient:
+    """The same for asyncio."""
+
+    def __init__(
+        self,
+        endpoints: str,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        on_state: Callable[[State], None] = lambda state: None,
+    ) -> None:
+        self._client = Client(endpoints, timeout_s, on_state)
+
+    async def execute(self, command: bytes, timeout_s: float | None = None) -> bytes:
+        return await asyncio.wrap_future(self._client.submit(command, timeout_s))
+
+    async def query(self, question: bytes, timeout_s: float | None = None, stale: bool = False) -> bytes:
+        return await asyncio.to_thread(self._client.query, question, timeout_s, stale)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._client.close)
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

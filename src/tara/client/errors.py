@@ -1,0 +1,31 @@
+"""What can go wrong for a client. Each says whether the command may have executed."""
+
+from tara.protocol.errors import TaraError
+
+
+class ClientError(TaraError):
+    """The family."""
+
+
+class CommandFailed(ClientError):
+    """The application refused the command, with this message. It executed, on every replica, with this result."""
+
+
+class CommandTooLarge(ClientError):
+    """The command exceeds the limit. It did not execute."""
+
+
+class Overloaded(ClientError):
+    """The service had no room for the command until the time was up. It did not execute and will not."""
+
+
+class NotReachable(ClientError):
+    """No front end answered, from the first attempt on. The command did not execute."""
+
+
+class TimedOut(ClientError):
+    """No answer in time. The outcome is unknown: the command may have executed, or still execute, once."""
+
+
+class SessionExpired(ClientError):
+    """The session ended while the command was on its way. The outcome is unknown, but it will not execute later."""

@@ -1,0 +1,174 @@
+"""A client's session without I/O: numbers commands, remembers what is in flight, and says what to send when.
+
+Bytes and time come in, commands to send come out; the owner moves them. A command that is not answered in time is sent
+again, through another front end and with growing patience: the replicas execute it once however often it comes.
+"""
+
+import enum
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from tara.client.errors import ClientError, CommandFailed, CommandTooLarge, Overloaded, SessionExpired, TimedOut
+from tara.protocol import tuples as t
+
+#: Commands in flight at once; more wait here. Below the replicas' limit for unacknowledged results.
+IN_FLIGHT_MAX = 512
+PATIENCE_S = 0.4
+PATIENCE_S_MAX = 3.0
+
+Done = Callable[[bytes | ClientError], None]
+
+
+class State(enum.Enum):
+    """What the connection-state callback is told."""
+
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    LOST = "lost"
+
+
+class Call:
+    """One command of the user."""
+
+    __slots__ = ("deadline_s", "done", "kind", "number", "payload", "refused", "sent_s")
+
+    def __init__(self, payload: bytes, kind: int, deadline_s: float, done: Done) -> None:
+        self.payload = payload
+        self.kind = kind
+        self.deadline_s = deadline_s
+        #: Called once; None afterwards. The command itself may live on: its number must not be missing.
+        self.done: Done | None = done
+        self.number = -1
+        self.sent_s = 0.0
+        self.refused = False
+
+    def finish(self, outcome: bytes | ClientError) -> None:
+        if self.done is not None:
+            done, self.done = self.done, None
+            done(outcome)
+
+
+class Session:
+    def __init__(self, timeout_ms: int, next_nonce: Callable[[], int]) -> None:
+        self._timeout_ms = timeout_ms
+        self._next_nonce = next_nonce
+        self.id = 0
+        self._nonce = 0
+        self._opened_s = 0.0
+        self._number = 0
+        self._waiting: deque[Call] = deque()
+        self._in_flight: dict[int, Call] = {}
+        self._patience_s = PATIENCE_S
+        self._heard_s = 0.0
+        self._sent_s = 0.0
+        #: The owner should try another front end.
+        self.move_on = False
+
+    def submit(self, call: Call) -> None:
+        self._waiting.append(call)
+
+    @property
+    def idle(self) -> bool:
+        return not self._waiting and not self._in_flight
+
+    # What to send
+
+    def due(self, now_s: float) -> list[t.Command]:
+        """What has to be sent now: the opening of the session, new commands, late ones again, a sign of life."""
+        self._expire(now_s)
+        if self.id == 0:
+            return self._open(now_s)
+        commands: list[t.Command] = []
+        if self._in_flight:
+            oldest = next(iter(self._in_flight.values()))
+            if now_s - oldest.sent_s >= self._patience_s:
+                self._lose_patience()
+                commands += [self._command(call, now_s) for call in self._in_flight.values()]
+        while self._waiting and len(self._in_flight) < IN_FLIGHT_MAX:
+            call = self._waiting.popleft()
+            if call.done is None:
+                continue
+            call.number = self._number
+            self._number += 1
+            self._in_flight[call.number] = call
+            commands.append(self._command(call, now_s))
+        if not commands and now_s - self._sent_s >= self._timeout_ms / 3000:
+            commands.append(t.Command(self.id, 0, 0, b"", t.KEEPALIVE))
+        if commands:
+            self._sent_s = now_s
+        return commands
+
+    def _command(self, call: Call, now_s: float) -> t.Command:
+        call.sent_s = now_s
+        acknowledged = min(next(iter(self._in_flight), call.number), call.number)
+        return t.Command(self.id, call.number, acknowledged, call.payload, call.kind)
+
+    def _open(self, now_s: float) -> list[t.Command]:
+        if self._nonce and now_s - self._opened_s < self._patience_s:
+            return []
+        if self._nonce:
+            self._lose_patience()
+        self._nonce, self._opened_s = self._next_nonce(), now_s
+        return [t.Command(0, self._nonce, 0, msgspec.msgpack.encode(self._timeout_ms), t.OPEN)]
+
+    def _lose_patience(self) -> None:
+        self._patience_s = min(2 * self._patience_s, PATIENCE_S_MAX)
+        self.move_on = True
+
+    def _expire(self, now_s: float) -> None:
+        for call in (*self._waiting, *self._in_flight.values()):
+            if call.done is not None and now_s >= call.deadline_s:
+                if call.refused:
+                    call.finish(Overloaded("the service had no room for the command in time"))
+                else:
+                    call.finish(TimedOut("no answer in time; the command may still execute, once"))
+
+    def wait_s(self, now_s: float) -> float:
+        """How long nothing needs to be sent."""
+        calls = [*self._waiting, *self._in_flight.values()]
+        times = [call.deadline_s for call in calls if call.done is not None]
+        times += [call.sent_s + self._patience_s for call in self._in_flight.values()]
+        times.append(self._sent_s + self._timeout_ms / 3000 if self.id else self._opened_s + self._patience_s)
+        return max(min(times) - now_s, 0.0)
+
+    # What was heard
+
+    def hear(self, result: t.Result, now_s: float) -> None:
+        self._heard_s = now_s
+        if result.session == 0:
+            if result.number == self._nonce and self.id == 0 and result.status == t.OK:
+                self.id = msgspec.msgpack.decode(result.payload)[0]
+                self._patience_s = PATIENCE_S
+            return
+        if result.session != self.id:
+            return
+        if result.status == t.EXPIRED:
+            self.lose()
+            return
+        if result.status == t.OVERLOADED:
+            call = self._in_flight.get(result.number)
+            if call is not None:
+                call.refused = True
+            return
+        call = self._in_flight.pop(result.number, None)
+        if call is not None:
+            self._patience_s = PATIENCE_S
+            call.finish(_outcome(result))
+
+    def lose(self) -> None:
+        """The session is gone: what is in flight has an unknown outcome, what waits goes to the next session."""
+        lost, self._in_flight = self._in_flight, {}
+        self.id, self._nonce, self._number = 0, 0, 0
+        for call in lost.values():
+            call.finish(SessionExpired("the session expired while the command was on its way"))
+
+
+def _outcome(result: t.Result) -> bytes | ClientError:
+    if result.status == t.OK:
+        return result.payload
+    message = result.payload.decode(errors="replace")
+    if result.status == t.TOO_LARGE:
+        return CommandTooLarge(message)
+    return CommandFailed(message)

@@ -1,0 +1,59 @@
+"""What travels between a client and a front end."""
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+
+from tara.protocol import tuples as t
+from tara.protocol.errors import MalformedTuple
+
+encode = t.encode
+
+
+class LocalRead(Struct, array_like=True, frozen=True):
+    """A question to the local copy of the application: no order, possibly old."""
+
+    id: int
+    question: bytes
+
+
+class ClientRequest(Struct, array_like=True, frozen=True):
+    version: int
+    commands: list[t.Command]
+    reads: list[LocalRead] = []
+
+
+class ClientReply(Struct, array_like=True, frozen=True):
+    version: int
+    results: list[t.Result]
+    events: list[t.Event] = []
+    #: Answers to local reads: id, status, payload.
+    answers: list[tuple[int, int, bytes]] = []
+
+
+_decode_request: Callable[[bytes], ClientRequest] = msgspec.msgpack.Decoder(ClientRequest).decode
+_decode_reply: Callable[[bytes], ClientReply] = msgspec.msgpack.Decoder(ClientReply).decode
+
+
+def decode_request(data: bytes) -> ClientRequest:
+    try:
+        request = _decode_request(data)
+    except t.DECODE_ERRORS as error:
+        raise MalformedTuple(f"client request: {error}") from error
+    check_version(request.version)
+    return request
+
+
+def decode_reply(data: bytes) -> ClientReply:
+    try:
+        reply = _decode_reply(data)
+    except t.DECODE_ERRORS as error:
+        raise MalformedTuple(f"reply: {error}") from error
+    check_version(reply.version)
+    return reply
+
+
+def check_version(version: int) -> None:
+    if version != t.FORMAT_VERSION:
+        raise MalformedTuple(f"format version {version}, this is version {t.FORMAT_VERSION}")
