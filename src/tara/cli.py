@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -12,6 +13,7 @@ import typer
 from tara import __version__
 
 if TYPE_CHECKING:
+    from tara.client import KeyValueClient
     from tara.simulator.campaign import Summary
 
 app = typer.Typer(
@@ -54,20 +56,193 @@ def _print_json(value: object) -> None:
 
 
 @app.command("demo")
-def demo(as_json: Json = False) -> None:
-    """A simulated story: writes, a crashed leader, the view change, recovery.
+def demo(
+    seconds: Annotated[float, typer.Option(help="How long the load runs.", min=5.0)] = 20.0,
+    as_json: Json = False,
+) -> None:
+    """A guided tour: a cluster on local Spark, load, two killed leaders, recovery, and the proof that nothing was lost.
 
     Example: tara demo
     """
-    from tara.demo import tell
+    from tara.demo import run
 
-    report = tell(typer.echo)
+    report = run(typer.echo, seconds)
     if as_json:
         _print_json(report)
     else:
-        typer.echo(f"{report.writes} writes, {report.lost} lost, {report.gap_ms:.0f} ms without an answer.")
+        typer.echo(
+            f"{report.throughput_per_s:.0f} commands/s, p50 {report.latency_ms_p50:.1f} ms, p99 "
+            f"{report.latency_ms_p99:.1f} ms, longest gap {report.gap_ms_max:.0f} ms, {report.restarts} restarts, "
+            f"{report.lost} lost, {report.duplicated} executed twice, linearizable: {report.linearizable}, "
+            f"replicas equal: {report.replicas_equal}"
+        )
     if not report.passed:
         raise typer.Exit(1)
+
+
+DataDir = Annotated[Path, typer.Option(help="Where the cluster keeps its journals and checkpoints.")]
+Endpoints = Annotated[
+    str | None,
+    typer.Option(help="host:port,host:port; by default those of the data directory.", envvar="TARA_ENDPOINTS"),
+]
+DATA_DIR = Path("tara-data")
+
+
+@app.command("up")
+def up(
+    config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the cluster keeps its state.")] = None,
+    master: Annotated[str | None, typer.Option(help="Spark master; by default Spark runs in this process.")] = None,
+    app_name: Annotated[str | None, typer.Option("--app", help="key-value, or module:Class.")] = None,
+    f: Annotated[int | None, typer.Option("--f", help="Crashes per stage that are survived.")] = None,
+    partitions: Annotated[int | None, typer.Option(help="Consensus pipelines.")] = None,
+    durability: Annotated[str | None, typer.Option(help="disk or memory.")] = None,
+    packing: Annotated[str | None, typer.Option(help="site or node.")] = None,
+) -> None:
+    """Start a cluster and serve until interrupted, or until `tara down`.
+
+    Example: tara up --data-dir /var/lib/tara --f 1
+    """
+    from tara.runtime.cluster import load_settings
+    from tara.runtime.spark import Cluster
+
+    flags = {
+        "data_dir": None if data_dir is None else str(data_dir),
+        "master": master,
+        "app": app_name,
+        "f": f,
+        "partitions": partitions,
+        "durability": durability,
+        "packing": packing,
+    }
+    cluster = Cluster(load_settings(config, flags=flags))
+    try:
+        cluster.start()
+        typer.echo(f"endpoints  {','.join(_plain(cluster.registry.endpoints))}")
+        typer.echo(f"Spark UI   {cluster.ui}")
+        cluster.wait()
+    except KeyboardInterrupt:
+        typer.echo("going down", err=True)
+    finally:
+        cluster.stop()
+
+
+def _plain(endpoints: list[str]) -> list[str]:
+    return [endpoint.removeprefix("tcp://") for endpoint in endpoints]
+
+
+@app.command("down")
+def down(data_dir: DataDir = DATA_DIR) -> None:
+    """Stop the cluster of a data directory. Example: tara down"""
+    from tara.runtime import control
+    from tara.runtime.asking import ask
+
+    typer.echo(ask(data_dir, control.AskDown()).decode())
+
+
+@app.command("status")
+def status(data_dir: DataDir = DATA_DIR, as_json: Json = False) -> None:
+    """What runs where: containers, lives, views, positions. Example: tara status --json"""
+    from rich.console import Console
+    from rich.table import Table
+
+    from tara.runtime import control
+    from tara.runtime.asking import ask
+
+    answer = ask(data_dir, control.AskStatus())
+    if as_json:
+        typer.echo(answer.decode())
+        return
+    found = msgspec.json.decode(answer)
+    table = Table(title=f"cluster {found['cluster']}, era {found['era']}, f = {found['f']}, {found['durability']}")
+    for column in ("container", "up", "pid", "life", "restarts", "endpoint", "view", "proposer", "slot", "executed"):
+        table.add_column(column)
+    for container in found["containers"]:
+        partition = container.get("partitions", {}).get("0", {})
+        executor = container.get("executor", {})
+        table.add_row(
+            container["container"],
+            "yes" if container["up"] else "NO",
+            *(str(container[key]) for key in ("pid", "life", "restarts")),
+            str(container["endpoint"]).removeprefix("tcp://"),
+            str(partition.get("view", "-")),
+            str(partition.get("proposer", {}).get("mode", "-")),
+            str(partition.get("committer", {}).get("position", "-")),
+            str(executor.get("counter", "-")),
+        )
+    Console().print(table)
+
+
+@app.command("kill")
+def kill(
+    target: Annotated[str, typer.Argument(help="A node (proposer-1) or a site (site-0).")], data_dir: DataDir = DATA_DIR
+) -> None:
+    """A fault drill: end the process of a node or site with SIGKILL. Example: tara kill proposer-1"""
+    from tara.runtime import control
+    from tara.runtime.asking import ask
+
+    typer.echo(ask(data_dir, control.AskKill(target)).decode())
+
+
+def _key_value(endpoints: str | None, data_dir: Path) -> "KeyValueClient":
+    from tara.client import KeyValueClient
+    from tara.runtime.cluster import StateFile
+
+    return KeyValueClient(endpoints or ",".join(StateFile(data_dir).read().endpoints))
+
+
+@app.command("put")
+def put(key: str, value: str, endpoints: Endpoints = None, data_dir: DataDir = DATA_DIR) -> None:
+    """Set a key. Example: tara put city Erlangen"""
+    with _key_value(endpoints, data_dir) as client:
+        client.put(key, value.encode())
+
+
+@app.command("get")
+def get(
+    key: str,
+    endpoints: Endpoints = None,
+    data_dir: DataDir = DATA_DIR,
+    stale: Annotated[bool, typer.Option("--stale", help="Ask one replica only; it may lag.")] = False,
+) -> None:
+    """Print a key's value; exit status 1 if there is none. Example: tara get city"""
+    with _key_value(endpoints, data_dir) as client:
+        value = client.get(key, stale)
+    if value is None:
+        raise typer.Exit(1)
+    typer.echo(value.decode(errors="replace"))
+
+
+@app.command("delete")
+def delete(key: str, endpoints: Endpoints = None, data_dir: DataDir = DATA_DIR) -> None:
+    """Delete a key; exit status 1 if there was none. Example: tara delete city"""
+    with _key_value(endpoints, data_dir) as client:
+        if not client.delete(key):
+            raise typer.Exit(1)
+
+
+@app.command("cas")
+def cas(
+    key: str,
+    value: str,
+    expected: Annotated[str | None, typer.Option(help="The value it must have; without: it must not exist.")] = None,
+    endpoints: Endpoints = None,
+    data_dir: DataDir = DATA_DIR,
+) -> None:
+    """Set a key if it has the expected value; exit status 1 if not. Example: tara cas city Fürth --expected Erlangen"""
+    with _key_value(endpoints, data_dir) as client:
+        if not client.compare_and_set(key, None if expected is None else expected.encode(), value.encode()):
+            raise typer.Exit(1)
+
+
+@app.command("list")
+def list_keys(
+    prefix: Annotated[str, typer.Argument()] = "", endpoints: Endpoints = None, data_dir: DataDir = DATA_DIR
+) -> None:
+    """Print the keys that begin with a prefix. Example: tara list users/"""
+    with _key_value(endpoints, data_dir) as client:
+        for key in client.list(prefix):
+            typer.echo(key)
 
 
 @sim_app.command("run")
@@ -178,6 +353,42 @@ def sim_mutants(
             how = f"caught by {finding.by} after {finding.seeds} seeds" if finding.caught else "SURVIVED"
             typer.echo(f"{finding.name:36} {how:40} undoes: {finding.undoes}")
     if not all(finding.caught for finding in findings):
+        raise typer.Exit(1)
+
+
+@bench_app.command("load")
+def bench_load(
+    clients: Annotated[int, typer.Option(help="Closed-loop sessions.", min=1)] = 64,
+    seconds: Annotated[float, typer.Option(help="Measured seconds.", min=1.0)] = 10.0,
+    payload: Annotated[int, typer.Option(help="Bytes of a written value.", min=8)] = 64,
+    reads: Annotated[float, typer.Option(help="Share of reads.", min=0.0, max=1.0)] = 0.0,
+    durability: Annotated[str, typer.Option(help="disk or memory.")] = "disk",
+    packing: Annotated[str, typer.Option(help="site or node.")] = "site",
+    batch: Annotated[int, typer.Option(help="Commands per request.", min=1)] = 1,
+    f: Faults = 1,
+    partitions: Partitions = 1,
+    target: Annotated[int | None, typer.Option(help="Send everything to this front end.")] = None,
+    endpoints: Annotated[str | None, typer.Option(help="A running cluster; by default one is started.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Closed-loop load on a key-value cluster on Spark.
+
+    Example: tara bench load --clients 64 --durability memory
+    """
+    from tara.experiments.live_speed import measure
+    from tara.runtime.cluster import load_settings
+
+    flags = {"durability": durability, "packing": packing, "batch_size": batch, "f": f, "partitions": partitions}
+    report = measure(load_settings(environment={}, flags=flags), endpoints, clients, seconds, payload, reads, target)
+    if as_json:
+        _print_json(report)
+    else:
+        typer.echo(
+            f"{report.throughput_per_s:.0f} commands/s with {clients} clients, p50 {report.latency_ms_p50} ms, "
+            f"p99 {report.latency_ms_p99} ms, p99.9 {report.latency_ms_p999} ms, {report.lost} lost, "
+            f"{report.duplicated} twice; CPU cores: client {report.cpu_client}, servers {report.cpu_server}"
+        )
+    if report.lost or report.duplicated or report.errors:
         raise typer.Exit(1)
 
 

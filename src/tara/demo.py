@@ -1,80 +1,181 @@
-"""`tara demo`: one simulated story. Writes, a crashed leader, the view change, recovery."""
+"""`tara demo`: a guided tour on local Spark. Writes, two killed leaders, and the proof that nothing was lost.
 
+Three sites, durable, 64 clients. The process of the active proposer gets SIGKILL; the other proposer takes over, Spark
+starts the dead container again, it rejoins; then the new leader gets SIGKILL, too. At the end the clients' history is
+checked for linearizability, and the replicas are compared.
+"""
+
+import multiprocessing
+import os
+import signal
+import tempfile
+import threading
+import time
 from collections.abc import Callable
+from multiprocessing.queues import Queue
+from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
-from tara.application import Get, Put
-from tara.protocol.graph import Stage
-from tara.protocol.limits import Limits
-from tara.protocol.nodes.committer import Committer
-from tara.simulator.scene import Scene
+from tara.experiments.load import Load, LoadReport
+from tara.runtime.cluster import load_settings
+from tara.runtime.registry import Registry
+from tara.runtime.spark import Cluster
+from tara.simulator.linearizability import KeyValueModel, Operation, check
+
+CLIENTS = 64
+RECORDED_KEYS = 8
+FULL_STRENGTH_TIMEOUT_S = 30.0
 
 
-class DemoReport(Struct):
-    writes: int
-    view_before: int
-    view_after: int
-    #: Virtual milliseconds without an answer while the leader was gone.
-    gap_ms: float
-    checkpoints: int
+class DemoReport(Struct, kw_only=True):
+    throughput_per_s: float
+    latency_ms_p50: float
+    latency_ms_p99: float
+    gap_ms_max: float
+    restarts: int
     lost: int
+    duplicated: int
+    linearizable: bool
     replicas_equal: bool
+    history: int
 
     @property
     def passed(self) -> bool:
-        return self.lost == 0 and self.replicas_equal and self.view_after > self.view_before
+        return self.lost == 0 and self.duplicated == 0 and self.linearizable and self.replicas_equal
 
 
-def tell(say: Callable[[str], None]) -> DemoReport:
-    limits = Limits(checkpoint_interval=16, window=64)
-    scene = Scene(limits)
-    expected: dict[str, bytes] = {}
+def run(say: Callable[[str], None], seconds: float = 20.0) -> DemoReport:
+    with tempfile.TemporaryDirectory(prefix="tara-demo-") as directory:
+        settings = load_settings(environment={}, flags={"data_dir": str(Path(directory) / "data")})
+        say("Starting Spark, and on it three containers: one per site, each a Spark task.")
+        cluster = Cluster(settings)
+        try:
+            cluster.start()
+            say(f"Up. Spark's own view of it: {cluster.ui}. Clients connect to {' '.join(cluster.registry.endpoints)}.")
+            return _tour(cluster.registry, say, seconds)
+        finally:
+            cluster.stop()
 
-    def write(count: int, site: int) -> None:
-        for _ in range(count):
-            key = f"key-{len(expected)}"
-            scene.call(session, Put(key, key.encode()), site)
-            expected[key] = key.encode()
 
-    say("Three sites start. The view sources publish view 1; its proposer collects the committers' records.")
-    scene.run(300)
-    session = scene.open()
-    write(20, site=0)
-    leader = scene.leader()
-    assert leader is not None
-    view_before = scene.view
-    say(f"A client writes 20 keys at site 0. View {view_before}: the active proposer is on site {leader.site}.")
-
-    crashed_ms = scene.world.now_ms
-    say(f"Site {leader.site} crashes, at {crashed_ms:.0f} ms, with the active proposer.")
-    scene.crash(leader)
-    write(1, site=(leader.site + 1) % 3)
-    gap_ms = scene.world.now_ms - crashed_ms
-    successor = scene.leader()
-    assert successor is not None
-    say(f"The controllers see no progress and ask for view {scene.view}. Its proposer, on site {successor.site},")
-    say(f"starts from the records of two committers. The next write is answered after {gap_ms:.0f} ms.")
-    write(20, site=(leader.site + 1) % 3)
-
-    scene.restart(leader)
-    say(f"Site {leader.site} starts again: journal replayed, checkpoint loaded, missing commits fetched.")
-    scene.run(1_000)
-    write(5, site=leader.site)
-    scene.run(1_000)
-    lost = sum(scene.call(session, Get(key), leader.site) != value for key, value in expected.items())
-    scene.run(500)
-    committers = [node for _, node in scene.world.nodes_of(Stage.COMMITTER) if isinstance(node, Committer)]
-    positions = " ".join(str(node.commits.pos) for node in committers)
-    say(
-        f"All {len(expected)} writes are there. Committers at slot {positions}; replicas equal: {scene.states_equal()}."
-    )
+def _tour(registry: Registry, say: Callable[[str], None], seconds: float) -> DemoReport:
+    context = multiprocessing.get_context("spawn")
+    results: Queue[Any] = context.Queue()
+    endpoints = ",".join(registry.endpoints)
+    load = context.Process(target=_load, args=(endpoints, seconds, results), daemon=True)
+    load.start()
+    drill = threading.Thread(target=_drill, args=(registry, say, seconds), daemon=True)
+    while True:
+        kind, value = results.get()
+        if kind == "started":
+            drill.start()
+        elif kind == "rate":
+            say(f"  {value[0]:4.0f} s  {value[1]:6d} commands/s   {_shape(registry)}")
+        else:
+            break
+    report, history = value
+    load.join(timeout=10)
+    drill.join(timeout=FULL_STRENGTH_TIMEOUT_S)
+    verdict = check(history, KeyValueModel())
+    say(f"History of {len(history)} operations on {RECORDED_KEYS} keys: linearizable: {verdict.linearizable}.")
+    equal, counter = _compare(registry)
+    # Every command counts once, and so do the opening and the end of every session.
+    executed = counter - 2 * CLIENTS
+    duplicated = max(executed - report.answered, 0)
+    say(f"Commands answered: {report.answered}, executed: {executed}. Replicas equal: {equal}.")
+    restarts = sum(container["restarts"] for container in registry.status()["containers"])
     return DemoReport(
-        writes=len(expected),
-        view_before=view_before,
-        view_after=scene.view,
-        gap_ms=round(gap_ms, 1),
-        checkpoints=scene.world.monitor.stable,
-        lost=lost,
-        replicas_equal=scene.states_equal(),
+        throughput_per_s=report.throughput_per_s,
+        latency_ms_p50=report.latency_ms_p50,
+        latency_ms_p99=report.latency_ms_p99,
+        gap_ms_max=report.gap_ms_max,
+        restarts=restarts,
+        lost=report.lost,
+        duplicated=duplicated,
+        linearizable=verdict.linearizable,
+        replicas_equal=equal,
+        history=len(history),
     )
+
+
+def _load(endpoints: str, seconds: float, results: "Queue[Any]") -> None:
+    """In a process of its own."""
+    load = Load(endpoints, CLIENTS, reads=0.2, recorded_keys=RECORDED_KEYS)
+    load.open()
+    results.put(("started", None))
+    started_s = time.monotonic()
+    report: LoadReport = load.run(
+        seconds, on_second=lambda now_s, count: results.put(("rate", (now_s - started_s, count)))
+    )
+    load.close()
+    history: list[Operation] = load.history
+    results.put(("done", (report, history)))
+
+
+def _drill(registry: Registry, say: Callable[[str], None], seconds: float) -> None:
+    """Kill the leader twice."""
+    time.sleep(2.0 + seconds * 0.15)
+    for _ in range(2):
+        leader = _leader(registry)
+        if leader is None:
+            say("No active proposer to kill.")
+            return
+        member = registry.members[leader]
+        life, killed_s = registry.state.lives[leader], time.monotonic()
+        say(f"SIGKILL to process {member.pid}: {registry.label(leader)}, which hosts the active proposer.")
+        os.kill(member.pid, signal.SIGKILL)
+        while registry.state.lives[leader] == life:
+            time.sleep(0.01)
+        say(f"Spark has started {registry.label(leader)} again, after {time.monotonic() - killed_s:.2f} s.")
+        if _await_full_strength(registry):
+            say(f"Full strength {time.monotonic() - killed_s:.1f} s after the kill: {_shape(registry)}")
+        time.sleep(seconds * 0.15)
+
+
+def _await_full_strength(registry: Registry) -> bool:
+    """Every committer votes in one view, and every executor holds the newest stable checkpoint."""
+    end_s = time.monotonic() + FULL_STRENGTH_TIMEOUT_S
+    while time.monotonic() < end_s:
+        statuses = [member.status for member in registry.members]
+        partitions = [status["partitions"]["0"] for status in statuses if status]
+        executors = registry.executors()
+        if (
+            len(partitions) == len(statuses)
+            and len({partition["view"] for partition in partitions}) == 1
+            and all(partition["committer"]["started"] for partition in partitions)
+            and all(max(e["checkpoints"], default=0) >= max(o["stable"] for o in executors) for e in executors)
+        ):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _leader(registry: Registry) -> int | None:
+    for container, member in enumerate(registry.members):
+        proposer = member.status.get("partitions", {}).get("0", {}).get("proposer", {})
+        if proposer.get("mode") == "active":
+            return container
+    return None
+
+
+def _shape(registry: Registry) -> str:
+    leader = _leader(registry)
+    views = [member.status.get("partitions", {}).get("0", {}).get("view", "-") for member in registry.members]
+    lives = [str(life) for life in registry.state.lives]
+    at = registry.label(leader) if leader is not None else "nobody"
+    return f"view {max(map(str, views))}, leader {at}, lives {' '.join(lives)}"
+
+
+def _compare(registry: Registry, timeout_s: float = 20.0) -> tuple[bool, int]:
+    """Whether all executors have the same state; and the command counter. Waits until they are equally far."""
+    registry.want_digests = True
+    end_s = time.monotonic() + timeout_s
+    while time.monotonic() < end_s:
+        executors = registry.executors()
+        digests = {executor.get("digest") for executor in executors}
+        equally_far = len(executors) == len(registry.members) and len({e["next"] for e in executors}) == 1
+        if equally_far and None not in digests:
+            return len(digests) == 1, int(executors[0]["counter"])
+        time.sleep(0.05)
+    return False, max((int(executor["counter"]) for executor in registry.executors()), default=0)

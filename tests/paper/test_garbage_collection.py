@@ -8,7 +8,7 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import STORE, Stage
 from tara.protocol.nodes.committer import Committer
-from tara.protocol.nodes.executor import Executor
+from tara.protocol.nodes.executor import SAVES_MAX, Executor
 from tara.protocol.nodes.gc_source import GcSource
 from tara.protocol.nodes.proposer import Proposer
 from tests.paper.test_request_handling import active_proposer, started_committer
@@ -116,6 +116,28 @@ def test_a_checkpoint_is_announced_again_and_again(bench: Bench) -> None:
         assert announced(executor.tick(now_ms).of(t.ExecutorStatus)) == [1]
 
 
+def test_a_slow_store_has_a_bounded_number_of_checkpoints_to_save(bench: Bench) -> None:
+    """Not in the paper: each is a copy of the state. Those that come meanwhile are left to the others."""
+    executor = bench.make(Executor, Stage.EXECUTOR)
+    saves: list[int] = []
+    for first in range(0, 16, INTERVAL):
+        saves += [save.number for save in executor.feed(*commits(requests(first, first + 4), first=first)).of(t.Save)]
+    assert saves == [1, 2] == list(range(1, SAVES_MAX + 1))
+    assert executor.node.next == 16
+    executor.feed(t.Saved(t.CheckpointId(1, b"d")))
+    assert executor.feed(*commits(requests(16, 20), first=16)).only(t.Save).number == 5
+    assert executor.feed(*commits(requests(20, 24), first=20)).of(t.Save) == []
+
+
+def test_a_loaded_checkpoint_counts_as_one_that_is_being_saved(bench: Bench) -> None:
+    _, save, _ = filled_executor(bench)
+    executor = restored(bench, save)
+    numbers = []
+    for first in range(4, 12, INTERVAL):
+        numbers += [one.number for one in executor.feed(*commits(requests(first, first + 4), first=first)).of(t.Save)]
+    assert numbers == [2]
+
+
 def test_replicas_write_the_same_checkpoint(bench: Bench) -> None:
     """AUDIT S11: checkpoints are compared by digest, so equal states must be equal bytes."""
     _, one, _ = filled_executor(bench, 0)
@@ -192,6 +214,55 @@ def test_the_threshold_of_a_source_never_falls(bench: Bench) -> None:
     source.feed(bench.status(0, 1, life=2), bench.status(1, 1, life=2))
     assert source.node.stable == t.CheckpointId(2, b"d")
     assert {stable.checkpoint.number for stable in source.tick(1000).of(t.Stable)} == {2}
+
+
+@pytest.mark.parametrize("stage", [Stage.EXECUTOR, Stage.COMMITTER])
+def test_a_threshold_that_anybody_knows_outlives_those_who_vouched_for_it(bench: Bench, stage: Stage) -> None:
+    """Not in the paper: every status names the newest stable checkpoint that its sender knows of. Of a gc source that
+    started again, that is enough to go on from there; only the digest is missing."""
+    source = bench.make(GcSource, Stage.GC_SOURCE, genesis=False, life=2)
+    status = bench.status(0, stable=3) if stage is Stage.EXECUTOR else bench.committer_status(0, stable=3)
+    step = source.feed(status)
+    assert {stable.checkpoint for stable in step.of(t.Stable)} == {t.CheckpointId(3, b"")}
+
+
+def test_a_digest_is_adopted_when_it_becomes_known(bench: Bench) -> None:
+    """And kept: who knows only the number takes nothing away. With it, a replica that diverged finds out."""
+    source = bench.make(GcSource, Stage.GC_SOURCE)
+    source.feed(bench.committer_status(0, stable=3))
+    checkpoints = [t.CheckpointId(3, b"digest")]
+    source.feed(bench.status(0, checkpoints=checkpoints), bench.status(1, checkpoints=checkpoints))
+    assert source.node.stable == t.CheckpointId(3, b"digest")
+    source.feed(bench.status(2, stable=3), *bench.stables(3, [1], digest=b""))
+    assert source.node.stable == t.CheckpointId(3, b"digest")
+    assert {stable.checkpoint.digest for stable in source.tick(0).of(t.Stable)} == {b"digest"}
+
+
+def test_a_digest_is_adopted_from_another_source(bench: Bench) -> None:
+    source = bench.make(GcSource, Stage.GC_SOURCE)
+    source.feed(bench.committer_status(0, stable=3), *bench.stables(3, [1]))
+    assert source.node.stable == t.CheckpointId(3, b"digest")
+
+
+def test_an_executor_reports_the_threshold_and_where_the_window_ends(bench: Bench) -> None:
+    """So that controllers can tell a full window from a dead proposer."""
+    executor = bench.make(Executor, Stage.EXECUTOR)
+    step = executor.tick(0)
+    assert (step.only(t.ExecutorStatus).stable, step.only(t.Progress).window_end) == (0, WINDOW)
+    executor.feed(*commits(requests(0, 8)), *bench.stables(2))
+    step = executor.tick(100)
+    assert (step.only(t.ExecutorStatus).stable, step.only(t.Progress).window_end) == (2, 2 * INTERVAL + WINDOW)
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_where_there_are_no_other_sources_nothing_is_sent_to_them(partitions: int) -> None:
+    """With f = 0 there is one of each."""
+    bench = Bench(0, partitions)
+    source = bench.make(GcSource, Stage.GC_SOURCE)
+    step = source.feed(bench.status(0, checkpoints=[t.CheckpointId(1, b"d")]))
+    assert {stable.checkpoint.number for stable in step.of(t.Stable)} == {1}
+    assert Stage.GC_SOURCE not in {receivers.stage for receivers in step.receivers(t.Stable)}
+    assert all(receivers.numbers for _, receivers in [*step.emitted, *source.tick(0).emitted])
 
 
 def test_the_threshold_is_published_again_and_again(bench: Bench) -> None:
@@ -390,3 +461,25 @@ def test_a_proposer_sends_the_start_again_to_a_committer_that_missed_it(bench: B
     committer = bench.make(Committer, Stage.COMMITTER, 2)
     commit = committer.feed(starts[0], *(proposal for step in steps for proposal in step.of(t.Proposal)))
     assert [c.first for c in commit.of(t.Commit)] == [0]
+
+
+def test_a_committer_sends_nothing_again_to_an_executor_that_says_nothing(bench: Bench) -> None:
+    """One burst on what it last said; the next one when it has been heard of again."""
+    committer = started_committer(bench)
+    committer.feed(bench.proposal(1, 0, requests(0, 6)))
+    committer.feed(*bench.stables(0, [0], executors=[bench.status(1, positions=[2])]))
+    steps = [committer.tick(100.0 * turn) for turn in range(1, 40)]
+    assert len([commit for step in steps for commit in step.of(t.Commit)]) == 1
+    committer.feed(*bench.stables(0, [0], executors=[bench.status(1, 2, positions=[2])]))
+    assert committer.tick(4_000).only(t.Commit).requests == requests(2, 6)
+
+
+def test_a_proposer_sends_nothing_again_to_a_committer_that_says_nothing(bench: Bench) -> None:
+    proposer = active_proposer(bench)
+    proposer.feed(t.Requests(requests(0, 5)))
+    status = bench.committer_status(2, view=1, position=3)
+    proposer.feed(*bench.stables(0, [0], committers=[status]))
+    steps = [proposer.tick(100.0 * turn) for turn in range(1, 40)]
+    assert len([proposal for step in steps for proposal in step.of(t.Proposal)]) == 1
+    proposer.feed(*bench.stables(0, [0], committers=[bench.committer_status(2, 2, view=1, position=3)]))
+    assert proposed(proposer.tick(4_000).of(t.Proposal)) == [3, 4]

@@ -1,5 +1,7 @@
 """Section III-C (Request Handling): the consensus process, and the execution of commands."""
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.proposer import Mode, Proposer
 from tara.protocol.nodes.request_source import RequestSource
+from tara.protocol.resend import BACKOFF_MAX
 from tests.protocol.driver import (
     Bench,
     Driven,
@@ -97,6 +100,21 @@ def test_a_source_sends_again_what_does_not_move() -> None:
     source.feed(*bench.stables(0, [0], executors=[bench.status(1, progress=[[(1, 99), (0, 0), (0, 0)]])]))
     again = [numbers_of(source.tick(100.0 * turn).of(t.Requests)) for turn in range(8)]
     assert [numbers for numbers in again if numbers][:2] == [[1, 2], [1, 2]]
+
+
+def test_a_source_whose_requests_do_not_move_sends_them_less_and_less_often() -> None:
+    """Up to a limit; and with the next movement the pauses are short again."""
+    bench = Bench()
+    rounds = bench.limits.resend_rounds
+    source = bench.make(RequestSource, Stage.REQUEST_SOURCE)
+    source.feed(t.Submit([t.Command(1, number, 0, b"") for number in range(3)]))
+    sent = [turn for turn in range(150) if source.tick(100.0 * turn).of(t.Requests)]
+    pauses = [later - earlier for earlier, later in pairwise(sent)]
+    assert pauses[:5] == [rounds * factor for factor in (2, 4, 8, 16, 16)]
+    assert max(pauses) == BACKOFF_MAX * rounds
+    source.feed(*bench.stables(0, [0], executors=[bench.status(0, progress=[[(1, 1), (0, 0), (0, 0)]])]))
+    sent = [turn for turn in range(150, 170) if source.tick(100.0 * turn).of(t.Requests)]
+    assert [later - earlier for earlier, later in pairwise([150, *sent])] == [rounds, 2 * rounds, 4 * rounds]
 
 
 @pytest.mark.parametrize("view", [1, 2, 3, 4])
@@ -302,6 +320,30 @@ def test_the_result_goes_to_the_reply_sink_of_the_site() -> None:
     results = step.only(t.Results)
     assert [(result.session, result.number, result.payload) for result in results.results] == [(session, 0, b"\x01")]
     assert step.receivers(t.Results) == [bench.graph.one(Stage.REPLY_SINK, 2)]
+
+
+def test_the_log_says_what_came_of_each_request() -> None:
+    """Not in the paper: per request its results, and the agreed time after it."""
+    executor, session = appending_executor(Bench(session_clock_step_ms_max=500))
+    run = [
+        batch(1, [append(session, 0), append(session, 1)], time=1_000),
+        batch(2, [], time=900),
+        batch(3, [append(session, 2)], time=1_200),
+    ]
+    executed = executor.feed(*commits(run, first=1)).only(t.Executed)
+    assert (executed.first, executed.requests, executed.times) == (1, run, [1_000, 1_000, 1_200])
+    numbers = [result.number for result in executed.results]
+    assert [numbers[:end] for end in executed.ends] == [[0, 1], [0, 1], [0, 1, 2]]
+
+
+def test_the_log_of_a_run_across_a_checkpoint_comes_in_two_parts() -> None:
+    """Each with its own results only: the store may cut its log where a checkpoint is."""
+    executor, session = appending_executor(Bench())
+    run = [batch(slot, [append(session, slot - 1)], time=10 * slot) for slot in range(1, 6)]
+    parts = executor.feed(*commits(run, first=1)).of(t.Executed)
+    assert [(part.first, part.times) for part in parts] == [(1, [10, 20, 30]), (4, [40, 50])]
+    assert [part.ends for part in parts] == [[1, 2, 3], [1, 2]]
+    assert [[result.number for result in part.results] for part in parts] == [[0, 1, 2], [3, 4]]
 
 
 def test_results_leave_in_tuples_that_fit_a_frame() -> None:

@@ -1,6 +1,7 @@
 """Section III-E (View Change): triggering it, publishing the view, and entering it."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from tara.protocol.nodes.proposer import Mode, Proposer
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.nodes.sink import RecordSource
 from tara.protocol.nodes.view_source import ViewSource
+from tara.protocol.resend import BACKOFF_MAX
 from tests.paper.test_request_handling import active_proposer, started_committer
 from tests.protocol.driver import Bench, Driven, commits, request, requests
 
@@ -324,6 +326,15 @@ def test_the_view_goes_to_proposers_committers_and_controllers(bench: Bench) -> 
     assert Stage.EXECUTOR not in {to.stage for to in receivers}
 
 
+def test_where_there_is_no_other_view_source_nothing_is_sent_to_one() -> None:
+    """With f = 0 there is one of each."""
+    source = Bench(0).make(ViewSource, Stage.VIEW_SOURCE)
+    step = source.feed(t.Vote(0, 0, 2))
+    assert published(step.of(t.View)) == {2}
+    assert Stage.VIEW_SOURCE not in {receivers.stage for receivers in step.receivers(t.View)}
+    assert all(receivers.numbers for _, receivers in [*step.emitted, *source.tick(0).emitted])
+
+
 def test_the_view_of_a_source_never_falls(bench: Bench) -> None:
     source = bench.make(ViewSource, Stage.VIEW_SOURCE)
     source.feed(t.Vote(0, 0, 6), t.Vote(1, 0, 6))
@@ -494,6 +505,24 @@ def test_a_record_is_sent_again_unchanged_until_the_view_starts(bench: Bench) ->
     assert [record for turn in range(9, 15) for record in committer.tick(100.0 * turn).of(t.Record)] == []
 
 
+def test_a_record_that_changes_nothing_is_sent_less_and_less_often(bench: Bench) -> None:
+    """It may be a whole window of requests: sent too often, it would block the link that it has to go through. In the
+    next view the pauses are short again."""
+    committer = started_committer(bench)
+    committer.feed(bench.proposal(1, 0, requests(0, 2)))
+    now_ms = 0.0
+    for view in (2, 3):
+        committer.feed(*bench.views(view))
+        sent = [0]
+        for turn in range(1, 100):
+            now_ms += 100.0
+            if committer.tick(now_ms).of(t.Record):
+                sent.append(turn)
+        pauses = [later - earlier for earlier, later in pairwise(sent)]
+        assert pauses[:6] == [bench.limits.resend_rounds * factor for factor in (1, 2, 4, 8, 16, 16)]
+        assert max(pauses) == BACKOFF_MAX * bench.limits.resend_rounds
+
+
 @pytest.mark.parametrize(("view", "proposer"), [(2, 0), (3, 1)])
 def test_records_go_to_the_proposer_of_the_view_only(bench: Bench, view: int, proposer: int) -> None:
     """Record sources forward them to the active proposer of the new view."""
@@ -646,6 +675,33 @@ def test_a_record_in_parts_counts_when_it_is_complete() -> None:
     assert proposer.node.mode is Mode.COLLECTING
     step = proposer.feed(parts[1])
     assert proposals_by_slot(step.of(t.Proposal)) == {slot: (0, 1, slot) for slot in range(5)}
+
+
+def part(record: t.Record, first: int, end: int) -> t.Record:
+    return msgspec.structs.replace(record, first=first, slots=record.slots[first:end])
+
+
+@pytest.mark.parametrize(
+    ("cuts", "complete"),
+    [
+        ([(0, 2), (2, 4)], True),
+        ([(0, 3), (2, 4)], False),
+        ([(0, 2), (1, 3)], False),
+        ([(1, 4), (3, 4)], False),
+        ([(0, 2), (2, 2), (3, 4), (1, 2)], False),
+        ([(0, 3), (1, 2), (3, 4)], True),
+    ],
+)
+def test_a_record_is_complete_when_its_parts_cover_it_without_a_gap(
+    bench: Bench, cuts: list[tuple[int, int]], complete: bool
+) -> None:
+    """Counting the slots would not do: parts of a record that was cut in different ways may overlap."""
+    whole = bench.record(0, 2, accepted(1, 0, 1, 2, 3))
+    proposer = collecting_proposer(bench)
+    step = proposer.feed(bench.record(1, 2), *(part(whole, first, end) for first, end in cuts))
+    assert (proposer.node.mode is Mode.ACTIVE) is complete
+    expected = {slot: (0, 1, slot) for slot in range(4)} if complete else {}
+    assert proposals_by_slot(step.of(t.Proposal)) == expected
 
 
 # Restarts: not in the paper (AUDIT S5, S6, §1)

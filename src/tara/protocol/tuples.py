@@ -374,7 +374,8 @@ class Loaded(Tuple, frozen=True, tag=104):
 
 
 class Discard(Tuple, frozen=True, tag=106):
-    """executor → store: checkpoints with lower numbers are not needed any more."""
+    """executor → store: checkpoints with lower numbers are not needed any more, saved or still to be saved. A store
+    that is slower than the others' thus never has more to do than fits the window. It keeps the newest it has."""
 
     below: int
 

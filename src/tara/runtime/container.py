@@ -452,7 +452,7 @@ class Container:
                 )
         self._persisted = []
 
-    def status(self) -> dict[str, object]:
+    def status(self, digest: bool = False) -> dict[str, object]:
         """For `tara status`: what the nodes here are doing."""
         partitions: dict[str, dict[str, object]] = {}
         status: dict[str, object] = {"counters": msgspec.to_builtins(self.counters)}
@@ -478,6 +478,7 @@ class Container:
                         "sessions": len(node.sessions),
                         "stable": node.stable.current,
                         "checkpoints": [checkpoint.number for checkpoint in node.checkpoints],
+                        "digest": node.digest().hex() if digest else None,
                     }
         status["partitions"] = partitions
         return status

@@ -50,6 +50,8 @@ class Addresses(Struct, array_like=True, tag=6):
     """registry → containers: where everybody is now."""
 
     peers: list[str | None]
+    #: Heartbeats are to carry a digest of the executor's state.
+    digest: bool = False
 
 
 class Die(Struct, array_like=True, tag=7):

@@ -47,6 +47,7 @@ class Hosted:
         self._heartbeat_due_s = 0.0
         self._life = 0
         self._orderly = False
+        self._with_digest = False
 
     def run(self) -> None:
         welcome = self._register()
@@ -91,8 +92,9 @@ class Hosted:
     def _take(self, message: control.Message) -> None:
         self._driver_heard_s = time.monotonic()
         match message:
-            case control.Addresses(peers):
+            case control.Addresses(peers, digest):
                 self._container.connect(peers)
+                self._with_digest = digest
             case control.Die(life) if life == self._life:
                 os.kill(os.getpid(), signal.SIGKILL)
             case control.Stop():
@@ -104,7 +106,7 @@ class Hosted:
         if now_s < self._heartbeat_due_s:
             return
         self._heartbeat_due_s = now_s + HEARTBEAT_S
-        status = msgspec.json.encode(self._container.status())
+        status = msgspec.json.encode(self._container.status(self._with_digest))
         self._say(control.Heartbeat(self._container.spec.container, self._life, status))
         if os.getppid() != self._parent or now_s - self._driver_heard_s > DRIVER_SILENT_S:
             self._container.stopping = True

@@ -46,6 +46,8 @@ class Registry:
         self._socket.setsockopt(zmq.LINGER, 500)
         self._socket.bind_to_random_port(f"tcp://{settings.host}")
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        #: Ask executors for digests of their states: costs them a snapshot per heartbeat.
+        self.want_digests = False
         self.down = threading.Event()
         self._first_lives = list(self.state.lives)
         self._thread = threading.Thread(target=self._serve, name="registry", daemon=True)
@@ -58,6 +60,10 @@ class Registry:
 
     def ready(self) -> bool:
         return all(member.status for member in self.members)
+
+    def executors(self) -> list[dict[str, Any]]:
+        """What the executors last said of themselves."""
+        return [member.status["executor"] for member in self.members if "executor" in member.status]
 
     def stop(self) -> None:
         self.down.set()
@@ -122,7 +128,8 @@ class Registry:
         self._announce()
 
     def _announce(self) -> None:
-        addresses = control.Addresses([member.peer_address for member in self.members])
+        peers = [member.peer_address for member in self.members]
+        addresses = control.Addresses(peers, self.want_digests)
         for member in self.members:
             self._send(member.identity, addresses)
 

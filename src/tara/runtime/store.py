@@ -57,11 +57,15 @@ class CheckpointStore:
         directory.mkdir(parents=True, exist_ok=True)
         self._jobs: queue.SimpleQueue[t.Save | t.Load | t.Discard | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[t.Tuple] = queue.SimpleQueue()
+        #: Checkpoints with lower numbers need not be saved any more.
+        self._below = 0
         self.errors: list[str] = []
         self._thread = threading.Thread(target=self._work, name="checkpoint-store", daemon=True)
         self._thread.start()
 
     def submit(self, job: t.Save | t.Load | t.Discard) -> None:
+        if isinstance(job, t.Discard):
+            self._below = max(self._below, job.below)
         self._jobs.put(job)
 
     def take(self) -> Iterator[t.Tuple]:
@@ -89,17 +93,17 @@ class CheckpointStore:
         chunks = save.chunks if isinstance(save.chunks, list) else list(save.chunks)
         checkpoint = t.CheckpointId(save.number, digest_of(save.state, chunks))
         path = self._path(save.number)
-        while True:
+        while save.number >= self._below:
             try:
                 if not path.exists() or self._read(path).checkpoint != checkpoint:
                     self._write(path, checkpoint, save.state, chunks)
-                break
+                self._answer(t.Saved(checkpoint))
+                return
             except (OSError, StoreError) as error:
                 # A checkpoint is needed for the windows to move: keep trying until there is room again.
                 self._report(f"cannot write checkpoint {save.number}: {error}")
                 path.unlink(missing_ok=True)
                 threading.Event().wait(1.0)
-        self._answer(t.Saved(checkpoint))
 
     def _write(self, path: Path, checkpoint: t.CheckpointId, state: bytes, chunks: list[bytes]) -> None:
         header = CheckpointHeader(FORMAT_VERSION, self._cluster, self._era, checkpoint.number)
@@ -150,7 +154,9 @@ class CheckpointStore:
         return t.Loaded(t.CheckpointId(header.number, data[stop:]), parts[0], parts[1:])
 
     def _discard(self, below: int) -> None:
-        old = [path for path in sorted(self._directory.glob("*.checkpoint")) if int(path.stem) < below]
+        # The newest stays in any case: a restart is quicker from an old one than from none.
+        kept = sorted(self._directory.glob("*.checkpoint"))[:-1]
+        old = [path for path in kept if int(path.stem) < below]
         for path in old[: max(len(old) - KEEP_OLDER, 0)]:
             path.unlink(missing_ok=True)
 

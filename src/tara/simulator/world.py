@@ -46,6 +46,8 @@ class Container:
         self.doom: str | None = None
         self.paused_until_ms = 0.0
         self.waiting: list[Parcel] = []
+        #: Per executor: checkpoints below are not to be saved any more.
+        self.discarded: dict[int, int] = {}
         self.clock_offset_ms = 0.0
         #: By how much the clock was set back; shows in the next life.
         self.next_clock_offset_ms = 0.0
@@ -508,12 +510,15 @@ class World:
                 delay = self.draw.randrange(1, 500 if self._store_has("store_slow") else 20)
                 self.after(delay, self._load, container, life, number, tuple_)
             case t.Discard():
+                container.discarded[number] = tuple_.below
                 stored = container.disk.checkpoints_of(number)
-                for old in [known for known in stored if known < tuple_.below]:
+                for old in [known for known in stored if known < tuple_.below and known < max(stored)]:
                     del stored[old]
 
     def _save(self, container: Container, life: int, number: int, save: t.Save) -> None:
         if not container.alive or container.life != life:
+            return
+        if save.number < container.discarded.get(number, 0):
             return
         if self._store_has("store_failing") or container.disk.full:
             self.after(50, self._save, container, life, number, save)

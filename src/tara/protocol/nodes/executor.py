@@ -6,6 +6,8 @@ n mod P. After every `checkpoint_interval` slots the state goes to the store of 
 announced when it is durable there. An executor whose slots were garbage-collected elsewhere loads a checkpoint.
 """
 
+from hashlib import blake2b
+
 import msgspec
 from msgspec import Struct
 
@@ -18,9 +20,6 @@ from tara.protocol.nodes.learner import Learner
 from tara.protocol.observer import Observer
 from tara.protocol.progress import SourceProgress
 from tara.protocol.sessions import Application, Context, Sessions, SessionsState
-
-#: Checkpoints that may be on their way to the store at once: each is a copy of the state.
-SAVES_MAX = 2
 
 
 class _Run:
@@ -74,8 +73,6 @@ class Executor(Node):
         self.stable = Observer(limits.replicas, limits.quorum)
         #: The checkpoints that are durable here, oldest first; none is older than the stable one.
         self.checkpoints: list[t.CheckpointId] = []
-        #: Checkpoints that the store has not confirmed.
-        self._saving = 0
         self._round = 0
         self._reply_sink = graph.one(Stage.REPLY_SINK, name.replica)
         self._gc_sinks = graph.all(Stage.GC_SINK)
@@ -141,13 +138,16 @@ class Executor(Node):
         context.counter, context.time_ms = self.sessions.counter, self.sessions.time_ms
         return self.application.query(question, context)
 
+    def digest(self) -> bytes:
+        """Of the whole replicated state: equal on all executors that have executed equally much."""
+        digest = blake2b(t.encode(self.sessions.state()), digest_size=16)
+        for chunk in self.application.snapshot():
+            digest.update(chunk)
+        return digest.digest()
+
     # Garbage collection
 
     def _checkpoint(self) -> None:
-        if self._saving >= SAVES_MAX:
-            # The store is slow, but enough others are not: otherwise the window would have stopped us by now.
-            return
-        self._saving += 1
         number = self.next // self.limits.checkpoint_interval
         state = ExecutorState(
             self.next,
@@ -163,7 +163,6 @@ class Executor(Node):
         self.emit(t.Save(number, t.encode(state), chunks), STORE)
 
     def _on_saved(self, saved: t.Saved) -> None:
-        self._saving = max(self._saving - 1, 0)
         known = [checkpoint for checkpoint in self.checkpoints if checkpoint.number != saved.checkpoint.number]
         if saved.checkpoint.number >= self.stable.current:
             self.checkpoints = sorted([*known, saved.checkpoint], key=lambda checkpoint: checkpoint.number)
@@ -180,8 +179,7 @@ class Executor(Node):
         if self.stable.update(stable.source, checkpoint.number):
             threshold = self.stable.current
             self.checkpoints = [own for own in self.checkpoints if own.number >= threshold]
-            if self.checkpoints:
-                self.emit(t.Discard(self.checkpoints[0].number), STORE)
+            self.emit(t.Discard(threshold), STORE)
         if self.next < self.stable.current * self.limits.checkpoint_interval and not self._loading:
             holders = [
                 status.executor
@@ -206,7 +204,6 @@ class Executor(Node):
         for learner, progress in zip(self._learners, _restored(state), strict=True):
             learner.jump(self.next // self.limits.partitions, progress)
         # Announced when it is durable here, too; a store that has it already says so at once.
-        self._saving += 1
         self.emit(t.Save(checkpoint.number, loaded.state, loaded.chunks), STORE)
         self._execute()
 

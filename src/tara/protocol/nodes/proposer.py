@@ -182,8 +182,11 @@ class Proposer(Node):
         assert self.mode is Mode.ACTIVE
         run: list[t.Request] = []
         room, stamp_ms, sources = self.proposals.room, int(self.now_ms), len(self._held)
-        for offset in range(sources):
-            run += self._held[(self._turn + offset) % sources].take(room - len(run), stamp_ms)
+        # First a fair share for each, so that no source starves behind another; then what is left.
+        for share in (room // sources + 1, room):
+            for offset in range(sources):
+                held = self._held[(self._turn + offset) % sources]
+                run += held.take(min(share, room - len(run)), stamp_ms)
         self._turn = (self._turn + 1) % sources
         if run:
             self._publish(run)

@@ -1,0 +1,261 @@
+"""Closed-loop load on a running key-value cluster: each session sends its next command when the last is answered.
+
+Many sessions share a connection, over the same wire layer that the clients use. A command that is not answered in time
+is sent again through another front end, with the same number. At the end everything is answered, so that what was lost
+or executed twice can be counted.
+"""
+
+import time
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+import zmq
+from msgspec import Struct
+
+from tara.application import Get, Put
+from tara.client import wire
+from tara.client.connection import parse_endpoints
+from tara.protocol import tuples as t
+from tara.protocol.errors import TaraError
+from tara.simulator.linearizability import Operation
+
+PATIENCE_S = 0.4
+SESSION_TIMEOUT_MS = 60_000
+
+
+class LoadError(TaraError):
+    """The cluster did not serve the load."""
+
+
+class LoadReport(Struct, kw_only=True):
+    clients: int
+    seconds: float
+    throughput_per_s: float
+    latency_ms_p50: float
+    latency_ms_p99: float
+    latency_ms_p999: float
+    #: The longest time in which no client got an answer.
+    gap_ms_max: float
+    #: Commands that were sent again.
+    resent: int
+    #: Answers that were errors.
+    errors: int
+    #: Commands that were never answered.
+    lost: int
+    #: All commands that were answered, warm-up and end included.
+    answered: int
+
+
+class _Session:
+    __slots__ = ("call", "command", "connection", "first_sent_s", "id", "key", "next", "sent_s")
+
+    def __init__(self, key: str, connection: int) -> None:
+        self.id = 0
+        #: The number of its next command.
+        self.next = 0
+        self.key = key
+        self.connection = connection
+        self.command: t.Command | None = None
+        self.call: tuple[object, ...] = ()
+        self.first_sent_s = 0.0
+        self.sent_s = 0.0
+
+
+class Load:
+    def __init__(
+        self,
+        endpoints: str,
+        clients: int,
+        payload_bytes: int = 64,
+        reads: float = 0.0,
+        recorded_keys: int = 0,
+        target: int | None = None,
+    ) -> None:
+        addresses = parse_endpoints(endpoints)
+        self._addresses = addresses if target is None else [addresses[target]]
+        self._context = zmq.Context()
+        self._sockets = [self._connect(address) for address in self._addresses]
+        self._poller = zmq.Poller()
+        for socket in self._sockets:
+            self._poller.register(socket, zmq.POLLIN)
+        self._random = Random(clients)
+        self._payload = self._random.randbytes(payload_bytes)
+        self._reads = reads
+        keys = max(clients // 2, 1)
+        self._recorded = {f"key-{index}" for index in range(min(recorded_keys, keys))}
+        self.history: list[Operation] = []
+        self._sessions = [_Session(f"key-{index % keys}", index % len(self._sockets)) for index in range(clients)]
+        self._by_id: dict[int, _Session] = {}
+        self._writes = 0
+        self._latencies_s: list[float] = []
+        self._last_answer_s = 0.0
+        self._gap_s = 0.0
+        self._measuring = False
+        self._stopping = False
+        self.answered = 0
+        self.resent = 0
+        self.errors = 0
+
+    def _connect(self, address: str) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(address)
+        return socket
+
+    # Sessions
+
+    def open(self, deadline_s: float = 30.0) -> None:
+        nonces = {self._random.getrandbits(60) + 1: session for session in self._sessions}
+        timeout = msgspec.msgpack.encode(SESSION_TIMEOUT_MS)
+        end_s, again_s = time.monotonic() + deadline_s, 0.0
+        while nonces:
+            if time.monotonic() > end_s:
+                raise LoadError(f"{len(nonces)} of {len(self._sessions)} sessions were not opened in {deadline_s} s")
+            if time.monotonic() > again_s:
+                again_s = time.monotonic() + 2.0
+                for nonce, session in nonces.items():
+                    session.connection = (session.connection + 1) % len(self._sockets)
+                    self._send(session.connection, [t.Command(0, nonce, 0, timeout, t.OPEN)])
+            for socket, _ in self._poller.poll(100):
+                for result in wire.decode_reply(socket.recv()).results:
+                    opened = nonces.pop(result.number, None) if result.session == 0 and result.status == t.OK else None
+                    if opened is not None:
+                        opened.id = msgspec.msgpack.decode(result.payload)[0]
+                        self._by_id[opened.id] = opened
+
+    # Load
+
+    def run(
+        self, seconds: float, warm_up_s: float = 2.0, on_second: Callable[[float, int], None] = lambda at, n: None
+    ) -> LoadReport:
+        now_s = time.monotonic()
+        for session in self._sessions:
+            self._send(session.connection, [self._next(session, now_s)])
+        begin_s = now_s + warm_up_s
+        end_s, next_second_s, before = begin_s + seconds, now_s + 1.0, 0
+        self._last_answer_s = now_s
+        late_check_s = now_s
+        while now_s < end_s:
+            self._turn(min(end_s - now_s, 0.05))
+            now_s = time.monotonic()
+            if not self._measuring and now_s >= begin_s:
+                self._measuring, self._gap_s, self._latencies_s = True, 0.0, []
+            if now_s >= next_second_s:
+                on_second(now_s, self.answered - before)
+                next_second_s, before = next_second_s + 1.0, self.answered
+            if now_s >= late_check_s:
+                late_check_s = now_s + 0.1
+                self._resend_late(now_s)
+        measured, self._measuring = len(self._latencies_s), False
+        self._gap_s = max(self._gap_s, now_s - self._last_answer_s)
+        lost = self._drain()
+        answered = self.answered
+        for session in self._sessions:
+            if session.command is not None and session.key in self._recorded:
+                self._record(session, None, None)
+        latencies = sorted(self._latencies_s) or [0.0]
+        return LoadReport(
+            clients=len(self._sessions),
+            seconds=seconds,
+            throughput_per_s=round(measured / seconds, 1),
+            latency_ms_p50=_quantile(latencies, 0.5),
+            latency_ms_p99=_quantile(latencies, 0.99),
+            latency_ms_p999=_quantile(latencies, 0.999),
+            gap_ms_max=round(self._gap_s * 1e3, 1),
+            resent=self.resent,
+            errors=self.errors,
+            lost=lost,
+            answered=answered,
+        )
+
+    def _drain(self, deadline_s: float = 30.0) -> int:
+        """Wait until everything is answered; what is not is lost."""
+        self._stopping = True
+        end_s = time.monotonic() + deadline_s
+        while any(session.command is not None for session in self._sessions) and time.monotonic() < end_s:
+            self._turn(0.05)
+            self._resend_late(time.monotonic())
+        return sum(session.command is not None for session in self._sessions)
+
+    def _turn(self, wait_s: float) -> None:
+        for socket, _ in self._poller.poll(int(wait_s * 1000) + 1):
+            commands: list[t.Command] = []
+            now_s = time.monotonic()
+            for _ in range(64):
+                try:
+                    data = socket.recv(zmq.NOBLOCK)
+                except zmq.Again:
+                    break
+                for result in wire.decode_reply(data).results:
+                    following = self._hear(result, now_s)
+                    if following is not None:
+                        commands.append(following)
+            if commands:
+                socket.send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, commands)))
+
+    def _hear(self, result: t.Result, now_s: float) -> t.Command | None:
+        session = self._by_id.get(result.session)
+        if session is None or session.command is None or result.number != session.command.number:
+            return None
+        if result.status == t.OVERLOADED:
+            return None
+        self.answered += 1
+        self._gap_s = max(self._gap_s, now_s - self._last_answer_s)
+        self._last_answer_s = now_s
+        if result.status != t.OK:
+            self.errors += 1
+        if self._measuring:
+            self._latencies_s.append(now_s - session.first_sent_s)
+        if session.key in self._recorded:
+            self._record(session, now_s, msgspec.msgpack.decode(result.payload))
+        session.command = None
+        session.next = result.number + 1
+        return None if self._stopping else self._next(session, now_s, result.number + 1)
+
+    def _next(self, session: _Session, now_s: float, number: int = 0) -> t.Command:
+        if self._reads and self._random.random() < self._reads:
+            session.call = ("get",)
+            command = t.Command(session.id, number, number, t.encode(Get(session.key)), t.QUERY)
+        else:
+            value = self._payload
+            if session.key in self._recorded:
+                # Values must differ for the check; the others may as well be equal.
+                self._writes += 1
+                value = self._writes.to_bytes(8, "big") + self._payload[8:]
+            session.call = ("put", value)
+            command = t.Command(session.id, number, number, t.encode(Put(session.key, value)))
+        session.command, session.first_sent_s, session.sent_s = command, now_s, now_s
+        return command
+
+    def _resend_late(self, now_s: float) -> None:
+        for session in self._sessions:
+            if session.command is not None and now_s - session.sent_s > PATIENCE_S:
+                session.sent_s = now_s
+                session.connection = (session.connection + 1) % len(self._sockets)
+                self.resent += 1
+                self._send(session.connection, [session.command])
+
+    def _send(self, connection: int, commands: list[t.Command]) -> None:
+        self._sockets[connection].send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, commands)))
+
+    def _record(self, session: _Session, returned_s: float | None, result: object) -> None:
+        invoked = int(session.first_sent_s * 1e6)
+        returned = None if returned_s is None else int(returned_s * 1e6)
+        self.history.append(Operation(session.id, invoked, returned, session.key, session.call, result))
+
+    def close(self) -> None:
+        """End the sessions that have nothing in flight."""
+        self._recorded = set()
+        now_s = time.monotonic()
+        for session in self._sessions:
+            if session.command is None and session.id:
+                session.command = t.Command(session.id, session.next, session.next, b"", t.CLOSE)
+                session.first_sent_s = session.sent_s = now_s
+                self._send(session.connection, [session.command])
+        self._drain(deadline_s=5.0)
+        self._context.destroy(0)
+
+
+def _quantile(ordered: list[float], quantile: float) -> float:
+    return round(ordered[min(int(len(ordered) * quantile), len(ordered) - 1)] * 1e3, 3)

@@ -1,0 +1,406 @@
+"""Whole systems in situations that once stopped them, or could. Directed by hand, in virtual time."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import pytest
+
+from tara.application import Get, Put
+from tara.experiments.protocol_speed import measure
+from tara.protocol import tuples as t
+from tara.protocol.graph import Stage
+from tara.protocol.limits import Limits
+from tara.protocol.nodes.committer import Committer
+from tara.protocol.nodes.controller import Controller
+from tara.simulator.campaign import Job, run_seed
+from tara.simulator.scene import Scene
+from tara.simulator.world import Container
+
+#: Silent request sources stay silent, so that a scene has only the requests that it sends.
+SILENT_MS = 1_000_000
+SMALL = Limits(checkpoint_interval=16, window=64, keepalive_interval_ms=SILENT_MS)
+#: A command that waits no longer than this has not waited for a view change.
+NO_OUTAGE_MS = SMALL.controller_timeout_ms
+#: Several fruitless views, one after the other, fit into this.
+LONG_MS = 10_000
+
+
+@contextmanager
+def losing(scene: Scene, lost: Callable[[int, int, t.Tuple], bool]) -> Iterator[None]:
+    """The network loses the tuples for which `lost` (from site, to site, tuple) is true."""
+    world = scene.world
+    send = world._send_frame
+
+    def send_rest(sender: Container, peer: Container, parcels: list[tuple[t.Tuple, int]]) -> None:
+        rest = [parcel for parcel in parcels if not lost(sender.site, peer.site, parcel[0])]
+        if rest:
+            send(sender, peer, rest)
+
+    with mock.patch.object(world, "_send_frame", send_rest):
+        yield
+
+
+@contextmanager
+def saving(scene: Scene, delay_ms: Callable[[int, int], float]) -> Iterator[None]:
+    """To save a checkpoint takes `delay_ms` (site, checkpoint)."""
+    world = scene.world
+    to_host = world._to_host
+
+    def to_slow_host(container: Container, number: int, tuple_: t.Tuple) -> None:
+        if isinstance(tuple_, t.Save):
+            delay = delay_ms(container.site, tuple_.number)
+            world.after(delay, world._save, container, container.life, number, tuple_)
+        else:
+            to_host(container, number, tuple_)
+
+    with mock.patch.object(world, "_to_host", to_slow_host):
+        yield
+
+
+def running(limits: Limits, packing: str = "site") -> tuple[Scene, int]:
+    """A system in its first view, and an open session."""
+    scene = Scene(limits, packing)
+    scene.run(300)
+    session = scene.open()
+    scene.call(session, Put("first", b"1"))
+    scene.run(200)
+    return scene, session
+
+
+def leader_site(scene: Scene, partition: int = 0) -> int:
+    leader = scene.leader(partition)
+    assert leader is not None
+    return leader.site
+
+
+def committers(scene: Scene) -> list[Committer]:
+    return [node for _, node in scene.world.nodes_of(Stage.COMMITTER) if isinstance(node, Committer)]
+
+
+def positions(scene: Scene) -> list[list[int]]:
+    """Of each living executor: where each partition is."""
+    return [[learner.position for learner in executor._learners] for executor in scene.executors()]
+
+
+def is_order_of(tuple_: t.Tuple, partition: int) -> bool:
+    """Whether it is a step on the way to a decision of the partition."""
+    return isinstance(tuple_, t.Proposal | t.Commit) and tuple_.partition == partition
+
+
+# A crash right after genesis
+
+
+def restarted_after_genesis(crash_ms: float, down_ms: float, packing: str = "site", partitions: int = 1) -> Scene:
+    """All containers crash, and start again."""
+    scene = Scene(Limits(partitions=partitions, checkpoint_interval=16, window=32), packing)
+    scene.run(crash_ms)
+    for container in scene.world.containers:
+        scene.crash(container)
+    scene.run(down_ms)
+    for container in scene.world.containers:
+        scene.restart(container)
+    return scene
+
+
+@pytest.mark.parametrize("packing", ["site", "node"])
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("crash_ms", [0, 0.7, 1.5, 2, 3, 4, 5])
+def test_a_system_that_crashes_right_after_genesis_comes_up(crash_ms: float, partitions: int, packing: str) -> None:
+    """The news that view 1 is there may be lost with everybody who knew it. Genesis does not come twice."""
+    scene = restarted_after_genesis(crash_ms, 50, packing, partitions)
+    session = scene.open()
+    for partition in range(partitions):
+        scene.call(session, Put("key", b"%d" % partition), partition=partition)
+    assert scene.call(session, Get("key")) == b"%d" % (partitions - 1)
+    scene.run(500)
+    assert scene.states_equal()
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="a committer that no record of the first view names never votes in that view",
+)
+@pytest.mark.parametrize("crash_ms", [0, 1.5, 4])
+def test_afterwards_every_committer_votes(crash_ms: float) -> None:
+    scene = restarted_after_genesis(crash_ms, 50)
+    scene.call(scene.open(), Put("key", b"1"))
+    scene.run(3_000)
+    assert [node.started for node in committers(scene)] == [True, True, True]
+    assert len({node.commits.pos for node in committers(scene)}) == 1
+
+
+# A site dies with its executor ahead of the others
+
+
+def test_a_dead_executor_that_was_ahead_does_not_hide_a_dead_proposer() -> None:
+    """Two partitions. The site of partition 0's active proposer loses frames for a moment, then dies for good. Only its
+    own executor had decided the last slots of partition 0; so that partition looked ahead to it, and is behind to those
+    who are left."""
+    limits = Limits(partitions=2, checkpoint_interval=64, window=64, keepalive_interval_ms=SILENT_MS)
+    scene, session = running(limits)
+    world = scene.world
+    dying = leader_site(scene, partition=0)
+    assert leader_site(scene, partition=1) != dying
+
+    def lost(sender: int, receiver: int, tuple_: t.Tuple) -> bool:
+        if isinstance(tuple_, t.Proposal):
+            return sender == dying and receiver == 2 and tuple_.partition == 0
+        return sender == dying and isinstance(tuple_, t.Commit) and tuple_.partition == 0
+
+    keys = []
+    with losing(scene, lost):
+        for number in range(30):
+            keys.append(scene.send(session, Put("second", b"%d" % number)))
+            scene.run(3)
+        own, others = positions(scene)[dying], [place for site, place in enumerate(positions(scene)) if site != dying]
+        assert own[0] > own[1] > max(place[0] for place in others)
+        world.lose(world.containers[dying])
+    for key in keys:
+        scene.wait(key, LONG_MS)
+    assert leader_site(scene, partition=0) != dying
+    scene.call(session, Put("third", b"3"), partition=0)
+    scene.run(500)
+    assert scene.states_equal()
+
+
+@pytest.mark.xfail(
+    strict=True, raises=TimeoutError, reason="with three partitions, no two executors need to blame the same one"
+)
+def test_executors_that_wait_for_different_partitions_replace_somebody() -> None:
+    """Three partitions, two of which have their active proposers on the site that dies. Of the executors that are left,
+    each has the last slot of one of these partitions and lacks that of the other; the dead one waited for the third."""
+    limits = Limits(partitions=3, checkpoint_interval=96, window=64, keepalive_interval_ms=SILENT_MS)
+    scene = Scene(limits)
+    world = scene.world
+    scene.run(300)
+    for name, node in world.nodes_of(Stage.CONTROLLER):
+        if name.partition == 1 and isinstance(node, Controller):
+            node.suspect()
+    scene.run(300)
+    assert [leader_site(scene, partition) for partition in range(3)] == [1, 1, 0]
+    session = scene.open()
+    scene.run(200)
+
+    def lost(sender: int, receiver: int, tuple_: t.Tuple) -> bool:
+        """All on links of site 1."""
+        if receiver == 1:
+            return isinstance(tuple_, t.Commit) and tuple_.partition == 2
+        return sender == 1 and is_order_of(tuple_, 0 if receiver == 2 else 1)
+
+    with losing(scene, lost):
+        keys = [scene.send(session, Put("key", b"%d" % number), partition=number % 2) for number in range(4)]
+        scene.run(60)
+        assert [place.index(min(place)) for place in positions(scene)] == [1, 2, 0]
+        world.lose(world.containers[1])
+    for key in keys:
+        scene.wait(key, LONG_MS)
+
+
+# Slow stores
+
+
+def test_a_slow_store_deposes_nobody() -> None:
+    """While the window is full, everybody waits for checkpoints; another proposer could only wait, too."""
+    scene, session = running(SMALL)
+    with saving(scene, lambda site, number: 3_000.0):
+        keys = []
+        for number in range(5 * SMALL.window):
+            keys.append(scene.send(session, Put("key", b"%d" % number)))
+            scene.run(10)
+        assert len([key for key in keys if key not in scene.results]) >= SMALL.window
+        scene.run(20_000)
+    assert [key for key in keys if key not in scene.results] == []
+    assert (scene.world.monitor.view_changes, scene.view) == (0, 1)
+
+
+def test_a_proposer_that_dies_while_the_window_is_full_is_replaced_when_there_is_room() -> None:
+    limits = Limits(checkpoint_interval=4, window=8, keepalive_interval_ms=SILENT_MS)
+    scene, session = running(limits)
+    with saving(scene, lambda site, number: 3_000.0):
+        keys = [scene.send(session, Put("key", b"%d" % number)) for number in range(20)]
+        scene.run(500)
+        assert {executor.next for executor in scene.executors()} == {limits.window}
+        scene.world.lose(scene.world.containers[leader_site(scene)])
+        for key in keys:
+            scene.send_again(key, site=0)
+        scene.run(2_000)
+        assert scene.view == 1
+        for key in keys:
+            scene.wait(key, 3 * LONG_MS)
+    assert scene.view > 1
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=TimeoutError,
+    reason="one executor's full window outweighs another that lacks votes of a dead site",
+)
+def test_a_full_window_at_one_executor_does_not_hide_a_dead_proposer() -> None:
+    """The link between the active proposer's site and site 2 is down, and stores are slow: executors 0 and 1 fill the
+    window, executor 2 stays before the checkpoint that would empty it. Then the proposer's site dies."""
+    scene, session = running(Limits(checkpoint_interval=4, window=8, keepalive_interval_ms=SILENT_MS))
+    dying = leader_site(scene)
+    assert dying == 1
+    with saving(scene, lambda site, number: 500.0):
+        with losing(scene, lambda sender, receiver, tuple_: {sender, receiver} == {dying, 2}):
+            keys = [scene.send(session, Put("key", b"%d" % number)) for number in range(10)]
+            scene.run(150)
+            assert positions(scene) == [[8], [8], [2]]
+        scene.world.lose(scene.world.containers[dying])
+        for key in keys:
+            scene.wait(key, LONG_MS)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=TimeoutError,
+    reason="checkpoints that a slow store made an executor leave out are never made up for",
+)
+def test_executors_have_a_checkpoint_in_common_after_a_slow_store_and_a_crash() -> None:
+    """Site 0 saves so slowly that its executor leaves checkpoints out; site 2 dies before it has saved them, too. The
+    window is full, so the two that are left make no further ones."""
+    scene, session = running(Limits(checkpoint_interval=4, window=12, keepalive_interval_ms=SILENT_MS))
+
+    def delay_ms(site: int, number: int) -> float:
+        slow = site == 0 or (site == 2 and number > 2)
+        return 3_000.0 if slow else 10.0
+
+    with saving(scene, delay_ms):
+        keys = [scene.send(session, Put("key", b"%d" % number)) for number in range(40)]
+        scene.run(500)
+        assert positions(scene) == [[20], [20], [20]]
+        scene.world.lose(scene.world.containers[2])
+        for key in keys:
+            scene.wait(key, LONG_MS)
+
+
+# A committer loses its journal
+
+
+def lose_memory(scene: Scene, containers: list[Container], checkpoints: bool = False) -> None:
+    for container in containers:
+        scene.crash(container)
+        scene.world.wipe(container, checkpoints)
+    scene.run(30)
+    for container in containers:
+        scene.restart(container)
+
+
+def rejoin(scene: Scene, session: int, site: int) -> float:
+    """Let commands go on, from another site, until nobody is recovering; returns the longest wait for an answer."""
+    longest_ms = 0.0
+    for number in range(100):
+        sent_ms = scene.world.now_ms
+        scene.call(session, Put("while", b"%d" % number), site=(site + 1) % scene.world.graph.sites)
+        longest_ms = max(longest_ms, scene.world.now_ms - sent_ms)
+        scene.run(10)
+    assert scene.world.rejoins_due == set()
+    assert [node.recovering for node in committers(scene)] == [False] * scene.world.graph.sites
+    return longest_ms
+
+
+def check_one_more_loss(scene: Scene, session: int, lost: list[Container], site: int) -> None:
+    """Others die for good: the committer that lost its memory is needed now, and what it was told holds."""
+    for container in lost:
+        scene.world.lose(container)
+    assert scene.call(session, Get("first"), site=site) == b"1"
+    assert scene.call(session, Get("while"), site=site) == b"99"
+    scene.call(session, Put("after", b"2"), site=site)
+    assert scene.call(session, Get("after"), site=site) == b"2"
+    scene.world.inspect_all()
+
+
+@pytest.mark.parametrize("checkpoints", [False, True])
+@pytest.mark.parametrize(("site", "next_loss"), [(0, 1), (0, 2), (2, 0), (2, 1)])
+def test_a_site_that_lost_its_journal_rejoins(site: int, next_loss: int, checkpoints: bool) -> None:
+    """The view moves by f+1, so the same proposer stays and commands go on; then it counts again."""
+    scene, session = running(SMALL)
+    leader = scene.leader()
+    assert leader is not None
+    assert leader.site == 1
+    lose_memory(scene, [scene.world.containers[site]], checkpoints)
+    longest_ms = rejoin(scene, session, site)
+    assert longest_ms < NO_OUTAGE_MS
+    assert (scene.view, scene.leader()) == (3, leader)
+    assert scene.world.rejoins == 1
+    assert [node.memory for node in committers(scene)] == [2 if index == site else 1 for index in range(3)]
+    check_one_more_loss(scene, session, [scene.world.containers[next_loss]], site)
+
+
+def test_the_site_of_the_active_proposer_rejoins_too() -> None:
+    """Its proposer may not become active again in that view, so the view moves on to another one."""
+    scene, session = running(SMALL)
+    lose_memory(scene, [scene.world.containers[1]])
+    rejoin(scene, session, site=1)
+    assert leader_site(scene) == scene.world.graph.proposer_of(scene.view)
+    check_one_more_loss(scene, session, [scene.world.containers[0]], site=1)
+
+
+def test_two_sites_rejoin_where_two_may_fail() -> None:
+    scene, session = running(Limits(f=2, checkpoint_interval=16, window=64, keepalive_interval_ms=SILENT_MS))
+    leader = scene.leader()
+    assert leader is not None
+    forgetful = [container for container in scene.world.containers if container is not leader][-2:]
+    lose_memory(scene, forgetful)
+    rejoin(scene, session, site=forgetful[0].site)
+    assert scene.world.rejoins == 2
+    assert scene.leader() is leader
+    others = [container for container in scene.world.containers if container not in (*forgetful, leader)]
+    check_one_more_loss(scene, session, [leader, others[0]], site=forgetful[0].site)
+
+
+def test_a_committer_alone_rejoins() -> None:
+    """With one container per node. Nothing but its own journal is lost."""
+    scene, session = running(SMALL, packing="node")
+    world = scene.world
+    leader = scene.leader()
+    container = world.host_of(world.graph.number(Stage.COMMITTER, 2))
+    lose_memory(scene, [container])
+    longest_ms = rejoin(scene, session, site=2)
+    assert longest_ms < NO_OUTAGE_MS
+    assert (scene.view, scene.leader()) == (3, leader)
+    check_one_more_loss(scene, session, [world.host_of(world.graph.number(Stage.COMMITTER, 0))], site=0)
+
+
+def test_after_a_restart_it_is_who_it_was_when_it_rejoined() -> None:
+    """What it installed is its journal now; another start needs no other view."""
+    scene, session = running(SMALL)
+    site = scene.world.containers[2]
+    lose_memory(scene, [site])
+    rejoin(scene, session, site=2)
+    view = scene.view
+    scene.crash(site)
+    scene.run(20)
+    scene.restart(site)
+    rejoin(scene, session, site=2)
+    assert (scene.view, scene.world.rejoins) == (view, 1)
+    assert [node.memory for node in committers(scene)] == [1, 1, 2]
+
+
+# No replicas at all
+
+
+@pytest.mark.parametrize(("seed", "partitions"), [(0, 1), (2, 1), (4, 1), (4, 2), (7, 2)])
+def test_a_system_without_replicas_keeps_all_promises_but_availability(seed: int, partitions: int) -> None:
+    outcome = run_seed(Job(seed, 0, partitions))
+    assert (outcome.violation, outcome.detail) == (None, "")
+    assert outcome.commands >= 200
+
+
+def test_a_system_without_replicas_answers_writes() -> None:
+    report = measure(500, 4, 10, Limits(f=0, checkpoint_interval=64, window=256))
+    assert report.requests >= 500
+    assert report.checkpoints > 0
+
+
+def test_a_system_without_replicas_restarts_from_its_disk() -> None:
+    scene, session = running(Limits(f=0, checkpoint_interval=4, window=8, keepalive_interval_ms=SILENT_MS))
+    for number in range(10):
+        scene.call(session, Put("key", b"%d" % number))
+    (site,) = scene.world.containers
+    scene.crash(site)
+    scene.run(50)
+    scene.restart(site)
+    assert scene.call(session, Get("key")) == b"9"
