@@ -17,7 +17,20 @@ help: ## List the targets
 	@printf '\nVariables: PYTHON=%s (interpreter for setup), JOBS=%s (parallel processes)\n' '$(PYTHON)' '$(JOBS)'
 
 .PHONY: setup
-setup: $(STAMP) ## Create .venv and install the project with its development tools
+setup: $(STAMP) java ## Create .venv and install the project with its development tools
+
+# Spark needs Java. Where we may, we install it; elsewhere `tara` says what is missing when it is needed.
+.PHONY: java
+java:
+	@if ! command -v java >/dev/null && [ -z "$$JAVA_HOME" ]; then \
+	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	        echo "setup: installing Java for Spark"; \
+	        apt-get -qq update && apt-get -qq install -y --no-install-recommends \
+	            "$$(apt-cache search --names-only '^openjdk-(17|21)-jre-headless$$' | cut -d' ' -f1 | sort | tail -n 1)" >/dev/null; \
+	    else \
+	        echo "setup: no Java found; Spark needs Java 17 or newer (Debian and Ubuntu: apt install openjdk-17-jre-headless)" >&2; \
+	    fi; \
+	fi
 
 # Redone when pyproject.toml changed, when the environment's interpreter is gone, and when the tree was
 # moved or copied (a virtual environment holds absolute paths).

@@ -60,6 +60,8 @@ class Session:
         self._number = 0
         self._waiting: deque[Call] = deque()
         self._in_flight: dict[int, Call] = {}
+        #: In flight, but to be sent at once.
+        self._again: list[Call] = []
         self._patience_s = PATIENCE_S
         self._heard_s = 0.0
         self._sent_s = 0.0
@@ -80,7 +82,8 @@ class Session:
         self._expire(now_s)
         if self.id == 0:
             return self._open(now_s)
-        commands: list[t.Command] = []
+        commands = [self._command(call, now_s) for call in self._again]
+        self._again.clear()
         if self._in_flight:
             oldest = next(iter(self._in_flight.values()))
             if now_s - oldest.sent_s >= self._patience_s:
@@ -152,14 +155,26 @@ class Session:
             if call is not None:
                 call.refused = True
             return
+        if result.status == t.TOO_LARGE:
+            self._fill(result)
+            return
         call = self._in_flight.pop(result.number, None)
         if call is not None:
             self._patience_s = PATIENCE_S
             call.finish(_outcome(result))
 
+    def _fill(self, refused: t.Result) -> None:
+        """A front end did not pass a command on. Its number must not be missing, so a question takes its place."""
+        call = self._in_flight.get(refused.number)
+        if call is not None and call.done is not None:
+            call.finish(CommandTooLarge(refused.payload.decode(errors="replace")))
+            call.payload, call.kind = b"", t.QUERY
+            self._again.append(call)
+
     def lose(self) -> None:
         """The session is gone: what is in flight has an unknown outcome, what waits goes to the next session."""
         lost, self._in_flight = self._in_flight, {}
+        self._again.clear()
         self.id, self._nonce, self._number = 0, 0, 0
         for call in lost.values():
             call.finish(SessionExpired("the session expired while the command was on its way"))
@@ -168,7 +183,4 @@ class Session:
 def _outcome(result: t.Result) -> bytes | ClientError:
     if result.status == t.OK:
         return result.payload
-    message = result.payload.decode(errors="replace")
-    if result.status == t.TOO_LARGE:
-        return CommandTooLarge(message)
-    return CommandFailed(message)
+    return CommandFailed(result.payload.decode(errors="replace"))

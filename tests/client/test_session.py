@@ -1,0 +1,146 @@
+"""A client's session without I/O: what it sends when, and what becomes of its calls."""
+
+import msgspec
+
+from tara.client.errors import ClientError, CommandFailed, CommandTooLarge, Overloaded, SessionExpired, TimedOut
+from tara.client.session import IN_FLIGHT_MAX, PATIENCE_S, Call, Session
+from tara.protocol import tuples as t
+
+
+def opened(session: Session, now_s: float = 0.0, id_: int = 9) -> None:
+    (opening,) = session.due(now_s)
+    session.hear(t.Result(0, opening.number, 1, t.OK, msgspec.msgpack.encode((id_, 30_000))), now_s)
+
+
+def make() -> Session:
+    nonces = iter(range(1, 100))
+    return Session(30_000, lambda: next(nonces))
+
+
+def call(session: Session, outcomes: list[bytes | ClientError], deadline_s: float = 10.0) -> None:
+    session.submit(Call(b"do", t.EXECUTE, deadline_s, outcomes.append))
+
+
+def test_commands_wait_for_the_session_and_are_numbered() -> None:
+    session, outcomes = make(), list[bytes | ClientError]()
+    call(session, outcomes)
+    call(session, outcomes)
+    opened(session)
+
+    commands = session.due(0.1)
+
+    assert [(c.session, c.number, c.acknowledged) for c in commands] == [(9, 0, 0), (9, 1, 0)]
+
+
+def test_an_answer_finishes_its_call_and_is_acknowledged_with_the_next() -> None:
+    session, outcomes = make(), list[bytes | ClientError]()
+    opened(session)
+    call(session, outcomes)
+    session.due(0.1)
+    session.hear(t.Result(9, 0, 2, t.OK, b"done"), 0.2)
+    call(session, outcomes)
+
+    assert outcomes == [b"done"]
+    assert [(c.number, c.acknowledged) for c in session.due(0.3)] == [(1, 1)]
+
+
+def test_a_late_command_is_sent_again_elsewhere_with_growing_patience() -> None:
+    session = make()
+    opened(session)
+    call(session, [], deadline_s=100.0)
+    first = session.due(0.0)
+
+    assert session.due(PATIENCE_S / 2) == []
+    assert session.due(PATIENCE_S) == first
+    assert session.move_on
+    assert session.due(PATIENCE_S * 2) == []
+    assert session.due(PATIENCE_S * 3) == first
+
+
+def test_a_call_times_out_but_its_command_lives_on() -> None:
+    session, outcomes = make(), list[bytes | ClientError]()
+    opened(session)
+    call(session, outcomes, deadline_s=1.0)
+    (command,) = session.due(0.0)
+
+    again = session.due(1.5)
+
+    assert isinstance(outcomes[0], TimedOut)
+    assert again == [command]
+
+
+def test_an_overloaded_front_end_is_named_when_the_time_is_up() -> None:
+    session, outcomes = make(), list[bytes | ClientError]()
+    opened(session)
+    call(session, outcomes, deadline_s=1.0)
+    session.due(0.0)
+    session.hear(t.Result(9, 0, 0, t.OVERLOADED, b""), 0.1)
+    session.due(1.5)
+
+    assert isinstance(outcomes[0], Overloaded)
+
+
+def test_an_expired_session_fails_what_is_in_flight_and_keeps_what_waits() -> None:
+    session, outcomes = make(), list[bytes | ClientError]()
+    opened(session)
+    call(session, outcomes)
+    session.due(0.0)
+    call(session, outcomes)
+    session.hear(t.Result(9, 0, 5, t.EXPIRED, b""), 0.1)
+    opened(session, 0.2, id_=12)
+
+    assert isinstance(outcomes[0], SessionExpired)
+    assert [(c.session, c.number) for c in session.due(0.3)] == [(12, 0)]
+
+
+def test_a_failed_command_raises_its_message() -> None:
+    session, outcomes = make(), list[bytes | ClientError]()
+    opened(session)
+    call(session, outcomes)
+    session.due(0.0)
+    session.hear(t.Result(9, 0, 2, t.FAILED, b"no money"), 0.1)
+
+    assert isinstance(outcomes[0], CommandFailed)
+    assert str(outcomes[0]) == "no money"
+
+
+def test_an_idle_session_gives_signs_of_life() -> None:
+    session = make()
+    opened(session)
+    session.due(0.0)
+
+    assert [c.kind for c in session.due(11.0)] == [t.KEEPALIVE]
+    assert session.due(11.1) == []
+
+
+def test_the_pipeline_is_bounded() -> None:
+    session = make()
+    opened(session)
+    for _ in range(IN_FLIGHT_MAX + 10):
+        call(session, [])
+
+    assert len(session.due(0.0)) == IN_FLIGHT_MAX
+
+
+def test_a_result_of_another_session_or_a_second_copy_changes_nothing() -> None:
+    session, outcomes = make(), list[bytes | ClientError]()
+    opened(session)
+    call(session, outcomes)
+    session.due(0.0)
+    for result in (t.Result(8, 0, 2, t.OK, b"foreign"), t.Result(9, 0, 2, t.OK, b"own"), t.Result(9, 0, 2, t.OK, b"x")):
+        session.hear(result, 0.1)
+
+    assert outcomes == [b"own"]
+
+
+def test_a_command_that_is_too_large_leaves_no_hole() -> None:
+    session, outcomes = make(), list[bytes | ClientError]()
+    opened(session)
+    call(session, outcomes)
+    session.due(0.0)
+    session.hear(t.Result(9, 0, 0, t.TOO_LARGE, b"too long"), 0.1)
+
+    (filler,) = session.due(0.2)
+
+    assert isinstance(outcomes[0], CommandTooLarge)
+    assert (filler.number, filler.kind, filler.payload) == (0, t.QUERY, b"")

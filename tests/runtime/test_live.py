@@ -1,0 +1,187 @@
+"""A real cluster on local Spark: real processes, sockets, files and kills."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tara.client import CommandFailed, CommandTooLarge, KeyValueClient, NotReachable
+from tara.experiments.load import Load
+from tara.runtime import control
+from tara.runtime.asking import ask
+from tara.runtime.cluster import Settings, load_settings
+from tara.runtime.spark import Cluster
+from tara.simulator.linearizability import KeyValueModel, check
+
+pytestmark = pytest.mark.spark
+
+DEADLINE_S = 30.0
+
+
+def settings_for(directory: Path) -> Settings:
+    flags = {"data_dir": str(directory), "checkpoint_interval": 512, "window": 2048}
+    return load_settings(environment={}, flags=flags)
+
+
+def await_condition(condition: object, what: str) -> None:
+    end_s = time.monotonic() + DEADLINE_S
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end_s, f"not within {DEADLINE_S} s: {what}"
+        time.sleep(0.02)
+
+
+def endpoints(cluster: Cluster) -> str:
+    return ",".join(cluster.registry.endpoints)
+
+
+def views(cluster: Cluster) -> list[int]:
+    return [member.status["partitions"]["0"]["view"] for member in cluster.registry.members if member.status]
+
+
+def leader(cluster: Cluster) -> int:
+    """The container of the active proposer."""
+    for container, member in enumerate(cluster.registry.members):
+        if member.status.get("partitions", {}).get("0", {}).get("proposer", {}).get("mode") == "active":
+            return container
+    return -1
+
+
+def equal_states(cluster: Cluster) -> bool:
+    cluster.registry.want_digests = True
+    states = [(executor["next"], executor.get("digest")) for executor in cluster.registry.executors()]
+    return len(states) == len(cluster.registry.members) and len(set(states)) == 1 and states[0][1] is not None
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    running = Cluster(settings_for(tmp_path_factory.mktemp("live")))
+    running.start()
+    await_condition(lambda: leader(running) >= 0, "an active proposer")
+    yield running
+    running.stop()
+
+
+def test_the_key_value_store_answers(cluster: Cluster) -> None:
+    with KeyValueClient(endpoints(cluster)) as client:
+        client.put("city", b"Erlangen")
+
+        assert client.get("city") == b"Erlangen"
+        assert client.compare_and_set("city", b"Erlangen", b"Bamberg")
+        assert not client.compare_and_set("city", b"Erlangen", b"Hof")
+        assert client.list("ci") == ["city"]
+        assert client.delete("city")
+        assert client.get("city") is None
+        await_condition(lambda: client.get("city", stale=True) is None, "the delete at the replica that is asked")
+
+
+def test_bad_commands_get_clear_errors(cluster: Cluster) -> None:
+    with KeyValueClient(endpoints(cluster)) as client:
+        with pytest.raises(CommandFailed, match="not a key-value command"):
+            client.client.execute(b"\xc1")
+        with pytest.raises(CommandTooLarge, match="bytes"):
+            client.client.execute(bytes(2 << 20))
+        client.put("still", b"alive")
+        assert client.get("still") == b"alive"
+
+
+def test_garbage_at_a_port_is_counted_and_dropped(cluster: Cluster) -> None:
+    import zmq
+
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 200)
+        socket.connect(cluster.registry.endpoints[0])
+        for garbage in (b"", b"\xc1\xc1", b"\x93\x01\x02", b"x" * 10_000):
+            socket.send(garbage)
+        await_condition(
+            lambda: cluster.registry.members[0].status["counters"]["frames_bad"] >= 4, "the bad frames to be counted"
+        )
+    with KeyValueClient(endpoints(cluster)) as client:
+        client.put("after", b"garbage")
+
+
+def test_nobody_there_is_said(cluster: Cluster) -> None:
+    with KeyValueClient("127.0.0.1:1", timeout_s=0.5) as client, pytest.raises(NotReachable):
+        client.put("a", b"b")
+
+
+def test_the_active_proposers_process_is_killed_under_load(cluster: Cluster) -> None:
+    victim, before = leader(cluster), max(views(cluster))
+    life = cluster.registry.state.lives[victim]
+    load = Load(endpoints(cluster), clients=16, reads=0.3, recorded_keys=8)
+    load.open()
+    killed: list[float] = []
+
+    def kill_once(now_s: float, count: int) -> None:
+        if not killed:
+            killed.append(now_s)
+            os.kill(cluster.registry.members[victim].pid, signal.SIGKILL)
+
+    report = load.run(seconds=5.0, warm_up_s=0.5, on_second=kill_once)
+    load.close()
+
+    assert (report.lost, report.errors) == (0, 0)
+    assert report.gap_ms_max < 3_000
+    assert check(load.history, KeyValueModel()).linearizable
+    await_condition(lambda: cluster.registry.state.lives[victim] > life, "Spark to start the container again")
+    await_condition(lambda: len(views(cluster)) == 3 and min(views(cluster)) > before, "all sites in a new view")
+    await_condition(lambda: equal_states(cluster), "equal replicas")
+
+
+class Driver:
+    """`tara up` in a process of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        command = [str(Path(sys.executable).with_name("tara")), "up", "--data-dir", str(directory)]
+        environment = os.environ | {"TARA_CHECKPOINT_INTERVAL": "512", "TARA_WINDOW": "2048"}
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line.startswith("endpoints"), line
+        self.endpoints = line.split()[1]
+
+    def status(self) -> dict[str, Any]:
+        return dict(msgspec.json.decode(ask(self._directory, control.AskStatus())))
+
+    def kill_everything(self) -> None:
+        """The driver and its JVM first, so that nobody starts the containers again."""
+        pids = [container["pid"] for container in self.status()["containers"]]
+        os.killpg(self._process.pid, signal.SIGKILL)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        ask(self._directory, control.AskDown())
+        assert self._process.wait(timeout=DEADLINE_S) == 0
+
+
+def test_everything_dies_and_nothing_is_lost(tmp_path: Path) -> None:
+    """SIGKILL of all processes including the driver, twice; then an orderly end."""
+    expected: dict[str, bytes] = {}
+    for round_ in range(3):
+        driver = Driver(tmp_path)
+        with KeyValueClient(driver.endpoints) as client:
+            assert {key: client.get(key) for key in expected} == expected
+            for number in range(100):
+                key = f"key-{round_}-{number}"
+                client.put(key, key.encode())
+                expected[key] = key.encode()
+            if round_ < 2:
+                driver.kill_everything()
+    assert [container["life"] for container in driver.status()["containers"]] == [3, 3, 3]
+    driver.stop()
