@@ -59,7 +59,7 @@ $(STAMP): pyproject.toml $(STALE)
 	pwd -P > $(STAMP)
 
 .PHONY: demo
-demo: setup ## Run the demonstration
+demo: setup ## A guided tour: a cluster on local Spark, load, two killed leaders, the proof that nothing was lost
 	$(BIN)/tara demo
 
 .PHONY: test
@@ -85,8 +85,11 @@ soak: setup ## Simulate many seeds, then check that the simulator catches seeded
 	$(BIN)/tara sim mutants
 
 .PHONY: bench
-bench: setup ## Measure the protocol
+bench: setup ## Measure the protocol, and a cluster on local Spark
 	$(BIN)/tara bench protocol
+	$(BIN)/tara bench load --clients 64 --durability memory
+	$(BIN)/tara bench load --clients 256 --durability memory
+	$(BIN)/tara bench load --clients 256 --durability disk
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build results
