@@ -169,6 +169,18 @@ def test_requests_of_a_source_are_proposed_in_the_order_of_their_numbers() -> No
     assert [item.number for item in proposal.requests] == [0, 1]
 
 
+@pytest.mark.parametrize("busy", [0, 1, 2])
+def test_no_source_starves_behind_another(busy: int) -> None:
+    """Not in the paper: where the window has no room for all, each source gets a fair share; what is left of the room
+    goes to those that have more."""
+    proposer = active_proposer(Bench(window=8))
+    quiet = (busy + 1) % 3
+    step = proposer.feed(t.Requests([*requests(0, 20, source=busy), *requests(0, 2, source=quiet)]))
+    proposed = [item for proposal in step.of(t.Proposal) for item in proposal.requests]
+    assert sorted(item.number for item in proposed if item.source == quiet) == [0, 1]
+    assert [item.number for item in proposed if item.source == busy] == list(range(6))
+
+
 def test_the_proposer_stamps_requests_with_its_time() -> None:
     """Not in the paper (DESIGN §6, agreed time)."""
     proposer = active_proposer(Bench())

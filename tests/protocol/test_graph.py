@@ -113,6 +113,18 @@ def test_a_sink_and_the_source_it_feeds_are_on_one_site(f: int, partitions: int,
             assert bench.graph.site(fed) == bench.graph.site(name)
 
 
+@pytest.mark.parametrize("f", [0, 1, 2])
+def test_the_others_of_a_stage_are_all_but_one(f: int) -> None:
+    """Without replicas there are none."""
+    graph = Graph(f, 2)
+    for name in graph.names:
+        whole = graph.all(name.stage, name.partition)
+        others = graph.others(name.stage, name.replica, name.partition)
+        assert others.stage is name.stage
+        assert len(others.numbers) == graph.replicas(name.stage) - 1
+        assert {*others.numbers, graph.number(name.stage, name.replica, name.partition)} == set(whole.numbers)
+
+
 @pytest.mark.parametrize("f", [1, 2])
 def test_an_executor_and_its_reply_sink_are_on_one_site(f: int) -> None:
     graph = Graph(f, 2)

@@ -74,6 +74,14 @@ def test_at_genesis_the_journal_begins_before_anything_is_promised(bench: Bench)
     assert again.feed(*bench.views(1)).only(t.Record).memory == FIRST_MEMORY
 
 
+def test_a_committer_names_itself_in_its_record_whoever_else_knows_it(bench: Bench) -> None:
+    """View sources that have started again know nobody's memory number; the record is to count all the same."""
+    for journal, genesis in (((), True), ([t.Resumed(1, 0, [0] * 5, False, 0, 0, 0)], False)):
+        committer = bench.make(Committer, Stage.COMMITTER, 2, genesis=genesis, journal=journal)
+        record = committer.feed(*bench.views(1, memories=[0] * 5)).only(t.Record)
+        assert record.memories == [0, 0, 0, 0, FIRST_MEMORY]
+
+
 @pytest.mark.parametrize(
     "head", [t.Promised(1, [1] * 5), t.Started(1, 0), t.Voted(1, 0, requests(0, 1)), t.Collected(4)]
 )

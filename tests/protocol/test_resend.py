@@ -131,12 +131,12 @@ def test_receivers_are_judged_one_by_one() -> None:
 
 
 def test_a_reset_starts_the_rounds_again() -> None:
-    """Also the pauses: in a new view, what did not help before may help now."""
+    """Also the pauses, and what was taken: in a new view, what did not help before may help now."""
     sender = Sender()
     sender.bursts(60, 10)
-    sender.laggards.resent(0, 20)
+    sender.laggards.resent(0, 10)
     sender.laggards.reset()
-    stuck(sender, 20)
+    stuck(sender, 10)
 
 
 def test_nobody_lags_when_nothing_was_sent() -> None:
