@@ -68,7 +68,7 @@ def test_at_genesis_the_journal_begins_before_anything_is_promised(bench: Bench)
     """From then on, a start without a journal is a loss of memory and cannot be taken for the first start."""
     committer = bench.make(Committer, Stage.COMMITTER)
     (first,) = committer.take().persisted
-    assert first == t.Resumed(FIRST_MEMORY, 0, [0] * bench.graph.members, False, 0, 0, 0)
+    assert first == t.Resumed(FIRST_MEMORY, 0, [FIRST_MEMORY] * bench.graph.members, False, 0, 0, 0)
     again = bench.make(Committer, Stage.COMMITTER, genesis=False, life=2, memory=2, journal=[first])
     assert (again.node.recovering, again.take().persisted) == (False, [])
     assert again.feed(*bench.views(1)).only(t.Record).memory == FIRST_MEMORY
@@ -79,7 +79,7 @@ def test_a_committer_names_itself_in_its_record_whoever_else_knows_it(bench: Ben
     for journal, genesis in (((), True), ([t.Resumed(1, 0, [0] * 5, False, 0, 0, 0)], False)):
         committer = bench.make(Committer, Stage.COMMITTER, 2, genesis=genesis, journal=journal)
         record = committer.feed(*bench.views(1, memories=[0] * 5)).only(t.Record)
-        assert record.memories == [0, 0, 0, 0, FIRST_MEMORY]
+        assert record.memories == [FIRST_MEMORY] * 5
 
 
 @pytest.mark.parametrize(

@@ -117,11 +117,6 @@ def test_a_system_that_crashes_right_after_genesis_comes_up(crash_ms: float, par
     assert scene.states_equal()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a committer that no record of the first view names never votes in that view",
-)
 @pytest.mark.parametrize("crash_ms", [0, 1.5, 4])
 def test_afterwards_every_committer_votes(crash_ms: float) -> None:
     scene = restarted_after_genesis(crash_ms, 50)
@@ -165,9 +160,6 @@ def test_a_dead_executor_that_was_ahead_does_not_hide_a_dead_proposer() -> None:
     assert scene.states_equal()
 
 
-@pytest.mark.xfail(
-    strict=True, raises=TimeoutError, reason="with three partitions, no two executors need to blame the same one"
-)
 def test_executors_that_wait_for_different_partitions_replace_somebody() -> None:
     """Three partitions, two of which have their active proposers on the site that dies. Of the executors that are left,
     each has the last slot of one of these partitions and lacks that of the other; the dead one waited for the third."""
@@ -232,11 +224,6 @@ def test_a_proposer_that_dies_while_the_window_is_full_is_replaced_when_there_is
     assert scene.view > 1
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=TimeoutError,
-    reason="one executor's full window outweighs another that lacks votes of a dead site",
-)
 def test_a_full_window_at_one_executor_does_not_hide_a_dead_proposer() -> None:
     """The link between the active proposer's site and site 2 is down, and stores are slow: executors 0 and 1 fill the
     window, executor 2 stays before the checkpoint that would empty it. Then the proposer's site dies."""

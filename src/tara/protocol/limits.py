@@ -18,8 +18,8 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     #: Slots per partition that may be open at once: proposed, but not in a stable checkpoint yet.
     window: int = 65_536
-    #: Slots, over all partitions, between two checkpoints.
-    checkpoint_interval: int = 16_384
+    #: Slots, over all partitions, between two checkpoints. (This one can be divided by every number up to 10.)
+    checkpoint_interval: int = 15_120
     #: Requests of one source that may be undecided at once; then the source takes no further commands.
     source_pending_max: int = 16_384
     #: Commands that wait in a source while it may not number more; beyond this the client is made to wait.

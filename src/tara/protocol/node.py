@@ -14,6 +14,9 @@ from tara.protocol.errors import EdgeError
 from tara.protocol.graph import Graph, Name, Receivers, allowed_edges
 from tara.protocol.limits import Limits
 
+#: The memory number of every node at genesis: no number is lower.
+GENESIS_MEMORY = 1
+
 
 class Outbox:
     """What one or several nodes want done. The host takes the lists and leaves new ones."""

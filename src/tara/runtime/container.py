@@ -19,13 +19,12 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple, NodeHalted
 from tara.protocol.graph import PARTITIONED, Graph, Receivers, Stage
 from tara.protocol.limits import Limits
-from tara.protocol.node import Boot, Node, Outbox
+from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.factory import create
 from tara.protocol.nodes.proposer import Proposer
 from tara.protocol.nodes.request_source import RequestSource
-from tara.protocol.nodes.view_source import GENESIS_MEMORY
 from tara.protocol.sessions import Application
 from tara.runtime import wire
 from tara.runtime.journal import FileJournal, Identity

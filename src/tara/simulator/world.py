@@ -15,10 +15,9 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Stage
 from tara.protocol.journal import Written
-from tara.protocol.node import Boot, Node, Outbox
+from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.factory import NODE_TYPES, create
-from tara.protocol.nodes.view_source import GENESIS_MEMORY
 from tara.simulator.client import Client
 from tara.simulator.disk import Disk, StoredCheckpoint
 from tara.simulator.monitor import Monitor, Violation

@@ -19,7 +19,7 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Stage
 from tara.protocol.limits import Limits
-from tara.protocol.node import Boot, Node, Outbox
+from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.observer import Observer
 from tara.protocol.resend import BACKOFF_MAX, Laggards
 from tara.protocol.status import Newest
@@ -52,9 +52,9 @@ class Committer(Node):
         #: Whether the start of the current view has come: before that it cannot vote in it.
         self.started = False
         #: The memory numbers under which it entered the current view.
-        self.memories = [0] * graph.members
+        self.memories = [GENESIS_MEMORY] * graph.members
         #: The highest memory numbers it has heard of.
-        self._known = [0] * graph.members
+        self._known = self.memories
         #: Names what it remembers; another one after every loss of memory.
         self.memory = boot.memory
         #: It lost its memory and has not got a new one.
@@ -134,7 +134,7 @@ class Committer(Node):
         self._known = list(map(max, self._known, memories))
 
     def _know_myself(self) -> None:
-        own = [0] * self.graph.members
+        own = [GENESIS_MEMORY] * self.graph.members
         own[self._member] = self.memory
         self._learn(own)
 

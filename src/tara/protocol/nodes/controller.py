@@ -29,6 +29,7 @@ class Controller(Node):
         self._actual: list[Reach] = [(0, 0)] * sources
         #: What each executor last said of the partition's place among the others.
         self._places: list[t.Progress | None] = [None] * limits.replicas
+        self._heard_ms = [boot.now_ms] * limits.replicas
         self._position = 0
         #: Per source, and last for the partition's skips: since when it waits without progress.
         self._since_ms: list[float | None] = [None] * (sources + 1)
@@ -47,6 +48,7 @@ class Controller(Node):
 
     def _on_progress(self, progress: t.Progress) -> None:
         self._ordered.update(progress.executor, progress.progress)
+        self._heard_ms[progress.executor] = self.now_ms
         known = self._places[progress.executor]
         if known is None or (progress.position, progress.slowest) >= (known.position, known.slowest):
             self._places[progress.executor] = progress
@@ -78,24 +80,32 @@ class Controller(Node):
             self._since_ms[item] = self.now_ms
 
     def _waits(self, item: int) -> bool:
-        if not self._is_due():
+        if self._is_excused():
             return False
         if item == len(self._actual):
-            return self._agree(lambda place: place.position < place.frontier)
+            behind = any(place.position < place.frontier for place in self._fresh())
+            return behind and not self._agree(lambda place: place.position >= place.frontier)
         epoch, wanted = self._target[item]
         reached_epoch, reached = self._actual[item]
         return epoch >= reached_epoch and wanted > (reached if epoch == reached_epoch else 0)
 
-    def _is_due(self) -> bool:
-        """Whether the next slot is this partition's to fill. One that is ahead may be held up by the slowest, and one
-        whose window is full by the checkpoints; a new view would only make that worse."""
-        if all(place is None for place in self._places):
-            return True
-        return self._agree(lambda place: place.position <= place.slowest and place.position < place.window_end)
+    def _is_excused(self) -> bool:
+        """Whether somebody else has to move first. A partition that is ahead may be held up by the slowest, one whose
+        window is full by the checkpoints; a new view would only make that worse."""
+        return self._agree(lambda place: place.position > place.slowest or place.position >= place.window_end)
 
     def _agree(self, condition: Callable[[t.Progress], bool]) -> bool:
-        """Whether f+1 executors say so: at least one of them is alive."""
-        return sum(place is not None and condition(place) for place in self._places) >= self.limits.quorum
+        """Whether f+1 executors say so that are alive: what a dead one said last may never have been true elsewhere."""
+        return sum(map(condition, self._fresh())) >= self.limits.quorum
+
+    def _fresh(self) -> list[t.Progress]:
+        """What executors said of the partition's place within the time-out."""
+        since_ms = self.now_ms - self.limits.controller_timeout_ms
+        return [
+            place
+            for place, heard_ms in zip(self._places, self._heard_ms, strict=True)
+            if place is not None and heard_ms >= since_ms
+        ]
 
     # View change
 
@@ -112,6 +122,9 @@ class Controller(Node):
         super().tick(now_ms)
         if self.asked is not None:
             return
+        for item in range(len(self._since_ms)):
+            # An executor that has fallen silent may have been what excused the partition.
+            self._watch(item, advanced=False)
         waiting = [since_ms for since_ms in self._since_ms if since_ms is not None]
         if waiting and self.now_ms >= min(waiting) + self.timeout_ms:
             self.suspect()

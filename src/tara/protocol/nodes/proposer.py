@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph, Name, Receivers, Stage
 from tara.protocol.limits import Limits
-from tara.protocol.node import Boot, Node, Outbox
+from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.observer import Observer
 from tara.protocol.resend import Laggards
 from tara.protocol.status import Newest
@@ -315,7 +315,7 @@ class Proposer(Node):
 
     def report(self) -> None:
         if len(self._known_to) < self.limits.quorum:
-            memories = [0] * self.graph.members
+            memories = [GENESIS_MEMORY] * self.graph.members
             presence = t.Presence(self._member, self.partition, self.boot.memory, self.view, memories)
             self.emit(presence, self._view_sinks)
         if self.mode is Mode.ACTIVE:

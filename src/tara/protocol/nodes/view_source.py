@@ -10,11 +10,9 @@ view go the highest memory numbers of the partition's proposers and committers.
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph, Name, Stage
 from tara.protocol.limits import Limits
-from tara.protocol.node import Boot, Node, Outbox
+from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.observer import Observer
 
-#: The memory number of every node at genesis.
-GENESIS_MEMORY = 1
 #: An unchanged view is announced every so many report rounds.
 _QUIET_ROUNDS = 4
 
@@ -25,7 +23,7 @@ class ViewSource(Node):
         self.handlers = {t.Vote: self._on_vote, t.Presence: self._on_presence, t.View: self._on_view}
         #: The view it publishes; 0 until it has learned one. Never falls.
         self.view = 1 if boot.genesis else 0
-        self.memories = [GENESIS_MEMORY if boot.genesis else 0] * graph.members
+        self.memories = [GENESIS_MEMORY] * graph.members
         #: The memory numbers under which the current view was entered, as far as this source can tell.
         self._entered = self.memories
         self._votes = Observer(limits.replicas, limits.quorum)
