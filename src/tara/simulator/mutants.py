@@ -303,16 +303,6 @@ def learner_jumps() -> Iterator[None]:
         yield
 
 
-@_mutant("R2: no record may be outdated by what another record knows")
-def outdated_records() -> Iterator[None]:
-    def usable(self: Proposer) -> list[Any]:
-        complete = [parts for parts in self._records.values() if parts.complete]
-        return [parts for parts in complete if parts.credential.memories[self._member] == self.boot.memory]
-
-    with _replace(Proposer, "_usable_records", usable):
-        yield
-
-
 @_mutant("S7: a committer without its memory promises nothing")
 def amnesiac_votes() -> Iterator[None]:
     original = Committer._recover
@@ -324,24 +314,6 @@ def amnesiac_votes() -> Iterator[None]:
             self.persist(self.resumed())
 
     with _replace(Committer, "_recover", recover):
-        yield
-
-
-@_mutant("START: f+1 others must have recorded for the view, knowing of the loss")
-def any_start_restores_memory() -> Iterator[None]:
-    original = Committer._on_start
-
-    def on_start(self: Committer, start: t.Start) -> None:
-        if self.recovering:
-            memories = start.memories.copy()
-            memories[self._member] = self.memory
-            start = t.Start(
-                start.proposer, start.partition, start.view, memories, start.credentials, start.first, start.next
-            )
-        original(self, start)
-
-    # Also R3: such a start need not name the committer.
-    with _replace(Committer, "_on_start", on_start), _replace(Committer, "_knows_me", lambda self, start: True):
         yield
 
 
