@@ -167,7 +167,9 @@ class Committer(Node):
     def _send_record(self) -> None:
         """Send the record through one sink, another one each time: f of them may be down."""
         sink = self._record_sinks[(self.index + self._record_sends) % len(self._record_sinks)]
-        self._record_due = self._round + self.limits.resend_rounds * min(1 << self._record_sends, BACKOFF_MAX)
+        # All sinks in turn first: with f sinks and f sources down, one way may be all that is left. Then less often.
+        rotations = self._record_sends // len(self._record_sinks)
+        self._record_due = self._round + self.limits.resend_rounds * min(1 << rotations, BACKOFF_MAX)
         self._record_sends += 1
         minimum, end = self.records.min, self.records.pos
         first = minimum
