@@ -162,7 +162,7 @@ def test_a_malformed_step_is_refused(command: bytes) -> None:
 
 @pytest.mark.parametrize("step", [2**64 - 1, -(2**63)])
 def test_a_counter_beyond_64_bits_can_still_be_snapshotted(step: int) -> None:
-    """A snapshot that raises stops every executor at its next checkpoint: a poison command (AUDIT L18)."""
+    """A snapshot that raises stops every executor at its next checkpoint: a poison command (L18)."""
     counter = Counter()
     for _ in range(2):
         try:

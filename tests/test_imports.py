@@ -1,4 +1,4 @@
-"""The layers of DESIGN §3: imports point downward only, and the protocol is pure."""
+"""The layers: imports point downward only, and the protocol is pure."""
 
 import ast
 import sys
@@ -61,7 +61,7 @@ def layer(name: str) -> int | None:
     for number, prefix in enumerate(LAYERS):
         if name == prefix or name.startswith(prefix + "."):
             return number
-    assert name == "tara", f"{name} is in no layer of DESIGN §3"
+    assert name == "tara", f"{name} is in no layer"
     return None
 
 

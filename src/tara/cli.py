@@ -269,12 +269,12 @@ def sim_run(
     if as_json:
         _print_json(summary)
     else:
-        _print_summary(summary)
+        _print_summary(summary, f"--f {f} --partitions {partitions}")
     if summary.violations:
         raise typer.Exit(1)
 
 
-def _print_summary(summary: "Summary") -> None:
+def _print_summary(summary: "Summary", shape: str) -> None:
     runs = summary.runs
     typer.echo(
         f"{runs} runs in {summary.seconds:.0f} s: {summary.commands} commands (median {summary.commands_median:.0f}), "
@@ -284,7 +284,7 @@ def _print_summary(summary: "Summary") -> None:
     typer.echo("faults  " + "  ".join(f"{kind} {count}" for kind, count in summary.faults.items()))
     typer.echo("checks  " + "  ".join(f"{kind} {count}" for kind, count in summary.checks.items()))
     for seed, detail in summary.details.items():
-        typer.echo(f"VIOLATION seed {seed}: {detail[:500]}   (tara sim replay {seed} --trace)")
+        typer.echo(f"VIOLATION seed {seed}: {detail[:500]}   (tara sim replay {seed} {shape} --trace)")
     if not summary.violations:
         typer.echo("no violation")
 

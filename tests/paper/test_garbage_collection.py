@@ -109,7 +109,7 @@ def test_a_checkpoint_is_announced_to_the_gc_sinks_when_it_is_stored(bench: Benc
 
 
 def test_a_checkpoint_is_announced_again_and_again(bench: Bench) -> None:
-    """We deviate (AUDIT L9): the paper announces it once, so one lost tuple stalls a full window for ever."""
+    """We deviate (L9): the paper announces it once, so one lost tuple stalls a full window for ever."""
     executor, _, _ = filled_executor(bench)
     executor.feed(t.Saved(t.CheckpointId(1, b"d")))
     for now_ms in (100, 200, 300):
@@ -126,7 +126,7 @@ def test_however_slow_the_store_no_checkpoint_is_left_out(bench: Bench) -> None:
 
 
 def test_replicas_write_the_same_checkpoint(bench: Bench) -> None:
-    """AUDIT S11: checkpoints are compared by digest, so equal states must be equal bytes."""
+    """S11: checkpoints are compared by digest, so equal states must be equal bytes."""
     _, one, _ = filled_executor(bench, 0)
     _, other, _ = filled_executor(bench, 2)
     assert one.state == other.state
@@ -184,7 +184,7 @@ def test_the_threshold_goes_to_all_proposers_committers_and_executors(bench: Ben
 
 
 def test_states_that_differ_make_no_checkpoint_stable(bench: Bench) -> None:
-    """Not in the paper (AUDIT S11): f+1 executors must hold the same state, not only the same number."""
+    """Not in the paper (S11): f+1 executors must hold the same state, not only the same number."""
     source = bench.make(GcSource, Stage.GC_SOURCE)
     source.feed(bench.status(0, checkpoints=[t.CheckpointId(1, b"one")]))
     assert source.feed(bench.status(1, checkpoints=[t.CheckpointId(1, b"other")])).of(t.Stable) == []
@@ -253,7 +253,7 @@ def test_where_there_are_no_other_sources_nothing_is_sent_to_them(partitions: in
 
 
 def test_the_threshold_is_published_again_and_again(bench: Bench) -> None:
-    """AUDIT L9, with everybody's newest reports: all sending again is driven by them."""
+    """L9, with everybody's newest reports: all sending again is driven by them."""
     source = bench.make(GcSource, Stage.GC_SOURCE)
     old, new = bench.status(0, 1), bench.status(0, 2, positions=[7])
     committer = bench.committer_status(1, view=3, position=4)
@@ -305,7 +305,7 @@ def test_a_window_never_moves_back(bench: Bench) -> None:
 
 
 def test_a_proposal_teaches_the_threshold(bench: Bench) -> None:
-    """Not in the paper (AUDIT §2): a committer that missed the threshold would refuse what lies beyond its window."""
+    """Not in the paper (the protocol notes §2): a committer that missed the threshold would refuse what lies beyond its window."""
     committer = started_committer(bench)
     committer.feed(bench.proposal(1, 0, requests(0, 8)))
     commit = committer.feed(bench.proposal(1, 8, requests(8, 10), stable=4)).only(t.Commit)
@@ -367,7 +367,7 @@ def test_an_executor_that_does_not_lag_loads_nothing(bench: Bench) -> None:
 
 
 def test_a_failed_load_is_tried_again(bench: Bench) -> None:
-    """AUDIT L12: in the paper it is not. One request to the store at a time."""
+    """L12: in the paper it is not. One request to the store at a time."""
     laggard = bench.make(Executor, Stage.EXECUTOR, 1)
     assert len(laggard.feed(*bench.stables(1)).of(t.Load)) == 1
     assert laggard.feed(*bench.stables(1)).of(t.Load) == []
@@ -402,14 +402,14 @@ def test_a_restarted_executor_asks_its_store_first(bench: Bench) -> None:
 
 
 def test_a_diverged_executor_halts_alone(bench: Bench) -> None:
-    """Not in the paper (DESIGN §6): its checkpoint disagrees with f+1 equal ones."""
+    """Not in the paper (the design): its checkpoint disagrees with f+1 equal ones."""
     executor, _, _ = filled_executor(bench)
     executor.feed(t.Saved(t.CheckpointId(1, b"mine")))
     with pytest.raises(NodeHalted, match=r"checkpoint 1.*diverged"):
         executor.feed(*bench.stables(1, [0], digest=b"theirs"))
 
 
-# Sending again: state, not acknowledgements (AUDIT §2)
+# Sending again: state, not acknowledgements (the protocol notes §2)
 
 
 def test_a_committer_sends_commits_again_to_an_executor_that_stands_still(bench: Bench) -> None:

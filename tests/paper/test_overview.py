@@ -23,7 +23,7 @@ def test_numbers_of_nodes(f: int) -> None:
     """Appendix, table of node numbers: f+1 proposers; 2f+1 committers, executors and feedback sources and sinks.
 
     We deviate twice. The table has f+1 controllers of which f+1 have to agree, so that one crash disables them
-    (AUDIT L1): we have 2f+1. Its f+1 request sources and reply sinks are a minimum: we have one per site."""
+    (L1): we have 2f+1. Its f+1 request sources and reply sinks are a minimum: we have one per site."""
     graph = Graph(f, 1)
     of_table = {
         S.REQUEST_SOURCE: f + 1,

@@ -109,7 +109,7 @@ def test_a_checkpoint_covers_all_partitions_alike() -> None:
     assert executor.feed(*votes(1, 3, 4)).only(t.Save).number == 1
 
 
-# Idle partitions: not in the paper (AUDIT L14 and §3)
+# Idle partitions: not in the paper (L14 and §3)
 
 
 def test_an_idle_partition_holds_up_the_others() -> None:

@@ -51,7 +51,7 @@ def started_committer(bench: Bench, view: int = 1, replica: int = 0) -> Driven[C
 
 def test_a_source_wraps_commands_in_requests_with_rising_numbers() -> None:
     """A command becomes a request with its source's identity and a monotonic number, and goes to the proposers. With
-    us the identity includes the epoch, so that a restarted source may begin at 0 again (AUDIT L6)."""
+    us the identity includes the epoch, so that a restarted source may begin at 0 again (L6)."""
     bench = Bench()
     source = bench.make(RequestSource, Stage.REQUEST_SOURCE, 2, life=7)
     commands = [t.Command(1, number, 0, b"%d" % number) for number in range(3)]
@@ -64,7 +64,7 @@ def test_a_source_wraps_commands_in_requests_with_rising_numbers() -> None:
 
 
 def test_a_batch_is_one_request() -> None:
-    """Not in the paper (DESIGN §6): several commands may share a request, and thus a sequence number."""
+    """Not in the paper (the design): several commands may share a request, and thus a sequence number."""
     source = Bench(batch_size=3).make(RequestSource, Stage.REQUEST_SOURCE)
     commands = [t.Command(1, number, 0, b"") for number in range(4)]
     (tuple_,) = source.feed(t.Submit(commands)).of(t.Requests)
@@ -76,7 +76,7 @@ def numbers_of(tuples: list[t.Requests]) -> list[int]:
 
 
 def test_a_source_takes_a_bounded_number_of_commands() -> None:
-    """Not in the paper (DESIGN §8): undecided requests are bounded; beyond them commands wait, up to a bound."""
+    """Not in the paper (the design): undecided requests are bounded; beyond them commands wait, up to a bound."""
     bench = Bench(source_pending_max=3, source_backlog_max=4)
     source = bench.make(RequestSource, Stage.REQUEST_SOURCE)
     commands = [t.Command(1, number, 0, b"") for number in range(20)]
@@ -132,7 +132,7 @@ def test_the_view_decides_who_proposes(view: int) -> None:
 
 def test_view_0_has_no_proposer() -> None:
     """We deviate: in the paper the proposer of view 0 is active from the start, so one that restarts there would
-    propose twice for one slot (AUDIT S5). With us everybody starts idle, and the first view is 1."""
+    propose twice for one slot (S5). With us everybody starts idle, and the first view is 1."""
     bench = Bench()
     for replica in range(2):
         proposer = bench.make(Proposer, Stage.PROPOSER, replica)
@@ -162,7 +162,7 @@ def test_a_request_is_proposed_once_however_often_it_comes() -> None:
 
 
 def test_requests_of_a_source_are_proposed_in_the_order_of_their_numbers() -> None:
-    """AUDIT L7: one that comes early waits for the one before; nothing is skipped within an epoch."""
+    """L7: one that comes early waits for the one before; nothing is skipped within an epoch."""
     proposer = active_proposer(Bench())
     assert proposer.feed(t.Requests([request(1)])).of(t.Proposal) == []
     proposal = proposer.feed(t.Requests([request(0)])).only(t.Proposal)
@@ -182,7 +182,7 @@ def test_no_source_starves_behind_another(busy: int) -> None:
 
 
 def test_the_proposer_stamps_requests_with_its_time() -> None:
-    """Not in the paper (DESIGN §6, agreed time)."""
+    """Not in the paper (the design, agreed time)."""
     proposer = active_proposer(Bench())
     proposer.tick(1234.5)
     proposal = proposer.feed(t.Requests([request(0)])).only(t.Proposal)
@@ -190,7 +190,7 @@ def test_the_proposer_stamps_requests_with_its_time() -> None:
 
 
 def test_an_idle_proposer_is_silent_but_remembers() -> None:
-    """Requests go to all proposers, so that the next one can take over (AUDIT L7, L8)."""
+    """Requests go to all proposers, so that the next one can take over (L7, L8)."""
     bench = Bench()
     proposer = bench.make(Proposer, Stage.PROPOSER, 0)
     assert proposer.feed(*bench.views(1), t.Requests(requests(0, 3))).of(t.Proposal) == []
@@ -220,7 +220,7 @@ def test_a_committer_accepts_nothing_from_another_view(view: int) -> None:
 
 
 def test_a_committer_votes_only_after_the_start_of_the_view() -> None:
-    """We deviate (AUDIT R3): being in the view is not enough; the proposer's start has to name this very committer."""
+    """We deviate (R3): being in the view is not enough; the proposer's start has to name this very committer."""
     bench = Bench()
     committer = bench.make(Committer, Stage.COMMITTER)
     committer.feed(*bench.views(1))
@@ -280,7 +280,7 @@ def test_exactly_f_plus_1_are_needed(f: int) -> None:
 
 def test_commits_of_different_views_do_not_add_up() -> None:
     """We deviate: the paper's executor follows the view and counts only commits of its own. Ours has no view; it
-    compares the commits with each other (DESIGN §6: an executor is a learner)."""
+    compares the commits with each other (the design: an executor is a learner)."""
     executor, session = appending_executor(Bench())
     run = [batch(1, [append(session, 0)])]
     executor.feed(*commits(run, first=1, view=1, committers=(0,)), *commits(run, first=1, view=2, committers=(1,)))
@@ -290,7 +290,7 @@ def test_commits_of_different_views_do_not_add_up() -> None:
 
 
 def test_different_requests_for_one_slot_and_view_halt_the_executor() -> None:
-    """AUDIT S9: the paper counts commits by their place only."""
+    """S9: the paper counts commits by their place only."""
     executor, _ = appending_executor(Bench())
     executor.feed(*commits([request(1)], first=1, committers=(0,)))
     with pytest.raises(NodeHalted):
@@ -378,7 +378,7 @@ def test_a_duplicate_does_not_execute_and_gets_the_cached_result() -> None:
 
 
 def test_the_filter_works_inside_a_batch() -> None:
-    """AUDIT L16: a batch that repeats a command, or mixes old and new ones."""
+    """L16: a batch that repeats a command, or mixes old and new ones."""
     executor, session = appending_executor(Bench())
     commands = [append(session, 0), append(session, 0), append(session, 1)]
     executor.feed(*commits([batch(1, commands), batch(2, [append(session, 1), append(session, 2)])], first=1))
@@ -386,7 +386,7 @@ def test_the_filter_works_inside_a_batch() -> None:
 
 
 def test_a_command_that_is_ordered_before_its_predecessor_waits() -> None:
-    """We deviate (AUDIT L16): the paper keeps the highest executed timestamp per client, so an overtaken command would
+    """We deviate (L16): the paper keeps the highest executed timestamp per client, so an overtaken command would
     never execute. Ours execute in number order."""
     executor, session = appending_executor(Bench())
     executor.feed(*commits([batch(1, [append(session, 1)]), batch(2, [append(session, 0)])], first=1))
@@ -404,7 +404,7 @@ def test_commands_of_different_sessions_are_not_confused() -> None:
 
 
 def test_a_body_that_is_no_list_of_commands_is_skipped() -> None:
-    """Every replica has the same bytes and skips them alike: nobody may crash of it (AUDIT L18)."""
+    """Every replica has the same bytes and skips them alike: nobody may crash of it (L18)."""
     executor, _ = appending_executor(Bench())
     executor.feed(*commits([request(1, body=b"\xff")], first=1))
     assert executor.node.next == 2

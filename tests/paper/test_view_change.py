@@ -121,7 +121,7 @@ def test_progress_restarts_the_clock(bench: Bench) -> None:
 
 
 def test_new_requests_do_not_put_the_deadline_off(bench: Bench) -> None:
-    """We deviate (AUDIT L3): in the paper each new request restarts the clock, and so hides a dead proposer."""
+    """We deviate (L3): in the paper each new request restarts the clock, and so hides a dead proposer."""
     controller = watching_controller(bench)
     votes = []
     for turn in range(1, 31):
@@ -131,7 +131,7 @@ def test_new_requests_do_not_put_the_deadline_off(bench: Bench) -> None:
 
 
 def test_progress_never_counts_backwards(bench: Bench) -> None:
-    """AUDIT L5: an executor that starts again reports less; that makes nothing outstanding again."""
+    """L5: an executor that starts again reports less; that makes nothing outstanding again."""
     controller = watching_controller(bench)
     controller.feed(target(3), *(bench.progress(executor, {0: (1, 3)}) for executor in range(2)))
     controller.feed(*(bench.progress(executor, {0: (1, 1)}) for executor in range(3)))
@@ -139,7 +139,7 @@ def test_progress_never_counts_backwards(bench: Bench) -> None:
 
 
 def test_a_new_epoch_of_a_source_counts_from_0(bench: Bench) -> None:
-    """AUDIT L6: a restarted source's requests are new ones, whatever the old ones had reached."""
+    """L6: a restarted source's requests are new ones, whatever the old ones had reached."""
     controller = watching_controller(bench)
     controller.feed(target(9, epoch=1), *(bench.progress(executor, {0: (1, 9)}) for executor in range(2)))
     controller.feed(target(1, epoch=2))
@@ -147,7 +147,7 @@ def test_a_new_epoch_of_a_source_counts_from_0(bench: Bench) -> None:
 
 
 def test_fruitless_views_double_the_time_out_up_to_its_maximum(bench: Bench) -> None:
-    """Appendix, controller: the time-out doubles with each view change. Ours has a maximum (AUDIT L3)."""
+    """Appendix, controller: the time-out doubles with each view change. Ours has a maximum (L3)."""
     controller = watching_controller(bench)
     controller.feed(target(3))
     waits = []
@@ -191,7 +191,7 @@ def test_a_view_change_forgets_the_targets(bench: Bench) -> None:
 
 
 def test_a_controller_repeats_its_vote_until_the_view_comes(bench: Bench) -> None:
-    """We deviate (AUDIT L4): the paper's controller says it once and is then idle, for ever if the tuple is lost."""
+    """We deviate (L4): the paper's controller says it once and is then idle, for ever if the tuple is lost."""
     controller = watching_controller(bench)
     controller.feed(target(3))
     first_vote_ms(controller, 1_000)
@@ -220,7 +220,7 @@ def test_a_controller_that_knows_no_view_may_ask_for_the_first(bench: Bench, gen
 
 
 def test_a_vote_for_view_1_moves_nobody_who_is_further(bench: Bench) -> None:
-    """AUDIT L4: what a restarted controller asks for is old news, and it goes on from the view that it learns."""
+    """L4: what a restarted controller asks for is old news, and it goes on from the view that it learns."""
     source = bench.make(ViewSource, Stage.VIEW_SOURCE)
     source.feed(t.Vote(0, 0, 7), t.Vote(1, 0, 7))
     assert source.feed(t.Vote(2, 0, 1), t.Vote(0, 0, 1)).of(t.View) == []
@@ -347,7 +347,7 @@ def test_the_view_of_a_source_never_falls(bench: Bench) -> None:
 
 
 def test_old_votes_do_not_pull_a_source_back_that_learned_a_higher_view(bench: Bench) -> None:
-    """AUDIT S4: what was learned by another way than votes must outlast the votes."""
+    """S4: what was learned by another way than votes must outlast the votes."""
     source = bench.make(ViewSource, Stage.VIEW_SOURCE)
     source.feed(*bench.views(6, [2]))
     assert source.feed(t.Vote(0, 0, 3), t.Vote(1, 0, 3)).of(t.View) == []
@@ -355,13 +355,13 @@ def test_old_votes_do_not_pull_a_source_back_that_learned_a_higher_view(bench: B
 
 
 def test_genesis_is_view_1_and_any_other_start_knows_no_view(bench: Bench) -> None:
-    """We deviate: the paper starts in view 0, and again after every restart (AUDIT S5, L4)."""
+    """We deviate: the paper starts in view 0, and again after every restart (S5, L4)."""
     assert bench.make(ViewSource, Stage.VIEW_SOURCE).node.view == 1
     assert bench.make(ViewSource, Stage.VIEW_SOURCE, genesis=False, life=2).node.view == 0
 
 
 def test_the_view_is_published_again_and_again(bench: Bench) -> None:
-    """AUDIT §2: rarely when nothing changes, but it is."""
+    """the protocol notes §2: rarely when nothing changes, but it is."""
     source = bench.make(ViewSource, Stage.VIEW_SOURCE)
     rounds = [bool(source.tick(100.0 * turn).of(t.View)) for turn in range(12)]
     assert rounds.count(True) >= 3
@@ -374,7 +374,7 @@ def test_a_source_learns_the_view_from_other_sources(bench: Bench) -> None:
 
 
 def test_a_committer_corrects_sources_that_lag(bench: Bench) -> None:
-    """Not in the paper (AUDIT L17): after a total restart the durable committers know the view, and the rest learn it
+    """Not in the paper (L17): after a total restart the durable committers know the view, and the rest learn it
     from them, instead of climbing up to it one time-out at a time."""
     committer = started_committer(bench, view=5)
     committer.tick(0)
@@ -388,7 +388,7 @@ def test_a_committer_corrects_sources_that_lag(bench: Bench) -> None:
 
 
 def test_a_restarted_active_proposer_gets_a_new_view(bench: Bench) -> None:
-    """Not in the paper (AUDIT R1): in the old view it may not become active again, so nobody would."""
+    """Not in the paper (R1): in the old view it may not become active again, so nobody would."""
     source = bench.make(ViewSource, Stage.VIEW_SOURCE)
     proposer = bench.make(Proposer, Stage.PROPOSER, 1, genesis=False, life=2, memory=2)
     presence = proposer.tick(0).only(t.Presence)
@@ -456,7 +456,7 @@ def test_a_committer_records_what_it_accepted_with_its_view(bench: Bench) -> Non
 
 
 def test_a_record_holds_the_newest_view_of_each_slot(bench: Bench) -> None:
-    """The record has the most recent view. The paper's pseudocode keeps the oldest one instead (AUDIT S1): slot 0 was
+    """The record has the most recent view. The paper's pseudocode keeps the oldest one instead (S1): slot 0 was
     accepted again with another request; slots 1 and 2 were not, and keep what they had."""
     committer = started_committer(bench, view=1)
     committer.feed(bench.proposal(1, 0, requests(0, 3)))
@@ -495,7 +495,7 @@ def test_a_committer_never_goes_back_to_a_lower_view(bench: Bench) -> None:
 
 
 def test_a_record_is_sent_again_unchanged_until_the_view_starts(bench: Bench) -> None:
-    """Not in the paper (AUDIT §1, §2). Through another sink each time: f of them may be down."""
+    """Not in the paper (the rules of recovery, §2). Through another sink each time: f of them may be down."""
     committer = started_committer(bench)
     committer.feed(bench.proposal(1, 0, requests(0, 2)))
     first = committer.feed(*bench.views(2))
@@ -606,7 +606,7 @@ def test_new_requests_follow_beyond_what_the_records_cover(bench: Bench) -> None
 
 
 def test_records_that_fill_the_window_leave_no_slot_to_use_twice(bench: Bench) -> None:
-    """We deviate (AUDIT S3): the paper's loop ends on the last slot that it proposed, and would propose it again."""
+    """We deviate (S3): the paper's loop ends on the last slot that it proposed, and would propose it again."""
     window = bench.limits.window
     proposer = collecting_proposer(bench)
     full = accepted(1, *range(window))
@@ -619,7 +619,7 @@ def test_records_that_fill_the_window_leave_no_slot_to_use_twice(bench: Bench) -
 
 def test_the_records_minimum_is_the_new_proposers_threshold(bench: Bench) -> None:
     """A committer that knows a higher threshold teaches it: below there is nothing to propose. It is not forgotten
-    when an older threshold is published again (AUDIT S4)."""
+    when an older threshold is published again (S4)."""
     proposer = collecting_proposer(bench)
     step = proposer.feed(bench.record(0, 2, accepted(1, 0, 1, 2, 3, 4)), bench.record(1, 2, minimum=4))
     assert proposals_by_slot(step.of(t.Proposal)) == {4: (0, 1, 4)}
@@ -630,7 +630,7 @@ def test_the_records_minimum_is_the_new_proposers_threshold(bench: Bench) -> Non
 
 
 def test_what_the_old_proposer_had_not_placed_is_not_lost(bench: Bench) -> None:
-    """AUDIT L8: proposers hold requests until they are decided, not until they are proposed."""
+    """L8: proposers hold requests until they are decided, not until they are proposed."""
     proposer = active_proposer(bench, view=2)
     proposer.feed(t.Requests(requests(0, 4)))
     proposer.feed(*bench.views(3), *bench.views(4))
@@ -657,7 +657,7 @@ def test_a_request_keeps_its_stamp_when_it_is_proposed_again(bench: Bench) -> No
 
 
 def test_the_start_names_the_records_it_came_from(bench: Bench) -> None:
-    """Not in the paper (AUDIT R3). It goes to all committers, before any proposal of the view."""
+    """Not in the paper (R3). It goes to all committers, before any proposal of the view."""
     proposer = collecting_proposer(bench)
     step = proposer.feed(bench.record(2, 2, accepted(1, 0, 1)), bench.record(0, 2))
     start = step.only(t.Start)
@@ -708,7 +708,7 @@ def test_a_record_is_complete_when_its_parts_cover_it_without_a_gap(
     assert proposals_by_slot(step.of(t.Proposal)) == expected
 
 
-# Restarts: not in the paper (AUDIT S5, S6, §1)
+# Restarts: not in the paper (S5, S6, §1)
 
 
 def named(bench: Bench, stage: Stage, index: int, memory: int) -> list[int]:
@@ -848,7 +848,7 @@ def test_a_fresh_journal_begins_with_nothing_promised(bench: Bench) -> None:
 
 
 def test_a_new_view_makes_a_source_send_its_undecided_requests_again(bench: Bench) -> None:
-    """Not in the paper (AUDIT §2): the new proposer may have been down when they came."""
+    """Not in the paper (the protocol notes §2): the new proposer may have been down when they came."""
     source = bench.make(RequestSource, Stage.REQUEST_SOURCE)
     source.feed(t.Submit([t.Command(1, number, 0, b"") for number in range(4)]))
     decided = msgspec.structs.replace(bench.status(2), progress=[[(1, 3), (0, 0), (0, 0)]])

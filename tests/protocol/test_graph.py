@@ -13,8 +13,8 @@ from tests.protocol.driver import Bench
 
 S = Stage
 
-#: DESIGN §3, "The graph", row by row: from, to (several hops: through a sink and its queue), tuples.
-DESIGN_TABLE: list[tuple[list[Stage], list[list[Stage]], list[type[t.Tuple]]]] = [
+#: The graph, row by row: from, to (several hops: through a sink and its queue), tuples.
+EDGE_TABLE: list[tuple[list[Stage], list[list[Stage]], list[type[t.Tuple]]]] = [
     ([S.REQUEST_SOURCE], [[S.PROPOSER]], [t.Requests]),
     ([S.REQUEST_SOURCE], [[S.CONTROLLER]], [t.Target]),
     ([S.REQUEST_SOURCE], [[S.COMMITTER]], [t.Read]),
@@ -48,7 +48,7 @@ HOST_EDGES: set[tuple[Stage, type[t.Tuple], Stage]] = {
 
 def edges_of_the_table() -> set[tuple[Stage, type[t.Tuple], Stage]]:
     edges: set[tuple[Stage, type[t.Tuple], Stage]] = set()
-    for senders, routes, kinds in DESIGN_TABLE:
+    for senders, routes, kinds in EDGE_TABLE:
         for sender in senders:
             for route in routes:
                 hops = [sender, *route]

@@ -178,7 +178,7 @@ def test_waits_at_the_first_slot_that_is_missing() -> None:
 
 
 def test_different_requests_for_one_slot_of_one_view_halt_it() -> None:
-    """AUDIT S9: votes are compared, not only counted."""
+    """S9: votes are compared, not only counted."""
     subject = feed(learner(), [vote(0, 1, 0, 2)])
     conflict = t.Commit(1, 0, 1, 0, [request_of(1, 0), t.Request(0, 1, 9, 1, b"")])
     with pytest.raises(NodeHalted, match=r"partition 0, view 1.*\[0, 2\)"):
@@ -200,7 +200,7 @@ def test_a_jump_forgets_what_the_checkpoint_has() -> None:
 
 
 def test_a_jump_uses_the_votes_that_wait_beyond_it() -> None:
-    """AUDIT L11: otherwise a restarted executor would hop from checkpoint to checkpoint."""
+    """L11: otherwise a restarted executor would hop from checkpoint to checkpoint."""
     subject = feed(learner(), [vote(0, 1, 5, 8), vote(2, 1, 4, 7)])
     subject.jump(5, [SourceProgress()])
     assert subject.position == 7

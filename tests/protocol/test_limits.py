@@ -100,7 +100,7 @@ def test_a_rule_that_is_just_obeyed(settings: dict[str, Any]) -> None:
 
 
 def test_the_window_must_outlast_the_checkpoint_that_empties_it() -> None:
-    """AUDIT L15; the message says why."""
+    """L15; the message says why."""
     with pytest.raises(TaraError, match="fills before the checkpoint that empties it is stable"):
         Limits(checkpoint_interval=100, window=199)
 

@@ -40,7 +40,7 @@ def test_an_update_tells_whether_current_rose(f: int, history: list[tuple[int, i
 
 @given(faults, updates, st.lists(st.integers(0, 30), min_size=1, max_size=5), st.randoms(use_true_random=False))
 def test_what_was_raised_is_never_pulled_back(f: int, history: list[tuple[int, int]], raises: list[int], draw) -> None:
-    """AUDIT S4: in the paper, a threshold learned from a record falls back with the next update."""
+    """S4: in the paper, a threshold learned from a record falls back with the next update."""
     replicas = 2 * f + 1
     observer = Observer(replicas, f + 1)
     steps: list[tuple[int, int] | int] = [*history, *raises]

@@ -42,7 +42,7 @@ def test_progress_is_a_maximum_per_executor_and_source(history: list[tuple[int, 
 
 @given(st.lists(reports, min_size=1, max_size=20), st.integers(1, EXECUTORS))
 def test_progress_never_falls(history: list[tuple[int, list[Reach]]], threshold: int) -> None:
-    """AUDIT L5: an executor that restarts and reports less has not taken anything back."""
+    """L5: an executor that restarts and reports less has not taken anything back."""
     opinions = ProgressOpinions(EXECUTORS, SOURCES)
     before = [(0, 0)] * SOURCES
     for executor, progress in history:

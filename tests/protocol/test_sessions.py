@@ -131,7 +131,7 @@ def test_the_id_of_a_session_is_the_counter_of_its_opening(replica: Replica) -> 
 
 
 def test_the_same_open_twice_gives_two_sessions(replica: Replica) -> None:
-    """AUDIT S10: a replayed OPEN must not give a second client the first one's session."""
+    """S10: a replayed OPEN must not give a second client the first one's session."""
     assert replica.open(nonce=7) != replica.open(nonce=7)
     assert len(replica.sessions) == 2
 
@@ -455,7 +455,7 @@ def test_an_expired_session_makes_room(replica: Replica) -> None:
 def test_an_applications_mistake_is_a_result_that_all_replicas_share(
     payload: bytes, status: int, result: bytes
 ) -> None:
-    """AUDIT L18. Only the message of an ApplicationError is passed on: others may hold addresses."""
+    """L18. Only the message of an ApplicationError is passed on: others may hold addresses."""
     answers = []
     for _ in range(2):
         replica = Replica()
@@ -559,7 +559,7 @@ def test_the_state_is_canonical_whatever_the_order_of_early_commands(order: list
 
 
 def test_a_state_is_not_changed_by_later_commands(replica: Replica) -> None:
-    """AUDIT S11: a snapshot must not be a live object."""
+    """S11: a snapshot must not be a live object."""
     session = replica.open()
     replica.run(command(session, 0), command(session, 2))
     state = replica.sessions.state()

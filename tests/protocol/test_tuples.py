@@ -203,7 +203,7 @@ NESTED_DEEPLY = b"\x91" * 100_000
     ids=["unhashable tag", "field is not unicode", "not unicode", "nested deeply"],
 )
 def test_nothing_but_malformed_tuple_escapes(data: bytes) -> None:
-    """A bad frame is counted, logged and dropped, never fatal (DESIGN §5)."""
+    """A bad frame is counted, logged and dropped, never fatal."""
     refuse(data)
 
 

@@ -117,7 +117,7 @@ def test_a_slice_must_be_remembered(full: Window[str], first: int, end: int) -> 
 
 
 def test_a_slice_is_a_copy(full: Window[str]) -> None:
-    """Records and resent runs must not change behind the receiver's back (AUDIT S11)."""
+    """Records and resent runs must not change behind the receiver's back (S11)."""
     part = full.slice(2, 5)
     full.put(2, "changed")
     full.move(4)
@@ -130,7 +130,7 @@ def test_a_move_beyond_everything_leaves_an_empty_window_there(full: Window[str]
 
 
 def test_unlike_in_the_paper_the_newer_value_wins(full: Window[str]) -> None:
-    """AUDIT S1: the paper's `put` ignores a number that was filled, which keeps stale records alive."""
+    """S1: the paper's `put` ignores a number that was filled, which keeps stale records alive."""
     full.put(3, "newer")
     assert full[3] == "newer"
 

@@ -71,7 +71,7 @@ class Cluster:
             .config("spark.dynamicAllocation.enabled", "false")
             .config("spark.python.worker.reuse", "false")
             .config("spark.python.task.killTimeout", "1s")
-            .config("spark.log.level", "ERROR")
+            .config("spark.log.level", "OFF")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.driver.host", self.settings.host)
             .config("spark.driver.bindAddress", self.settings.host)

@@ -166,6 +166,7 @@ def votes_of_any_view() -> Iterator[None]:
             return False
         newest = max(voters, key=lambda votes: votes.view)
         self.decided.append(newest.requests[0])
+        self._note(newest.requests[:1])
         self.position += 1
         for votes in self._votes:
             votes.drop_below(self.position)
@@ -402,24 +403,9 @@ def new_requests_hide_a_dead_proposer() -> Iterator[None]:
         yield
 
 
-@_mutant("a new view forgets the targets of sources that may be dead", partitions=3)
-def dead_source_haunts() -> Iterator[None]:
-    original = Controller._on_view
-
-    def on_view(self: Controller, view: t.View) -> None:
-        target = self._target
-        original(self, view)
-        self._target = target
-        for item in range(len(self._since_ms)):
-            self._watch(item, advanced=False)
-
-    with _replace(Controller, "_on_view", on_view):
-        yield
-
-
-@_mutant("L4: a controller asks until the view comes")
+@_mutant("L4: a controller asks until the view comes, and the view is announced again")
 def asks_once() -> Iterator[None]:
-    with _replace(Controller, "report", _nothing):
+    with _replace(Controller, "report", _nothing), _replace(ViewSource, "report", _nothing):
         yield
 
 
@@ -506,7 +492,7 @@ def early_tuples_dropped() -> Iterator[None]:
         yield
 
 
-@_mutant("L11: a lagging executor is sent what it missed; L12: and a failed load is tried again")
+@_mutant("L12: a failed load is tried again")
 def load_tried_once() -> Iterator[None]:
     original = Executor._on_loaded
 
@@ -533,7 +519,14 @@ def lagging_view_sources() -> Iterator[None]:
         original(self, view)
         self._lagging_sources = False
 
-    with _replace(Committer, "_on_view", on_view):
+    tick = Controller.tick
+
+    def tick_in_a_view(self: Controller, now_ms: float) -> None:
+        if self._views.current > 0:
+            tick(self, now_ms)
+
+    # Controllers that know no view would ask for one after the other, until they reach the committers'.
+    with _replace(Committer, "_on_view", on_view), _replace(Controller, "tick", tick_in_a_view):
         yield
 
 
