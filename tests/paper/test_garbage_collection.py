@@ -305,7 +305,7 @@ def test_a_window_never_moves_back(bench: Bench) -> None:
 
 
 def test_a_proposal_teaches_the_threshold(bench: Bench) -> None:
-    """Not in the paper (the protocol notes §2): a committer that missed the threshold would refuse what lies beyond its window."""
+    """Not in the paper: a committer that missed the threshold would refuse what lies beyond its window."""
     committer = started_committer(bench)
     committer.feed(bench.proposal(1, 0, requests(0, 8)))
     commit = committer.feed(bench.proposal(1, 8, requests(8, 10), stable=4)).only(t.Commit)
@@ -409,7 +409,7 @@ def test_a_diverged_executor_halts_alone(bench: Bench) -> None:
         executor.feed(*bench.stables(1, [0], digest=b"theirs"))
 
 
-# Sending again: state, not acknowledgements (the protocol notes §2)
+# Sending again: state, not acknowledgements
 
 
 def test_a_committer_sends_commits_again_to_an_executor_that_stands_still(bench: Bench) -> None:
