@@ -361,7 +361,7 @@ def test_genesis_is_view_1_and_any_other_start_knows_no_view(bench: Bench) -> No
 
 
 def test_the_view_is_published_again_and_again(bench: Bench) -> None:
-    """the protocol notes §2: rarely when nothing changes, but it is."""
+    """Rarely when nothing changes, but it is."""
     source = bench.make(ViewSource, Stage.VIEW_SOURCE)
     rounds = [bool(source.tick(100.0 * turn).of(t.View)) for turn in range(12)]
     assert rounds.count(True) >= 3
