@@ -855,4 +855,4 @@ def test_a_new_view_makes_a_source_send_its_undecided_requests_again(bench: Benc
     source.feed(*bench.stables(0, [0], executors=[decided]))
     step = source.feed(*bench.views(2))
     assert [item.number for tuple_ in step.of(t.Requests) for item in tuple_.requests] == [3]
-    assert step.receivers(t.Requests) == [bench.graph.all(Stage.PROPOSER)]
+    assert step.receivers(t.Requests) == [bench.graph.request_receivers(0, 2)]

@@ -155,6 +155,34 @@ def test_all_and_everywhere() -> None:
     assert graph.one(S.COMMITTER, 2, 1) == Receivers(S.COMMITTER, (one.numbers[2],))
 
 
+@pytest.mark.parametrize("f", [0, 1, 2, 3])
+@pytest.mark.parametrize("partition", [0, 1])
+@pytest.mark.parametrize("view", range(5))
+def test_an_executor_gets_enough_votes_from_those_that_do_not_let_it_wait(f: int, partition: int, view: int) -> None:
+    graph = Graph(f, 2)
+    proposer = graph.proposer_of(view)
+    first = None if proposer is None else graph.site(Name(S.PROPOSER, partition, proposer))
+    sent = {index: graph.commit_receivers(index, partition, view) for index in range(graph.sites)}
+    for executor, number in enumerate(graph.all(S.EXECUTOR).numbers):
+        assert all(number in to.numbers for to in sent.values())
+        soon = {
+            graph.site(Name(S.COMMITTER, partition, index)) for index, to in sent.items() if number not in to.patient
+        }
+        assert {executor, first} - {None} <= soon
+        assert len(soon) >= (f + 1 if f == 1 else min(f + 2, graph.sites))
+        if executor == first:
+            assert len(soon) == graph.sites
+
+
+def test_requests_are_urgent_for_the_active_proposer_only() -> None:
+    graph = Graph(2, 1)
+    assert graph.request_receivers(0, 0) == graph.all(S.PROPOSER)
+    for view in range(1, 5):
+        to = graph.request_receivers(0, view)
+        assert to.numbers == graph.all(S.PROPOSER).numbers
+        assert set(to.numbers) - set(to.patient) == {graph.number(S.PROPOSER, view % 3)}
+
+
 def test_labels() -> None:
     assert Graph(1, 1).label(Graph(1, 1).number(S.COMMITTER, 1)) == "committer-1"
     graph = Graph(1, 2)

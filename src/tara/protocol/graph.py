@@ -106,6 +106,9 @@ class Receivers(NamedTuple):
 
     stage: Stage
     numbers: tuple[int, ...]
+    #: Those of `numbers` that do not need the tuple at once: a host may let it wait for the next frame to their site,
+    #: but not beyond its next tick.
+    patient: tuple[int, ...] = ()
 
 
 #: The host of the emitting node: its store, and the clients that are connected to it.
@@ -167,6 +170,31 @@ class Graph:
         if name.stage in (S.PROPOSER, S.COMMITTER, S.CONTROLLER):
             return (name.replica + name.partition) % self.sites
         return name.replica
+
+    def commit_receivers(self, committer: int, partition: int, view: int) -> Receivers:
+        """All executors. One is patient if it can do without this committer's vote: with those of its own site and of
+        the proposer's site it has f+1 for f = 1, and more than that with the next sites' for a higher f."""
+        everyone = self.all(S.EXECUTOR)
+        proposer = self.proposer_of(view)
+        if proposer is None:
+            return everyone
+        voter = self.site(Name(S.COMMITTER, partition, committer))
+        first = self.site(Name(S.PROPOSER, partition, proposer))
+        patient = []
+        for executor, number in enumerate(everyone.numbers):
+            others = [(executor + step) % self.sites for step in range(1, self.sites)]
+            others.sort(key=lambda site: site != first)
+            if executor != first and voter in others[2 * self.f - 1 :]:
+                patient.append(number)
+        return everyone._replace(patient=tuple(patient))
+
+    def request_receivers(self, partition: int, view: int) -> Receivers:
+        """All proposers of the partition. Those whose view it is not are patient."""
+        everyone = self.all(S.PROPOSER, partition)
+        active = self.proposer_of(view)
+        if active is None:
+            return everyone
+        return everyone._replace(patient=everyone.numbers[:active] + everyone.numbers[active + 1 :])
 
     def label(self, number: int) -> str:
         """`committer-1`, or with several partitions `committer-p0-1`."""

@@ -24,7 +24,7 @@ class SourceProgress(Struct, array_like=True):
             self.epoch, self.low = epoch, 0
             self.early.clear()
         if number == self.low:
-            self.low += 1
+            self.low = number + 1
             while self.early and self.low in self.early:
                 self.early.remove(self.low)
                 self.low += 1

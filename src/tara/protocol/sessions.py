@@ -80,6 +80,8 @@ class Sessions:
     def __init__(self, application: Application, limits: Limits) -> None:
         self._application = application
         self._limits = limits
+        self._pipeline_max = limits.session_pipeline_max
+        self._result_bytes_max = limits.result_bytes_max
         self._sessions: dict[int, Session] = {}
         #: Executed commands; also the id of the newest session at its opening. Never falls.
         self.counter = 0
@@ -138,7 +140,7 @@ class Sessions:
             known = session.results.get(number)
             if known is not None:
                 self.results.append(known)
-        elif number >= session.acknowledged + self._limits.session_pipeline_max:
+        elif number >= session.acknowledged + self._pipeline_max:
             self._answer(command, t.REJECTED, b"too many commands without an acknowledged result")
         elif number > session.next:
             session.early[number] = command
@@ -149,9 +151,8 @@ class Sessions:
 
     def _run(self, session: Session, command: t.Command) -> None:
         session.next = command.number + 1
-        self.counter += 1
         context = self._context
-        context.counter = self.counter
+        context.counter = self.counter = counter = self.counter + 1
         context.time_ms = self.time_ms
         context.session = session.id
         if command.kind == t.CLOSE:
@@ -169,18 +170,17 @@ class Sessions:
                 payload = self._application.query(command.payload, context)
             if type(payload) is not bytes:
                 status, payload = t.FAILED, b"the application returned something other than bytes"
-            elif len(payload) > self._limits.result_bytes_max:
+            elif len(payload) > self._result_bytes_max:
                 status, payload = t.FAILED, b"the result is too large"
         except ApplicationError as error:
             message = str(error).encode(errors="backslashreplace")
-            status, payload = t.FAILED, message[: self._limits.result_bytes_max]
+            status, payload = t.FAILED, message[: self._result_bytes_max]
         except MemoryError:
             raise
         except Exception as error:
             # Only the type: a message may contain addresses, and would then differ between replicas.
             status, payload = t.FAILED, f"the application raised {type(error).__name__}".encode()
-        result = t.Result(session.id, command.number, self.counter, status, payload)
-        session.results[command.number] = result
+        result = session.results[command.number] = t.Result(session.id, command.number, counter, status, payload)
         self.results.append(result)
 
     def _answer(self, command: t.Command, status: int, payload: bytes) -> None:
@@ -188,10 +188,13 @@ class Sessions:
 
     def _acknowledge(self, session: Session, number: int) -> None:
         """Forget results that the client has. A number beyond what executed is not believed."""
-        number = min(number, session.next)
+        if number >= session.next:
+            session.acknowledged = session.next
+            session.results.clear()
+            return
         for known in range(session.acknowledged, number):
             session.results.pop(known, None)
-        session.acknowledged = max(session.acknowledged, number)
+        session.acknowledged = number
 
     def _open(self, command: t.Command) -> None:
         try:

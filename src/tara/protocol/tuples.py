@@ -506,16 +506,23 @@ def identity(request: Request) -> tuple[int, int, int]:
 Sized = TypeVar("Sized", Request, Result, Event)
 
 
-def split(items: Sequence[Sized], count_max: int, bytes_max: int) -> Iterator[list[Sized]]:
+def split(items: list[Sized], count_max: int, bytes_max: int) -> Iterator[list[Sized]]:
     """Cut a run so that each piece fits a frame."""
+    if len(items) <= count_max and sum(map(_cost, items)) <= bytes_max:
+        if items:
+            yield items
+        return
     piece: list[Sized] = []
     size = 0
     for item in items:
-        cost = len(item.body if isinstance(item, Request) else item.payload) + 48
+        cost = _cost(item)
         if piece and (len(piece) >= count_max or size + cost > bytes_max):
             yield piece
             piece, size = [], 0
         piece.append(item)
         size += cost
-    if piece:
-        yield piece
+    yield piece
+
+
+def _cost(item: Request | Result | Event) -> int:
+    return len(item.body if isinstance(item, Request) else item.payload) + 48

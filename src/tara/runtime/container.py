@@ -5,10 +5,13 @@ say to each other; let time pass if it is due; sync the journal once if anything
 peer and one reply per client connection. This is the host's side of the node contract (`tara.protocol.node`).
 """
 
+import os
+import select
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import zmq
@@ -75,6 +78,17 @@ class Counters(Struct):
     halted: dict[str, str] = {}
 
 
+Parcel = tuple[tuple[int, ...], Raw]
+
+
+class Route(NamedTuple):
+    """Which receivers of a tuple are here, and which are behind which peer."""
+
+    local: tuple[int, ...]
+    remote: tuple[tuple[int, tuple[int, ...]], ...]
+    patient: tuple[tuple[int, tuple[int, ...]], ...]
+
+
 class Container:
     def __init__(
         self,
@@ -89,8 +103,8 @@ class Container:
         self._context = context or zmq.Context()
         self._inbox = self._bind(zmq.PULL)
         self._clients = self._bind(zmq.ROUTER)
-        self._wake_in = self._context.socket(zmq.PULL)
-        self._wake_in.bind(f"inproc://wake-{id(self)}")
+        #: Written by the stores' threads when they have an answer.
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._peers: list[zmq.Socket[bytes] | None] = [None] * len(spec.placement)
         self._addresses: list[str | None] = [None] * len(spec.placement)
         #: The newest life that was heard of each container; frames of older ones are dropped.
@@ -98,9 +112,13 @@ class Container:
         self._container_of = {
             number: container for container, numbers in enumerate(spec.placement) for number in numbers
         }
-        self._routes: dict[Receivers, tuple[tuple[int, ...], tuple[tuple[int, tuple[int, ...]], ...]]] = {}
+        self._routes: dict[Receivers, Route] = {}
         self._queue: deque[tuple[t.Tuple, int]] = deque()
-        self._to_peers: list[list[tuple[tuple[int, ...], Raw]]] = [[] for _ in spec.placement]
+        self._for_executors: deque[tuple[t.Tuple, int]] = deque()
+        self._executors = {number for number, name in enumerate(self.graph.names) if name.stage is Stage.EXECUTOR}
+        self._to_peers: list[list[Parcel]] = [[] for _ in spec.placement]
+        #: Leave with the next frame to that peer, or with the next tick.
+        self._patient: list[list[Parcel]] = [[] for _ in spec.placement]
         self._persisted: list[tuple[int, t.JournalEntry]] = []
         self._store_jobs: list[tuple[int, t.Tuple]] = []
         #: Which connection a session (or, while it opens, a nonce) was last heard on.
@@ -113,6 +131,9 @@ class Container:
         self._journal: FileJournal | None = None
         self._clock_base_ms = time.time() * 1e3 - time.monotonic() * 1e3
         self._next_tick_ms = 0.0
+        #: The socket may have more to read, although its descriptor says nothing.
+        self._inbox_unread = True
+        self._clients_unread = True
         self.stopping = False
 
     def _bind(self, kind: int) -> zmq.Socket[bytes]:
@@ -155,18 +176,14 @@ class Container:
             )
             if name.stage is Stage.EXECUTOR:
                 stores = [directory / f"checkpoints-{replica}" for replica in range(self.graph.sites)]
-                wake = self._make_wake()
-                self._stores[number] = CheckpointStore(stores[name.replica], spec.cluster, spec.era, stores, wake)
+                self._stores[number] = CheckpointStore(
+                    stores[name.replica], spec.cluster, spec.era, stores, lambda: os.eventfd_write(self._wake, 1)
+                )
         for number in self._nodes:
             self._collect(number)
         self._sources = [
             self.graph.number(Stage.REQUEST_SOURCE, self.site, partition) for partition in range(spec.limits.partitions)
         ]
-
-    def _make_wake(self) -> Callable[[], None]:
-        socket = self._context.socket(zmq.PUSH)
-        socket.connect(f"inproc://wake-{id(self)}")
-        return lambda: socket.send(b"")
 
     @property
     def site(self) -> int:
@@ -198,46 +215,57 @@ class Container:
         if self._persisted:
             self._sync()
 
-    def run(self, control: zmq.Socket[bytes], on_control: Callable[[], None], on_idle: Callable[[float], None]) -> None:
-        """Loop until `stopping` is set."""
-        poller = zmq.Poller()
-        for socket in (self._inbox, self._clients, self._wake_in):
-            poller.register(socket, zmq.POLLIN)
-        poller.register(control, zmq.POLLIN)
+    def run(self, on_tick: Callable[[], None]) -> None:
+        """Loop until `stopping` is set; `on_tick` is called about every tick.
+
+        ZeroMQ's own poller costs several system calls per socket and turn. So we wait for the sockets' file
+        descriptors, which tell only that a socket has news: it must then be read until it has nothing more, or be
+        asked again before the next wait. The front end's socket has to be asked after sending, too, because sending
+        takes in the news.
+        """
+        inbox, clients = self._inbox.FD, self._clients.FD
+        epoll = select.epoll()
+        for descriptor in (inbox, clients, self._wake):
+            epoll.register(descriptor, select.EPOLLIN)
         while not self.stopping:
-            wait_ms = max(self._next_tick_ms - time.monotonic() * 1e3, 0.0)
-            ready = dict(poller.poll(int(wait_ms + 0.999)))
-            if control in ready:
-                on_control()
-            self.turn(ready)
-            on_idle(time.monotonic())
+            wait_s = max(self._next_tick_ms / 1e3 - time.monotonic(), 0.0)
+            if self._inbox_unread or self._clients_unread:
+                wait_s = 0.0
+            news = [descriptor for descriptor, _ in epoll.poll(wait_s)]
+            self.turn(inbox in news, clients in news, self._wake in news, on_tick)
+        epoll.close()
         self._close()
 
-    def turn(self, ready: dict[object, int]) -> None:
+    def turn(self, inbox: bool, clients: bool, stores: bool, on_tick: Callable[[], None]) -> None:
         self.counters.turns += 1
-        if self._inbox in ready:
-            self._receive_frames()
-        if self._clients in ready:
-            self._receive_requests()
-        if self._wake_in in ready:
+        if inbox or self._inbox_unread:
+            self._inbox_unread = self._receive_frames()
+        if clients or self._clients_unread:
+            self._clients_unread = self._receive_requests()
+        if stores:
             self._receive_from_stores()
         self._work()
         monotonic_ms = time.monotonic() * 1e3
         if monotonic_ms >= self._next_tick_ms:
             self._next_tick_ms = monotonic_ms + TICK_MS
             self._tick()
+            for waiting, parcels in zip(self._patient, self._to_peers, strict=True):
+                parcels[:0] = waiting
+                waiting.clear()
+            on_tick()
         self._flush()
 
     def _now_ms(self) -> float:
         return self._clock_base_ms + time.monotonic() * 1e3
 
-    def _receive_frames(self) -> None:
-        receive, queue = self._inbox.recv, self._queue
+    def _receive_frames(self) -> bool:
+        """Whether there may be more."""
+        receive = self._inbox.recv
         for _ in range(FRAMES_PER_TURN):
             try:
                 data = receive(zmq.NOBLOCK)
             except zmq.Again:
-                return
+                return False
             self.counters.frames_in += 1
             try:
                 frame = wire.decode_frame(data)
@@ -249,7 +277,11 @@ class Container:
                 continue
             for numbers, tuple_ in frame.parcels:
                 for number in numbers:
-                    queue.append((tuple_, number))
+                    self._deliver(tuple_, number)
+        return True
+
+    def _deliver(self, tuple_: t.Tuple, number: int) -> None:
+        (self._for_executors if number in self._executors else self._queue).append((tuple_, number))
 
     def _accept(self, header: wire.Header) -> bool:
         """Whether it is of our cluster and era, and not of a life that is over."""
@@ -261,12 +293,15 @@ class Container:
         self._lives[header.container] = header.life
         return True
 
-    def _receive_requests(self) -> None:
+    def _receive_requests(self) -> bool:
+        """Whether there may be more."""
         by_partition: list[list[t.Command]] = [[] for _ in range(self.spec.limits.partitions)]
+        more = True
         for _ in range(FRAMES_PER_TURN):
             try:
                 parts = self._clients.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
+                more = False
                 break
             try:
                 identity, data = parts
@@ -274,31 +309,44 @@ class Container:
             except (ValueError, MalformedTuple):
                 self.counters.frames_bad += 1
                 continue
-            self.counters.commands += len(request.commands)
-            for command in request.commands:
-                self._take_command(identity, command, by_partition)
+            self._take_commands(identity, request.commands, by_partition)
             if request.reads:
                 self._read_locally(identity, request.reads)
-        for source, commands in zip(self._sources, by_partition, strict=True):
+        for number, commands in zip(self._sources, by_partition, strict=True):
             if commands:
-                self._queue.append((t.Submit(commands), source))
+                self._submit(number, commands)
+        return more
 
-    def _take_command(self, identity: bytes, command: t.Command, by_partition: list[list[t.Command]]) -> None:
-        """Pass a command on to the source of its partition, or say at once why not."""
-        partition = (command.session or command.number) % len(by_partition)
-        waiting = by_partition[partition]
-        source = self._nodes.get(self._sources[partition])
-        if command.session:
-            self._session_routes[command.session] = identity
-        else:
-            self._opening[command.number] = identity
-        if len(command.payload) > self.spec.limits.command_bytes_max:
-            limit = self.spec.limits.command_bytes_max
-            self._refuse(identity, command, t.TOO_LARGE, f"a command may have {limit} bytes".encode())
-        elif not isinstance(source, RequestSource) or source.capacity <= len(waiting):
-            self._refuse(identity, command, t.OVERLOADED, b"")
-        else:
-            waiting.append(command)
+    def _take_commands(self, identity: bytes, commands: list[t.Command], by_partition: list[list[t.Command]]) -> None:
+        """Remember where the answers go, and give each command to its session's partition."""
+        self.counters.commands += len(commands)
+        routes, opening, partitions = self._session_routes, self._opening, len(by_partition)
+        bytes_max = self.spec.limits.command_bytes_max
+        for command in commands:
+            key = command.session
+            if key:
+                routes[key] = identity
+            else:
+                key = command.number
+                opening[key] = identity
+            if len(command.payload) > bytes_max:
+                self._refuse(identity, command, t.TOO_LARGE, f"a command may have {bytes_max} bytes".encode())
+            else:
+                by_partition[key % partitions].append(command)
+        for table in (routes, opening):
+            # A client that is forgotten here asks again.
+            while len(table) > self.spec.limits.sessions_max:
+                del table[next(iter(table))]
+
+    def _submit(self, number: int, commands: list[t.Command]) -> None:
+        """Pass commands on to a request source, and refuse those that it has no room for."""
+        source = self._nodes.get(number)
+        capacity = max(source.capacity, 0) if isinstance(source, RequestSource) else 0
+        for command in commands[capacity:]:
+            table, key = (self._session_routes, command.session) if command.session else (self._opening, command.number)
+            self._refuse(table[key], command, t.OVERLOADED, b"")
+        if capacity:
+            self._queue.append((t.Submit(commands[:capacity]), number))
 
     def _refuse(self, identity: bytes, command: t.Command, status: int, message: bytes) -> None:
         result = t.Result(command.session, command.number, 0, status, message)
@@ -316,21 +364,27 @@ class Container:
                 answers.append((read.id, t.OK, executor.read(read.question)))
             except Exception as error:
                 answers.append((read.id, t.FAILED, f"{type(error).__name__}: {error}".encode()))
-        self._clients.send_multipart(
-            (identity, wire.encode(client_wire.ClientReply(t.FORMAT_VERSION, [], [], answers))), zmq.NOBLOCK
-        )
+        self._reply(identity, client_wire.ClientReply(t.FORMAT_VERSION, [], [], answers))
+
+    def _reply(self, identity: bytes, reply: client_wire.ClientReply) -> None:
+        self._clients.send_multipart((identity, wire.encode(reply)), zmq.NOBLOCK)
 
     def _receive_from_stores(self) -> None:
-        while True:
-            try:
-                self._wake_in.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                break
+        os.eventfd_read(self._wake)
         for number, store in self._stores.items():
             self._queue.extend((answer, number) for answer in store.take())
 
     def _work(self) -> None:
-        queue, nodes = self._queue, self._nodes
+        """Let the nodes work until they have nothing left to say to each other. Executors come last: others wait for
+        the votes that leave here, but nobody waits for an execution except the clients of this site."""
+        self._process(self._queue)
+        while self._for_executors:
+            self._send_frames()
+            self._process(self._for_executors)
+            self._process(self._queue)
+
+    def _process(self, queue: deque[tuple[t.Tuple, int]]) -> None:
+        nodes = self._nodes
         self.counters.tuples_in += len(queue)
         while queue:
             tuple_, number = queue.popleft()
@@ -371,13 +425,14 @@ class Container:
             route = self._routes.get(receivers)
             if route is None:
                 route = self._routes[receivers] = self._make_route(receivers)
-            local, remote = route
-            for receiver in local:
-                self._queue.append((tuple_, receiver))
-            if remote:
+            for receiver in route.local:
+                self._deliver(tuple_, receiver)
+            if route.remote or route.patient:
                 raw = Raw(wire.encode(tuple_))
-                for container, numbers in remote:
+                for container, numbers in route.remote:
                     self._to_peers[container].append((numbers, raw))
+                for container, numbers in route.patient:
+                    self._patient[container].append((numbers, raw))
             elif receivers.numbers[0] < 0:
                 if type(tuple_) is t.Results:
                     self._route_results(tuple_)
@@ -385,10 +440,10 @@ class Container:
                     self._store_jobs.append((number, tuple_))
         outbox.emitted = []
 
-    def _make_route(self, receivers: Receivers) -> tuple[tuple[int, ...], tuple[tuple[int, tuple[int, ...]], ...]]:
-        """Which receivers are here, and which are behind which peer."""
+    def _make_route(self, receivers: Receivers) -> Route:
         local: list[int] = []
         remote: dict[int, list[int]] = {}
+        patient: dict[int, list[int]] = {}
         for number in receivers.numbers:
             if number < 0:
                 continue
@@ -396,8 +451,8 @@ class Container:
             if container == self.spec.container:
                 local.append(number)
             else:
-                remote.setdefault(container, []).append(number)
-        return tuple(local), tuple((container, tuple(numbers)) for container, numbers in remote.items())
+                (patient if number in receivers.patient else remote).setdefault(container, []).append(number)
+        return Route(tuple(local), *(tuple((c, tuple(n)) for c, n in some.items()) for some in (remote, patient)))
 
     def _route_results(self, results: t.Results) -> None:
         routes, replies = self._session_routes, self._replies
@@ -410,13 +465,15 @@ class Container:
                 else:
                     waiting.append(result)
 
-    def _flush(self) -> None:
-        """Sync, then let everything out."""
+    def _send_frames(self) -> None:
+        """Sync, then one frame per peer."""
         if self._persisted:
             self._sync()
         for container, parcels in enumerate(self._to_peers):
             if parcels:
                 self._to_peers[container] = []
+                if self._patient[container]:
+                    parcels, self._patient[container] = [*self._patient[container], *parcels], []
                 peer = self._peers[container]
                 if peer is None:
                     self.counters.frames_dropped += 1
@@ -426,13 +483,16 @@ class Container:
                     self.counters.frames_out += 1
                 except zmq.Again:
                     self.counters.frames_dropped += 1
+
+    def _flush(self) -> None:
+        """Let everything out."""
+        self._send_frames()
         if self._replies:
             for identity, results in self._replies.items():
                 self.counters.results += len(results)
-                self._clients.send_multipart(
-                    (identity, wire.encode(client_wire.ClientReply(t.FORMAT_VERSION, results))), zmq.NOBLOCK
-                )
+                self._reply(identity, client_wire.ClientReply(t.FORMAT_VERSION, results))
             self._replies = {}
+            self._clients_unread |= wire.readable(self._clients)
         if self._store_jobs:
             for number, job in self._store_jobs:
                 self._stores[number].submit(job)  # type: ignore[arg-type]
@@ -487,4 +547,5 @@ class Container:
             store.close()
         if self._journal is not None:
             self._journal.close()
+        os.close(self._wake)
         self._context.destroy(0)

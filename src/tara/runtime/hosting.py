@@ -17,6 +17,7 @@ from tara.protocol.errors import TaraError
 from tara.runtime import control
 from tara.runtime.cluster import application_of
 from tara.runtime.container import Container, ContainerSpec, Start
+from tara.runtime.wire import readable
 
 Kind = TypeVar("Kind")
 
@@ -58,7 +59,7 @@ class Hosted:
             self._container.found()
             self._say(control.Founded(self._container.spec.container, self._life))
             self._expect(control.Go)
-        self._container.run(self._control, self._on_control, self._on_idle)
+        self._container.run(self._on_tick)
         if not self._orderly:
             # The Spark task must fail, so that Spark starts it again if there is still a driver.
             os.kill(os.getpid(), signal.SIGKILL)
@@ -81,14 +82,6 @@ class Hosted:
                 self._take(message)
         raise HostingError(f"container {self._container.spec.container}: the registry does not answer")
 
-    def _on_control(self) -> None:
-        while True:
-            try:
-                data = self._control.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._take(control.decode(data))
-
     def _take(self, message: control.Message) -> None:
         self._driver_heard_s = time.monotonic()
         match message:
@@ -101,8 +94,10 @@ class Hosted:
                 self._orderly = True
                 self._container.stopping = True
 
-    def _on_idle(self, now_s: float) -> None:
-        """Called about every tick."""
+    def _on_tick(self) -> None:
+        while readable(self._control):
+            self._take(control.decode(self._control.recv()))
+        now_s = time.monotonic()
         if now_s < self._heartbeat_due_s:
             return
         self._heartbeat_due_s = now_s + HEARTBEAT_S

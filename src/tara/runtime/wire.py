@@ -8,6 +8,7 @@ A bad frame is refused with a reason, counted by the receiver, and never kills i
 from collections.abc import Callable
 
 import msgspec
+import zmq
 from msgspec import Raw, Struct
 
 from tara.client.wire import check_version
@@ -46,3 +47,8 @@ def decode_frame(data: bytes) -> Frame:
         raise MalformedTuple(f"frame: {error}") from error
     check_version(frame.header.version)
     return frame
+
+
+def readable(socket: zmq.Socket[bytes]) -> bool:
+    """Whether a message can be received at once."""
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)

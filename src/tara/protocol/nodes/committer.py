@@ -159,6 +159,7 @@ class Committer(Node):
         self.commits.clear()
         self.view, self.memories, self.started = view, memories, False
         self._views.raise_to(view)
+        self._executors = self.graph.commit_receivers(self.index, self.partition, view)
 
     def _begin(self) -> None:
         self.started = True
@@ -355,6 +356,7 @@ class Committer(Node):
         self.recovering = False
         self.memory, self.view, self.memories, self.started = entry.memory, entry.view, entry.memories, True
         self._views.raise_to(entry.view)
+        self._executors = self.graph.commit_receivers(self.index, self.partition, entry.view)
         self._learn(entry.memories)
         self.commits.clear()
         self.records.clear()

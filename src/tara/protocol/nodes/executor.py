@@ -22,23 +22,6 @@ from tara.protocol.progress import SourceProgress
 from tara.protocol.sessions import Application, Context, Sessions, SessionsState
 
 
-class _Run:
-    """Requests that were executed in one go, and what came of each."""
-
-    __slots__ = ("ends", "first", "requests", "times")
-
-    def __init__(self, first: int) -> None:
-        self.first = first
-        self.requests: list[t.Request] = []
-        self.ends: list[int] = []
-        self.times: list[int] = []
-
-    def note(self, request: t.Request, sessions: Sessions) -> None:
-        self.requests.append(request)
-        self.ends.append(len(sessions.results))
-        self.times.append(sessions.time_ms)
-
-
 class ExecutorState(Struct, array_like=True):
     """The protocol's part of a checkpoint; canonical, like the application's part."""
 
@@ -92,44 +75,47 @@ class Executor(Node):
 
     def _execute(self) -> None:
         """Execute what is decided and due, in order, up to the first slot that is missing."""
-        learners, partitions, interval = self._learners, self.limits.partitions, self.limits.checkpoint_interval
-        run = _Run(self.next)
-        while learners[self.next % partitions].decided:
-            partition = self.next % partitions
-            request = learners[partition].decided.popleft()
-            self._perform(partition, request)
-            run.note(request, self.sessions)
-            self.next += 1
+        interval = self.limits.checkpoint_interval
+        while run := self._due(interval - self.next % interval):
+            self._perform(run)
             if self.next % interval == 0:
-                self._publish(run)
-                run = _Run(self.next)
                 self._checkpoint()
-        if run.requests:
-            self._publish(run)
 
-    def _perform(self, partition: int, request: t.Request) -> None:
-        if request.source < 0:
-            return
-        self._progress[partition][request.source].note(request.epoch, request.number)
-        sessions = self.sessions
-        sessions.pass_time(request.time, moves_sessions=partition == 0)
-        try:
-            commands = t.decode_commands(request.body)
-        except MalformedTuple:
-            # Every replica has the same bytes and skips them alike; the source checks what it takes.
-            return
-        for command in commands:
-            sessions.execute(command)
+    def _due(self, count: int) -> list[t.Request]:
+        """The next requests to execute, at most `count`: the partitions take turns."""
+        partitions = self.limits.partitions
+        queues = [self._learners[(self.next + turn) % partitions].decided for turn in range(partitions)]
+        for turn, queue in enumerate(queues):
+            count = min(count, len(queue) * partitions + turn)
+        return [queues[position % partitions].popleft() for position in range(count)]
 
-    def _publish(self, run: "_Run") -> None:
-        sessions = self.sessions
-        results, events = sessions.results.copy(), sessions.events.copy()
-        sessions.results.clear()
+    def _perform(self, run: list[t.Request]) -> None:
+        """Execute a run of requests, and publish what came of it."""
+        sessions, partitions = self.sessions, self.limits.partitions
+        execute, results = sessions.execute, sessions.results
+        first, partition = self.next, self.next % partitions
+        ends: list[int] = []
+        times: list[int] = []
+        for request in run:
+            if request.source >= 0:
+                self._progress[partition][request.source].note(request.epoch, request.number)
+                sessions.pass_time(request.time, partition == 0)
+                for command in _commands(request):
+                    execute(command)
+            ends.append(len(results))
+            times.append(sessions.time_ms)
+            partition = (partition + 1) % partitions
+        self.next += len(run)
+        self._publish(t.Executed(first, run, results.copy(), ends, times), sessions.events.copy())
+        results.clear()
         sessions.events.clear()
-        self.emit(t.Executed(run.first, run.requests, results, run.ends, run.times), STORE)
-        for some in t.split(results, self.limits.run_length_max, self.limits.run_bytes_max):
+
+    def _publish(self, executed: t.Executed, events: list[t.Event]) -> None:
+        limits = self.limits
+        self.emit(executed, STORE)
+        for some in t.split(executed.results, limits.run_length_max, limits.run_bytes_max):
             self.emit(t.Results(self.index, some, []), self._reply_sink)
-        for few in t.split(events, self.limits.run_length_max, self.limits.run_bytes_max):
+        for few in t.split(events, limits.run_length_max, limits.run_bytes_max):
             self.emit(t.Results(self.index, [], few), self._reply_sink)
 
     def read(self, question: bytes) -> bytes:
@@ -251,6 +237,14 @@ class Executor(Node):
             ),
             self._gc_sinks,
         )
+
+
+def _commands(request: t.Request) -> list[t.Command]:
+    try:
+        return t.decode_commands(request.body)
+    except MalformedTuple:
+        # Every replica has the same bytes and skips them alike; the source checks what it takes.
+        return []
 
 
 def _restored(state: ExecutorState) -> list[list[SourceProgress]]:

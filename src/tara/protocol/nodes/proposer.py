@@ -12,7 +12,6 @@ The rules that make it safe:
 """
 
 import enum
-from collections.abc import Sequence
 
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph, Name, Receivers, Stage
@@ -196,7 +195,7 @@ class Proposer(Node):
         self.proposals.extend(run)
         self._send(first, run, self._to_committers)
 
-    def _send(self, first: int, requests: Sequence[t.Request], receivers: Receivers) -> None:
+    def _send(self, first: int, requests: list[t.Request], receivers: Receivers) -> None:
         limits = self.limits
         for run in t.split(requests, limits.run_length_max, limits.run_bytes_max):
             self.emit(t.Proposal(self.index, self.partition, self.view, first, self.proposals.min, run), receivers)

@@ -54,27 +54,29 @@ class RequestSource(Node):
         client; here they would vanish."""
         if not self._backlog:
             self._batch_since_ms = self.now_ms
-        for command in islice(submit.commands, max(self.capacity, 0)):
-            if len(command.payload) <= self.limits.command_bytes_max:
-                self._backlog.append(command)
+        limit = self.limits.command_bytes_max
+        self._backlog.extend([c for c in islice(submit.commands, max(self.capacity, 0)) if len(c.payload) <= limit])
         self._pump()
 
     def _pump(self) -> None:
         """Make requests of waiting commands, as far as bounds and batching allow."""
-        size, backlog = self.limits.batch_size, self._backlog
-        room = self.limits.source_pending_max - len(self._pending)
-        requests: list[t.Request] = []
-        while backlog and len(requests) < room:
-            if len(backlog) < size and self.now_ms - self._batch_since_ms < self.limits.batch_delay_ms:
-                break
-            batch = [backlog.popleft() for _ in range(min(size, len(backlog)))]
-            requests.append(t.Request(self.index, self.epoch, self.next, 0, t.encode(batch)))
-            self.next += 1
-            self._batch_since_ms = self.now_ms
-        if requests:
-            self._silent_since_ms = self.now_ms
-            self._pending.extend(requests)
-            self._send(requests)
+        size, backlog, first = self.limits.batch_size, self._backlog, self.next
+        full, rest = divmod(len(backlog), size)
+        if rest and self.now_ms - self._batch_since_ms >= self.limits.batch_delay_ms:
+            full += 1
+        count = min(full, self.limits.source_pending_max - len(self._pending))
+        if count <= 0:
+            return
+        if size == 1:
+            batches = [[backlog.popleft()] for _ in range(count)]
+        else:
+            batches = [[backlog.popleft() for _ in range(min(size, len(backlog)))] for _ in range(count)]
+        encode, source, epoch = t.encode, self.index, self.epoch
+        requests = [t.Request(source, epoch, number, 0, encode(batch)) for number, batch in enumerate(batches, first)]
+        self.next += count
+        self._batch_since_ms = self._silent_since_ms = self.now_ms
+        self._pending.extend(requests)
+        self._send(requests)
 
     def _send(self, requests: list[t.Request]) -> None:
         for run in t.split(requests, self.limits.run_length_max, self.limits.run_bytes_max):
@@ -103,6 +105,7 @@ class RequestSource(Node):
     def _on_view(self, view: t.View) -> None:
         """The new view's proposer may have missed requests while it was down."""
         if self._views.update(view.source, view.view):
+            self._proposers = self.graph.request_receivers(self.partition, self._views.current)
             self._resend()
 
     def report(self) -> None:
