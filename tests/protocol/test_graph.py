@@ -18,6 +18,8 @@ EDGE_TABLE: list[tuple[list[Stage], list[list[Stage]], list[type[t.Tuple]]]] = [
     ([S.REQUEST_SOURCE], [[S.PROPOSER]], [t.Requests]),
     ([S.REQUEST_SOURCE], [[S.CONTROLLER]], [t.Target]),
     ([S.REQUEST_SOURCE], [[S.COMMITTER]], [t.Read]),
+    # The questions themselves; the table knows only what is asked of the committers.
+    ([S.REQUEST_SOURCE], [[S.EXECUTOR]], [t.Questions]),
     # A skip is a proposal of no-ops.
     ([S.PROPOSER], [[S.COMMITTER]], [t.Start, t.Proposal]),
     ([S.COMMITTER], [[S.EXECUTOR]], [t.Commit, t.ReadIndex]),
@@ -28,7 +30,7 @@ EDGE_TABLE: list[tuple[list[Stage], list[list[Stage]], list[type[t.Tuple]]]] = [
     ([S.GC_SOURCE], [[S.PROPOSER], [S.COMMITTER], [S.EXECUTOR], [S.REQUEST_SOURCE]], [t.Stable]),
     ([S.EXECUTOR], [[S.CONTROLLER]], [t.Progress]),
     # Events travel with the results.
-    ([S.EXECUTOR], [[S.REPLY_SINK]], [t.Results]),
+    ([S.EXECUTOR], [[S.REPLY_SINK]], [t.Results, t.Answers]),
     ([S.CONTROLLER], [[S.VIEW_SINK, S.VIEW_SOURCE]], [t.Vote]),
     ([S.COMMITTER, S.PROPOSER], [[S.VIEW_SINK, S.VIEW_SOURCE]], [t.Presence]),
     ([S.VIEW_SOURCE], [[S.PROPOSER], [S.COMMITTER], [S.CONTROLLER], [S.REQUEST_SOURCE]], [t.View]),
@@ -40,6 +42,8 @@ SOURCE_QUEUES = {(S.GC_SOURCE, t.Stable, S.GC_SOURCE), (S.VIEW_SOURCE, t.View, S
 #: Between a node and its own host.
 HOST_EDGES: set[tuple[Stage, type[t.Tuple], Stage]] = {
     (S.CLIENT, t.Submit, S.REQUEST_SOURCE),
+    (S.CLIENT, t.Ask, S.REQUEST_SOURCE),
+    (S.REPLY_SINK, t.Answers, S.CLIENT),
     (S.REPLY_SINK, t.Results, S.CLIENT),
     *((S.EXECUTOR, kind, S.STORE) for kind in (t.Save, t.Load, t.Discard, t.Executed)),
     *((S.STORE, kind, S.EXECUTOR) for kind in (t.Saved, t.Loaded)),

@@ -12,6 +12,7 @@ import zmq
 
 from tara.client import wire
 from tara.client.errors import ClientError, NotReachable
+from tara.client.reads import Question, Reads
 from tara.client.session import Call, Session, State
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, MalformedTuple
@@ -47,9 +48,8 @@ class Client:
         self._state = State.CONNECTING
         self._context = zmq.Context()
         self._calls: deque[Call] = deque()
-        self._reads: deque[tuple[bytes, Future[bytes]]] = deque()
-        self._reading: dict[int, Future[bytes]] = {}
-        self._read_id = 0
+        self._questions: deque[Question] = deque()
+        self._reads = Reads()
         self._closing = False
         self._wake_in = self._context.socket(zmq.PAIR)
         self._wake_in.bind("inproc://wake")
@@ -72,16 +72,15 @@ class Client:
         return self.submit(command, timeout_s).result()
 
     def query(self, question: bytes, timeout_s: float | None = None, stale: bool = False) -> bytes:
-        """Ask without changing anything: in the order of all commands, or (stale) whatever the next replica has."""
-        if not stale:
-            return self._submit(question, t.QUERY, timeout_s).result()
-        future: Future[bytes] = Future()
-        self._reads.append((question, future))
+        """Ask without changing anything. The answer knows of every command that was answered before the call; a stale
+        one comes at once, from whatever the next replica has."""
+        return self.submit_query(question, timeout_s, stale).result()
+
+    def submit_query(self, question: bytes, timeout_s: float | None = None, stale: bool = False) -> Future[bytes]:
+        future, done = self._future()
+        self._questions.append(Question(question, stale, self._deadline_s(timeout_s), done))
         self._wake()
-        try:
-            return future.result(self._timeout_s if timeout_s is None else timeout_s)
-        except TimeoutError:
-            raise NotReachable(f"no answer from {', '.join(self._endpoints)}") from None
+        return future
 
     def close(self) -> None:
         self._closing = True
@@ -95,6 +94,12 @@ class Client:
         self.close()
 
     def _submit(self, payload: bytes, kind: int, timeout_s: float | None) -> Future[bytes]:
+        future, done = self._future()
+        self._calls.append(Call(payload, kind, self._deadline_s(timeout_s), done))
+        self._wake()
+        return future
+
+    def _future(self) -> tuple[Future[bytes], Callable[[bytes | ClientError], None]]:
         future: Future[bytes] = Future()
 
         def done(outcome: bytes | ClientError) -> None:
@@ -105,10 +110,10 @@ class Client:
             else:
                 future.set_exception(outcome)
 
-        deadline_s = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
-        self._calls.append(Call(payload, kind, deadline_s, done))
-        self._wake()
-        return future
+        return future, done
+
+    def _deadline_s(self, timeout_s: float | None) -> float:
+        return time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
 
     def _wake(self) -> None:
         with self._lock:
@@ -125,9 +130,13 @@ class Client:
             now_s = time.monotonic()
             while self._calls:
                 self._session.submit(self._calls.popleft())
+            while self._questions:
+                self._reads.submit(self._questions.popleft())
+            for late in self._reads.late(now_s):
+                self._session.submit(Call(late.payload, t.QUERY, late.deadline_s, late.done))
             self._send(socket, self._session.due(now_s))
-            if self._session.move_on:
-                self._session.move_on = False
+            if self._session.move_on or self._reads.move_on:
+                self._session.move_on = self._reads.move_on = False
                 self._tell(State.LOST)
                 poller.unregister(socket)
                 socket.close(0)
@@ -135,7 +144,8 @@ class Client:
                 socket = self._connect()
                 poller.register(socket, zmq.POLLIN)
                 self._send(socket, self._session.due(now_s + 3600) if self._session.id else [])
-            ready = dict(poller.poll(int(self._session.wait_s(now_s) * 1000) + 1))
+            wait_s = min(self._session.wait_s(now_s), self._reads.wait_s(now_s))
+            ready = dict(poller.poll(int(wait_s * 1000) + 1))
             if self._wake_in in ready:
                 self._drain_wake()
             if socket in ready:
@@ -156,12 +166,7 @@ class Client:
             self._wake_in.recv()
 
     def _send(self, socket: zmq.Socket[bytes], commands: list[t.Command]) -> None:
-        reads = []
-        while self._reads:
-            question, future = self._reads.popleft()
-            self._read_id += 1
-            self._reading[self._read_id] = future
-            reads.append(wire.LocalRead(self._read_id, question))
+        reads = self._reads.due(time.monotonic())
         if commands or reads:
             socket.send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, commands, reads)), zmq.NOBLOCK)
 
@@ -179,11 +184,7 @@ class Client:
             for result in reply.results:
                 self._session.hear(result, now_s)
             for id_, status, payload in reply.answers:
-                future = self._reading.pop(id_, None)
-                if future is not None and status == t.OK:
-                    future.set_result(payload)
-                elif future is not None:
-                    future.set_exception(ClientError(payload.decode(errors="replace")))
+                self._reads.hear(id_, status, payload)
 
     def _tell(self, state: State) -> None:
         if state is not self._state:
@@ -206,7 +207,7 @@ class AsyncClient:
         return await asyncio.wrap_future(self._client.submit(command, timeout_s))
 
     async def query(self, question: bytes, timeout_s: float | None = None, stale: bool = False) -> bytes:
-        return await asyncio.to_thread(self._client.query, question, timeout_s, stale)
+        return await asyncio.wrap_future(self._client.submit_query(question, timeout_s, stale))
 
     async def close(self) -> None:
         await asyncio.to_thread(self._client.close)

@@ -11,24 +11,26 @@ from tara.protocol.errors import MalformedTuple
 encode = t.encode
 
 
-class LocalRead(Struct, array_like=True, frozen=True):
-    """A question to the local copy of the application: no order, possibly old."""
+class Read(Struct, array_like=True, frozen=True):
+    """A question that is not ordered: answered by the front end's replica."""
 
     id: int
     question: bytes
+    #: At once, from whatever state the replica has; else when it knows everything that was answered before.
+    stale: bool = False
 
 
 class ClientRequest(Struct, array_like=True, frozen=True):
     version: int
     commands: list[t.Command]
-    reads: list[LocalRead] = []
+    reads: list[Read] = []
 
 
 class ClientReply(Struct, array_like=True, frozen=True):
     version: int
     results: list[t.Result]
     events: list[t.Event] = []
-    #: Answers to local reads: id, status, payload.
+    #: Answers to reads: id, status, payload.
     answers: list[tuple[int, int, bytes]] = []
 
 

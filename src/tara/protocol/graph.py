@@ -36,9 +36,11 @@ S = Stage
 EDGES: frozenset[tuple[Stage, type[t.Tuple], Stage]] = frozenset(
     {
         (S.CLIENT, t.Submit, S.REQUEST_SOURCE),
+        (S.CLIENT, t.Ask, S.REQUEST_SOURCE),
         (S.REQUEST_SOURCE, t.Requests, S.PROPOSER),
         (S.REQUEST_SOURCE, t.Target, S.CONTROLLER),
         (S.REQUEST_SOURCE, t.Read, S.COMMITTER),
+        (S.REQUEST_SOURCE, t.Questions, S.EXECUTOR),
         (S.PROPOSER, t.Start, S.COMMITTER),
         (S.PROPOSER, t.Proposal, S.COMMITTER),
         (S.PROPOSER, t.Presence, S.VIEW_SINK),
@@ -50,6 +52,7 @@ EDGES: frozenset[tuple[Stage, type[t.Tuple], Stage]] = frozenset(
         (S.RECORD_SINK, t.Record, S.RECORD_SOURCE),
         (S.RECORD_SOURCE, t.Record, S.PROPOSER),
         (S.EXECUTOR, t.Results, S.REPLY_SINK),
+        (S.EXECUTOR, t.Answers, S.REPLY_SINK),
         (S.EXECUTOR, t.Progress, S.CONTROLLER),
         (S.EXECUTOR, t.ExecutorStatus, S.GC_SINK),
         (S.EXECUTOR, t.Save, S.STORE),
@@ -59,6 +62,7 @@ EDGES: frozenset[tuple[Stage, type[t.Tuple], Stage]] = frozenset(
         (S.STORE, t.Saved, S.EXECUTOR),
         (S.STORE, t.Loaded, S.EXECUTOR),
         (S.REPLY_SINK, t.Results, S.CLIENT),
+        (S.REPLY_SINK, t.Answers, S.CLIENT),
         (S.GC_SINK, t.CommitterStatus, S.GC_SOURCE),
         (S.GC_SINK, t.ExecutorStatus, S.GC_SOURCE),
         (S.GC_SOURCE, t.Stable, S.GC_SOURCE),

@@ -25,6 +25,9 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     #: Commands that wait in a source while it may not number more; beyond this the client is made to wait.
     source_backlog_max: int = 16_384
 
+    #: Reads of one executor that may wait for the committers' answers; one that is pushed out is ordered instead.
+    reads_max: int = 4_096
+
     #: Commands in one request.
     batch_size: int = 1
     #: How long a request source waits for a batch to fill.

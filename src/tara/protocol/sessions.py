@@ -6,7 +6,7 @@ acknowledged them, so a command that is sent again gets the same answer. Session
 ordered requests move. All of this is part of the snapshot: it is replicated state, and a function of the log.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import msgspec
@@ -162,26 +162,34 @@ class Sessions:
                 self._answer(late, t.EXPIRED, b"")
             session.early.clear()
             return
-        status = t.OK
+        perform = self._application.apply if command.kind == t.EXECUTE else self._application.query
+        status, payload = self._outcome(perform, command.payload, context)
+        result = session.results[command.number] = t.Result(session.id, command.number, counter, status, payload)
+        self.results.append(result)
+
+    def ask(self, question: bytes) -> tuple[int, bytes]:
+        """Ask the application as it is now, outside the order: status and payload of a result."""
+        context = Context([])
+        context.counter, context.time_ms = self.counter, self.time_ms
+        return self._outcome(self._application.query, question, context)
+
+    def _outcome(
+        self, perform: Callable[[bytes, Context], bytes], payload: bytes, context: Context
+    ) -> tuple[int, bytes]:
         try:
-            if command.kind == t.EXECUTE:
-                payload = self._application.apply(command.payload, context)
-            else:
-                payload = self._application.query(command.payload, context)
-            if type(payload) is not bytes:
-                status, payload = t.FAILED, b"the application returned something other than bytes"
-            elif len(payload) > self._result_bytes_max:
-                status, payload = t.FAILED, b"the result is too large"
+            answer = perform(payload, context)
         except ApplicationError as error:
-            message = str(error).encode(errors="backslashreplace")
-            status, payload = t.FAILED, message[: self._result_bytes_max]
+            return t.FAILED, str(error).encode(errors="backslashreplace")[: self._result_bytes_max]
         except MemoryError:
             raise
         except Exception as error:
             # Only the type: a message may contain addresses, and would then differ between replicas.
-            status, payload = t.FAILED, f"the application raised {type(error).__name__}".encode()
-        result = session.results[command.number] = t.Result(session.id, command.number, counter, status, payload)
-        self.results.append(result)
+            return t.FAILED, f"the application raised {type(error).__name__}".encode()
+        if type(answer) is not bytes:
+            return t.FAILED, b"the application returned something other than bytes"
+        if len(answer) > self._result_bytes_max:
+            return t.FAILED, b"the result is too large"
+        return t.OK, answer
 
     def _answer(self, command: t.Command, status: int, payload: bytes) -> None:
         self.results.append(t.Result(command.session, command.number, self.counter, status, payload))

@@ -139,6 +139,37 @@ class Results(Tuple, frozen=True, tag=5):
     events: list[Event]
 
 
+# Reads without the log
+
+
+class Question(Struct, array_like=True, frozen=True, gc=False):
+    """What a client asks the application. The host that took it knows by the ticket who is waiting."""
+
+    ticket: Number
+    payload: bytes
+
+
+class Answer(Struct, array_like=True, frozen=True, gc=False):
+    ticket: Number
+    status: Annotated[int, Meta(ge=0, le=6)]
+    payload: bytes
+
+
+class Ask(Tuple, frozen=True, tag=18):
+    """client → request source: questions that need a linearizable answer, but no place in the order."""
+
+    questions: list[Question]
+
+
+class Questions(Tuple, frozen=True, tag=19):
+    """request source → the executor of its site: to be answered when the committers have said how far."""
+
+    source: Number
+    epoch: Number
+    nonce: Number
+    questions: list[Question]
+
+
 class Read(Tuple, frozen=True, tag=6):
     """request source → committers of all partitions: where does the log end? Answered to one executor."""
 
@@ -154,11 +185,19 @@ class ReadIndex(Tuple, frozen=True, tag=7):
     committer: Number
     partition: Number
     memory: Number
+    #: The highest memory numbers that it has heard of: they expose an answer of a life that is over.
     memories: list[Number]
     source: Number
     epoch: Number
     nonce: Number
     position: Number
+
+
+class Answers(Tuple, frozen=True, tag=20):
+    """executor → reply sink of its site → client."""
+
+    executor: Number
+    answers: list[Answer]
 
 
 # Garbage collection, and the positions that drive re-sending
@@ -233,6 +272,8 @@ class Progress(Tuple, frozen=True, tag=12):
 
     executor: Number
     partition: Number
+    #: A restarted executor may be behind where its former life was.
+    life: Number
     progress: list[Reach]
     position: Number
     #: The highest position of any partition: an idle partition has to skip up to it.
@@ -326,8 +367,11 @@ WireTuple = (
     | Proposal
     | Commit
     | Results
+    | Ask
+    | Questions
     | Read
     | ReadIndex
+    | Answers
     | CommitterStatus
     | ExecutorStatus
     | Stable
@@ -503,7 +547,7 @@ def identity(request: Request) -> tuple[int, int, int]:
     return (request.source, request.epoch, request.number)
 
 
-Sized = TypeVar("Sized", Request, Result, Event)
+Sized = TypeVar("Sized", Request, Result, Event, Answer)
 
 
 def split(items: list[Sized], count_max: int, bytes_max: int) -> Iterator[list[Sized]]:
@@ -524,5 +568,5 @@ def split(items: list[Sized], count_max: int, bytes_max: int) -> Iterator[list[S
     yield piece
 
 
-def _cost(item: Request | Result | Event) -> int:
+def _cost(item: Request | Result | Event | Answer) -> int:
     return len(item.body if isinstance(item, Request) else item.payload) + 48

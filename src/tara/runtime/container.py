@@ -72,6 +72,8 @@ class Counters(Struct):
     tuples_in: int = 0
     commands: int = 0
     results: int = 0
+    #: Answers to questions that were not ordered.
+    answers: int = 0
     journal_syncs: int = 0
     journal_entries: int = 0
     turns: int = 0
@@ -125,6 +127,11 @@ class Container:
         self._session_routes: dict[int, bytes] = {}
         self._opening: dict[int, bytes] = {}
         self._replies: dict[bytes, list[t.Result]] = {}
+        #: Who asked which question, by the ticket under which it goes through the graph.
+        self._tickets: dict[int, tuple[bytes, int]] = {}
+        self._ticket = 0
+        self._questions: list[t.Question] = []
+        self._answers: dict[bytes, list[tuple[int, int, bytes]]] = {}
         self._nodes: dict[int, Node] = {}
         self._outboxes: dict[int, Outbox] = {}
         self._stores: dict[int, CheckpointStore] = {}
@@ -311,10 +318,13 @@ class Container:
                 continue
             self._take_commands(identity, request.commands, by_partition)
             if request.reads:
-                self._read_locally(identity, request.reads)
+                self._take_reads(identity, request.reads)
         for number, commands in zip(self._sources, by_partition, strict=True):
             if commands:
                 self._submit(number, commands)
+        if self._questions:
+            self._queue.append((t.Ask(self._questions), self._sources[0]))
+            self._questions = []
         return more
 
     def _take_commands(self, identity: bytes, commands: list[t.Command], by_partition: list[list[t.Command]]) -> None:
@@ -352,19 +362,30 @@ class Container:
         result = t.Result(command.session, command.number, 0, status, message)
         self._replies.setdefault(identity, []).append(result)
 
-    def _read_locally(self, identity: bytes, reads: list[client_wire.LocalRead]) -> None:
-        """Ask the copy of the application that is here: an answer without order, possibly an old one."""
+    def _take_reads(self, identity: bytes, reads: list[client_wire.Read]) -> None:
+        """Answer stale reads from the copy of the application that is here; have the others answered by the nodes."""
         executor = self._nodes.get(self.graph.number(Stage.EXECUTOR, self.site))
-        answers = []
+        answers: list[tuple[int, int, bytes]] = []
         for read in reads:
-            if not isinstance(executor, Executor):
-                answers.append((read.id, t.FAILED, b"no executor here"))
-                continue
-            try:
-                answers.append((read.id, t.OK, executor.read(read.question)))
-            except Exception as error:
-                answers.append((read.id, t.FAILED, f"{type(error).__name__}: {error}".encode()))
-        self._reply(identity, client_wire.ClientReply(t.FORMAT_VERSION, [], [], answers))
+            if not read.stale:
+                self._ticket += 1
+                self._tickets[self._ticket] = (identity, read.id)
+                self._questions.append(t.Question(self._ticket, read.question))
+            elif isinstance(executor, Executor):
+                answers.append((read.id, *executor.sessions.ask(read.question)))
+            else:
+                answers.append((read.id, t.OVERLOADED, b""))
+        while len(self._tickets) > self.spec.limits.reads_max:
+            # Its client has the question ordered.
+            del self._tickets[next(iter(self._tickets))]
+        if answers:
+            self._answers.setdefault(identity, []).extend(answers)
+
+    def _route_answers(self, answers: t.Answers) -> None:
+        for answer in answers.answers:
+            identity, id_ = self._tickets.pop(answer.ticket, (b"", 0))
+            if identity:
+                self._answers.setdefault(identity, []).append((id_, answer.status, answer.payload))
 
     def _reply(self, identity: bytes, reply: client_wire.ClientReply) -> None:
         self._clients.send_multipart((identity, wire.encode(reply)), zmq.NOBLOCK)
@@ -436,6 +457,8 @@ class Container:
             elif receivers.numbers[0] < 0:
                 if type(tuple_) is t.Results:
                     self._route_results(tuple_)
+                elif type(tuple_) is t.Answers:
+                    self._route_answers(tuple_)
                 elif type(tuple_) is not t.Executed:
                     self._store_jobs.append((number, tuple_))
         outbox.emitted = []
@@ -487,11 +510,14 @@ class Container:
     def _flush(self) -> None:
         """Let everything out."""
         self._send_frames()
-        if self._replies:
+        if self._replies or self._answers:
             for identity, results in self._replies.items():
                 self.counters.results += len(results)
                 self._reply(identity, client_wire.ClientReply(t.FORMAT_VERSION, results))
-            self._replies = {}
+            for identity, answers in self._answers.items():
+                self.counters.answers += len(answers)
+                self._reply(identity, client_wire.ClientReply(t.FORMAT_VERSION, [], [], answers))
+            self._replies, self._answers = {}, {}
             self._clients_unread |= wire.readable(self._clients)
         if self._store_jobs:
             for number, job in self._store_jobs:

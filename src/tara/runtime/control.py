@@ -67,6 +67,9 @@ class Stop(Struct, array_like=True, tag=8):
 class AskStatus(Struct, array_like=True, tag=9):
     """command line → registry."""
 
+    #: With the digests of the executors' states, as soon as they have told them.
+    digests: bool = False
+
 
 class AskKill(Struct, array_like=True, tag=10):
     """command line → registry: kill the container that hosts this node (`proposer-1`) or site (`site-0`)."""

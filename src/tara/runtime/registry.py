@@ -106,7 +106,8 @@ class Registry:
                 if life == self.state.lives[container]:
                     member.heard_at = time.monotonic()
                     member.status = msgspec.json.decode(status)
-            case control.AskStatus():
+            case control.AskStatus(digests):
+                self.want_digests = self.want_digests or digests
                 self._send(identity, control.Answer(True, msgspec.json.encode(self.status())))
             case control.AskKill(target):
                 self._kill(identity, target)

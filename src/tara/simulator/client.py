@@ -40,6 +40,8 @@ class Client:
         self._homeless_since_ms = 0.0
         self._number = 0
         self.in_flight: dict[int, Sent] = {}
+        #: Questions that are not ordered, by ticket; if they are late, they are.
+        self._asked: dict[int, Sent] = {}
         #: How long it waits for an answer; doubles with every resend, or resends would keep an overload alive.
         self._patience_ms = self._plan.client_timeout_ms
         self._left = self._plan.commands_per_client
@@ -52,7 +54,7 @@ class Client:
 
     @property
     def done(self) -> bool:
-        return self._left <= 0 and not self.in_flight
+        return self._left <= 0 and not self.in_flight and not self._asked
 
     @property
     def waiting_since_ms(self) -> float:
@@ -61,7 +63,7 @@ class Client:
             return math.inf
         if self.session == 0:
             return self._homeless_since_ms
-        return min((sent.invoked_ms for sent in self.in_flight.values()), default=math.inf)
+        return min((sent.invoked_ms for sent in (*self.in_flight.values(), *self._asked.values())), default=math.inf)
 
     # Faults
 
@@ -82,6 +84,7 @@ class Client:
         for sent in self.in_flight.values():
             self._record(sent, None, None)
         self.in_flight.clear()
+        self._asked.clear()
         self.session, self._number, self._opened_ms = 0, 0, -1.0
         self._homeless_since_ms = self._world.now_ms
 
@@ -94,6 +97,7 @@ class Client:
             self._open(now_ms)
             return
         self._resend(now_ms)
+        self._order_late_questions(now_ms)
         oldest = min(self.in_flight, default=self._number)
         room = min(
             max(self._plan.pipeline, self._burst) - len(self.in_flight),
@@ -102,7 +106,8 @@ class Client:
         if self._left > 0 and room > 0 and (now_ms >= self._next_ms or self._burst):
             count = min(self._left, room) if self._burst else 1
             self._burst = 0
-            self._submit([self._make(now_ms) for _ in range(count)])
+            commands = [self._make(now_ms) for _ in range(count)]
+            self._submit([command for command in commands if command is not None])
             self._next_ms = now_ms + self._draw.expovariate(1 / self._plan.think_ms)
 
     def _open(self, now_ms: float) -> None:
@@ -115,20 +120,37 @@ class Client:
         timeout = msgspec.msgpack.encode(self._plan.session_timeout_ms)
         self._submit([t.Command(0, self._nonce, 0, timeout, t.OPEN)])
 
-    def _make(self, now_ms: float) -> t.Command:
+    def _make(self, now_ms: float) -> t.Command | None:
+        """The next command; None if it is a question that goes without order."""
         operation = self._world.next_unique()
         call = draw_call(self._draw, self._plan.keys, operation)
         if self._poison > 0:
             self._poison -= 1
             call = Call("", ("poison",), POISON, False)
+        self._left -= 1
+        if call.question and self._draw.random() < 0.7:
+            payload = msgspec.msgpack.encode((operation, call.payload))
+            command = t.Command(self.session, 0, 0, payload, t.QUERY)
+            self._asked[operation] = Sent(command, call, operation, now_ms, now_ms)
+            self._world.ask(self, t.Question(operation, payload))
+            return None
+        return self._number_next(call, operation, now_ms, now_ms)
+
+    def _number_next(self, call: Call, operation: int, invoked_ms: float, now_ms: float) -> t.Command:
         kind = t.QUERY if call.question else t.EXECUTE
         acknowledged = min(self.in_flight, default=self._number)
         payload = msgspec.msgpack.encode((operation, call.payload))
         command = t.Command(self.session, self._number, acknowledged, payload, kind)
-        self.in_flight[self._number] = Sent(command, call, operation, now_ms, now_ms)
+        self.in_flight[self._number] = Sent(command, call, operation, invoked_ms, now_ms)
         self._number += 1
-        self._left -= 1
         return command
+
+    def _order_late_questions(self, now_ms: float) -> None:
+        for ticket, sent in list(self._asked.items()):
+            if now_ms - sent.sent_ms >= self._patience_ms:
+                del self._asked[ticket]
+                self._world.count_fault("read_ordered")
+                self._submit([self._number_next(sent.call, sent.operation, sent.invoked_ms, now_ms)])
 
     def _resend(self, now_ms: float) -> None:
         late = [sent for sent in self.in_flight.values() if now_ms - sent.sent_ms >= self._patience_ms]
@@ -170,6 +192,19 @@ class Client:
             self._world.monitor.violation("results", f"{sent.call.model} was answered {result}")
             return
         self._record(sent, now_ms, msgspec.msgpack.decode(result.payload))
+
+    def hear(self, answers: list[t.Answer]) -> None:
+        """Answers to questions that were not ordered."""
+        for answer in answers:
+            sent = self._asked.pop(answer.ticket, None)
+            if sent is None:
+                continue
+            self.answered += 1
+            if answer.status != t.OK:
+                self._world.monitor.violation("results", f"{sent.call.model} was answered {answer}")
+                return
+            self._world.reads += 1
+            self._record(sent, self._world.now_ms, msgspec.msgpack.decode(answer.payload))
 
     def _record(self, sent: Sent, returned_ms: float | None, result: Any) -> None:
         if sent.call.model == ("poison",):

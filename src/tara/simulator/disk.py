@@ -37,7 +37,9 @@ class Disk:
     #: Bytes after which a new segment begins.
     SEGMENT_BYTES = 2_000
 
-    def __init__(self) -> None:
+    def __init__(self, generation: int = 0) -> None:
+        #: Rises whenever the journal is lost.
+        self.generation = generation
         #: The journal: the bytes of each segment, oldest first, and what is known about it.
         self._segments: list[tuple[bytearray, journal.Segment]] = []
         #: Per executor, by number.
@@ -75,6 +77,7 @@ class Disk:
 
     def forget_journal(self) -> None:
         self._segments = []
+        self.generation += 1
 
     def roll(self, resumed: list[journal.Written], minimum: Callable[[int], int]) -> None:
         """Begin a new segment if the last one is full, and drop those that are not needed any more."""

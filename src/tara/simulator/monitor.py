@@ -43,6 +43,9 @@ class Violation(Exception):
         self.detail = detail
 
 
+Acceptor = tuple[int, int]
+
+
 class Monitor:
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -59,8 +62,9 @@ class Monitor:
         self._active: dict[tuple[int, int], tuple[int, int]] = {}
         self._voters: dict[tuple[int, int, int], set[int]] = {}
         self._chosen: dict[tuple[int, int], tuple[int, t.Request]] = {}
-        self._accepted: dict[int, dict[int, t.Accepted]] = {}
-        self._promised: dict[int, int] = {}
+        #: Of each committer and disk: a committer with another disk is another acceptor.
+        self._accepted: dict[Acceptor, dict[int, t.Accepted]] = {}
+        self._promised: dict[Acceptor, int] = {}
         self._views: dict[int, int] = {}
         self._seen: dict[tuple[int, int], tuple[int, ...]] = {}
 
@@ -74,32 +78,27 @@ class Monitor:
 
     # What nodes do
 
-    def persisted(self, written: list[Written]) -> None:
+    def persisted(self, written: list[Written], disk: int) -> None:
         """These entries of committers are durable: votes are cast with that."""
         for number, entry in written:
-            name = self._world.graph.names[number]
+            name, acceptor = self._world.graph.names[number], (number, disk)
             if isinstance(entry, t.Promised):
-                before = self._promised.get(number, 0)
+                before = self._promised.get(acceptor, 0)
                 self._require(entry.view > before, "promises", f"{number} promised {entry.view} after {before}")
-                self._promised[number] = entry.view
+                self._promised[acceptor] = entry.view
                 if entry.view > self._views.get(name.partition, 1):
                     self._views[name.partition] = entry.view
                     self.view_changes += 1
             elif isinstance(entry, t.Installed):
-                self._require(number not in self._promised, "promises", f"{number} installed over a promise")
-                self._promised[number] = entry.view
+                self._require(acceptor not in self._promised, "promises", f"{number} installed over a promise")
+                self._promised[acceptor] = entry.view
             if isinstance(entry, t.Voted | t.Installed):
-                before = self._promised.get(number, 0)
+                before = self._promised.get(acceptor, 0)
                 self._require(entry.view == before, "promises", f"{number} voted in {entry.view}, is in {before}")
-                accepted = self._accepted.setdefault(number, {})
+                accepted = self._accepted.setdefault(acceptor, {})
                 for slot, request in enumerate(entry.requests, entry.first):
                     accepted[slot] = t.Accepted(entry.view, request)
                     self._vote(name.partition, slot, entry.view, name.replica, request)
-
-    def forgotten(self, number: int) -> None:
-        """This committer lost its memory. What it helped to choose stays chosen."""
-        self._promised.pop(number, None)
-        self._accepted.pop(number, None)
 
     def _vote(self, partition: int, slot: int, view: int, committer: int, request: t.Request) -> None:
         voters = self._voters.setdefault((partition, slot, view), set())
@@ -118,14 +117,14 @@ class Monitor:
                         proposed == request, "chosen", f"{where}: chosen in {view}, but proposed in {later}: {proposed}"
                     )
 
-    def emitted(self, number: int, life: int, tuple_: t.Tuple) -> None:
+    def emitted(self, number: int, life: int, disk: int, tuple_: t.Tuple) -> None:
         match tuple_:
             case t.Proposal():
                 self._proposal(tuple_)
             case t.Start():
                 self._start(tuple_, life)
             case t.Record():
-                self._record(number, tuple_)
+                self._record((number, disk), tuple_)
             case t.Executed():
                 self._executed(tuple_)
             case t.Stable():
@@ -145,16 +144,16 @@ class Monitor:
         known = self._active.setdefault((start.partition, start.view), (start.proposer, life))
         self._require(known == (start.proposer, life), "one_proposal", f"view {start.view}: {known} and life {life}")
 
-    def _record(self, number: int, record: t.Record) -> None:
-        accepted = self._accepted.get(number, {})
+    def _record(self, acceptor: Acceptor, record: t.Record) -> None:
+        accepted = self._accepted.get(acceptor, {})
         if record.first == record.minimum:
             beyond = [slot for slot, known in accepted.items() if slot >= record.end and known.view < record.view]
-            self._require(not beyond, "records", f"{number} view {record.view}: the record lacks slots {beyond}")
+            self._require(not beyond, "records", f"{acceptor} view {record.view}: the record lacks slots {beyond}")
         for slot, recorded in enumerate(record.slots, record.first):
             known = accepted.get(slot)
             # A vote in the record's own view may have come since: the record was frozen before.
             if known is not None and known.view < record.view:
-                self._require(known == recorded, "records", f"{number} slot {slot}: {recorded}, accepted {known}")
+                self._require(known == recorded, "records", f"{acceptor} slot {slot}: {recorded}, accepted {known}")
 
     def _executed(self, executed: t.Executed) -> None:
         partitions = self._limits.partitions

@@ -160,8 +160,10 @@ def _zombie(world: World, fault: Fault) -> bool:
     container = _victim(world, fault)
     if container is None:
         return False
-    world.split(container)
+    world.split(container, copies_elsewhere=_copies_everywhere(world))
     world.after(fault.duration_ms, _end_zombies, world)
+    if fault.other % 4 < 2:
+        world.after(5, _suspect, world, fault)
     return True
 
 

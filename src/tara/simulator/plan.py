@@ -84,7 +84,17 @@ SCHEDULED: dict[str, int] = {
     "poison": 2,
     "idle_partition": 2,
 }
-NOISE = ("drop", "duplicate", "reorder", "replay", "client_retry", "torn_tail", "smallest_window", "lost_for_good")
+NOISE = (
+    "read_ordered",
+    "drop",
+    "duplicate",
+    "reorder",
+    "replay",
+    "client_retry",
+    "torn_tail",
+    "smallest_window",
+    "lost_for_good",
+)
 
 
 def make_plan(seed: int, f: int = 1, partitions: int = 1) -> Plan:

@@ -71,6 +71,8 @@ class World:
         #: Containers that lost their checkpoints.
         self.wiped: set[int] = set()
         self.checkpoints_loaded = 0
+        #: Questions that were answered without being ordered.
+        self.reads = 0
         self.types = dict(NODE_TYPES)
         self.transcript = transcript
         self.monitor = Monitor(self)
@@ -191,17 +193,20 @@ class World:
             self.wiped.add(container.index)
         for number in container.numbers:
             if self.graph.names[number].stage is Stage.COMMITTER:
-                self.monitor.forgotten(number)
                 self.rejoins_due.add(number)
 
-    def split(self, container: Container) -> None:
-        """Start a new life of the container while the old process goes on as a zombie."""
+    def split(self, container: Container, copies_elsewhere: bool) -> None:
+        """Start a new life of the container on another host, with an empty disk, while the old process goes on as a
+        zombie on the old one."""
         zombie = Container(container.index, container.site, container.numbers, container.disk)
         zombie.life, zombie.alive = container.life, True
         zombie.nodes, zombie.outboxes = container.nodes, container.outboxes
         zombie.clock_offset_ms = container.clock_offset_ms
         self.zombies.append(zombie)
         self.after(TICK_MS, self._tick, zombie, zombie.life)
+        container.disk = Disk(zombie.disk.generation)
+        container.disk.checkpoints = {number: dict(held) for number, held in zombie.disk.checkpoints.items()}
+        self.wipe(container, checkpoints=copies_elsewhere)
         self.boot(container)
 
     def restart_later(self, container: Container, delay_ms: float) -> None:
@@ -310,13 +315,13 @@ class World:
             self.start_doom_until_ms = 0.0
             container.doom = "crash_in_start"
         doom = container.doom if frames or written else None
-        if written and (container.disk.full or container in self.zombies):
-            # Nothing can be promised: a full disk, or a journal that a newer life has locked.
+        if written and container.disk.full:
+            # Nothing can be promised.
             self._die(container)
             return
         if doom == "crash_before_sync":
             survived = container.disk.tear(written, self.draw) if written else []
-            self.monitor.persisted(survived)
+            self.monitor.persisted(survived, container.disk.generation)
             if len(survived) < len(written):
                 self.count_fault("torn_tail")
             if not self.sync_before_send:
@@ -326,7 +331,7 @@ class World:
         if written:
             self._sync(container, written)
         for number, tuple_ in emissions:
-            self.monitor.emitted(number, container.life, tuple_)
+            self.monitor.emitted(number, container.life, container.disk.generation, tuple_)
         if doom == "crash_after_sync":
             self._die(container)
             return
@@ -340,7 +345,7 @@ class World:
 
     def _sync(self, container: Container, written: list[Written]) -> None:
         container.disk.append(written)
-        self.monitor.persisted(written)
+        self.monitor.persisted(written, container.disk.generation)
         for number, entry in written:
             if isinstance(entry, t.Installed):
                 self.rejoins += 1
@@ -460,6 +465,11 @@ class World:
         for delay in self._client_delays():
             self.after(delay, self._arrive, self._host[number], [(t.Submit(commands), number)])
 
+    def ask(self, client: Client, question: t.Question) -> None:
+        number = self.graph.number(Stage.REQUEST_SOURCE, client.site)
+        for delay in self._client_delays():
+            self.after(delay, self._arrive, self._host[number], [(t.Ask([question]), number)])
+
     def _client_delays(self) -> list[float]:
         """When copies of a message to or from a client arrive: once, unless it is lost or doubled."""
         delays = [self.plan.delay_ms * (0.5 + self.draw.random())]
@@ -502,6 +512,10 @@ class World:
         match tuple_:
             case t.Results():
                 self._reply(container, tuple_)
+            case t.Answers():
+                for client in self.clients:
+                    for delay in self._client_delays():
+                        self.after(delay, client.hear, tuple_.answers)
             case t.Save():
                 delay = self.draw.randrange(1, 500 if self._store_has("store_slow") else 20)
                 self.after(delay, self._save, container, life, number, tuple_)

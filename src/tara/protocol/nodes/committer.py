@@ -42,6 +42,7 @@ class Committer(Node):
             t.Start: self._on_start,
             t.Stable: self._on_stable,
             t.View: self._on_view,
+            t.Read: self._on_read,
         }
         #: What was accepted in the current view, in slot order.
         self.commits: Window[t.Request] = Window(0, limits.window)
@@ -102,6 +103,25 @@ class Committer(Node):
         assert self.started
         assert first == self.commits.pos, (first, self.commits.pos)
         self.commits.extend(requests)
+
+    def _on_read(self, read: t.Read) -> None:
+        """Tell how far it has accepted requests, in any view. Without a memory it does not know."""
+        if self.recovering:
+            return
+        position = max(self.commits.pos, self.records.pos)
+        self.emit(
+            t.ReadIndex(
+                self.index,
+                self.partition,
+                self.memory,
+                self._known,
+                read.source,
+                read.epoch,
+                read.nonce,
+                position,
+            ),
+            self._executor[read.executor],
+        )
 
     # View change
 

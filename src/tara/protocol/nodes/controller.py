@@ -50,7 +50,7 @@ class Controller(Node):
         self._ordered.update(progress.executor, progress.progress)
         self._heard_ms[progress.executor] = self.now_ms
         known = self._places[progress.executor]
-        if known is None or (progress.position, progress.slowest) >= (known.position, known.slowest):
+        if known is None or _order(progress) >= _order(known):
             self._places[progress.executor] = progress
         moved = progress.position > self._position
         self._position = max(self._position, progress.position)
@@ -142,3 +142,8 @@ class Controller(Node):
     def _ask(self) -> None:
         assert self.asked is not None
         self.emit(t.Vote(self.index, self.partition, self.asked), self._view_sinks)
+
+
+def _order(progress: t.Progress) -> tuple[int, int, int]:
+    """Which of two reports of an executor is the newer one."""
+    return (progress.life, progress.position, progress.slowest)

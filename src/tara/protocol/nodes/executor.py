@@ -17,9 +17,10 @@ from tara.protocol.graph import STORE, Graph, Name, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.learner import Learner
+from tara.protocol.nodes.reads import Reads
 from tara.protocol.observer import Observer
 from tara.protocol.progress import SourceProgress
-from tara.protocol.sessions import Application, Context, Sessions, SessionsState
+from tara.protocol.sessions import Application, Sessions, SessionsState
 
 
 class ExecutorState(Struct, array_like=True):
@@ -40,6 +41,8 @@ class Executor(Node):
             t.Stable: self._on_stable,
             t.Saved: self._on_saved,
             t.Loaded: self._on_loaded,
+            t.Questions: self._on_questions,
+            t.ReadIndex: self._on_read_index,
         }
         self.application = application
         self.sessions = Sessions(application, limits)
@@ -56,6 +59,7 @@ class Executor(Node):
         self.stable = Observer(limits.replicas, limits.quorum)
         #: The checkpoints that are durable here, oldest first; none is older than the stable one.
         self.checkpoints: list[t.CheckpointId] = []
+        self._reads = Reads(graph, limits.quorum, limits.reads_max)
         self._round = 0
         self._reply_sink = graph.one(Stage.REPLY_SINK, name.replica)
         self._gc_sinks = graph.all(Stage.GC_SINK)
@@ -80,6 +84,7 @@ class Executor(Node):
             self._perform(run)
             if self.next % interval == 0:
                 self._checkpoint()
+        self._answer()
 
     def _due(self, count: int) -> list[t.Request]:
         """The next requests to execute, at most `count`: the partitions take turns."""
@@ -118,11 +123,24 @@ class Executor(Node):
         for few in t.split(events, limits.run_length_max, limits.run_bytes_max):
             self.emit(t.Results(self.index, [], few), self._reply_sink)
 
-    def read(self, question: bytes) -> bytes:
-        """Ask the application as it is here and now: no order, possibly behind the others."""
-        context = Context([])
-        context.counter, context.time_ms = self.sessions.counter, self.sessions.time_ms
-        return self.application.query(question, context)
+    # Reads
+
+    def _on_questions(self, questions: t.Questions) -> None:
+        self._reads.ask(questions)
+        self._answer()
+
+    def _on_read_index(self, index: t.ReadIndex) -> None:
+        self._reads.index(index)
+        self._answer()
+
+    def _answer(self) -> None:
+        if not self._restored:
+            return
+        answers = [
+            t.Answer(question.ticket, *self.sessions.ask(question.payload)) for question in self._reads.due(self.next)
+        ]
+        for some in t.split(answers, self.limits.run_length_max, self.limits.run_bytes_max):
+            self.emit(t.Answers(self.index, some), self._reply_sink)
 
     def digest(self) -> bytes:
         """Of the whole replicated state: equal on all executors that have executed equally much."""
@@ -207,6 +225,7 @@ class Executor(Node):
                 t.Progress(
                     self.index,
                     partition,
+                    self.boot.life,
                     progress,
                     positions[partition],
                     max(positions),

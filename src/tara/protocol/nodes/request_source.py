@@ -3,6 +3,9 @@
 Commands come from the host; requests go to all proposers of the partition, and the target (how many there are) to
 its controllers. A source keeps its requests until they are decided and sends the oldest again when they do not
 move. Its identity is (index, epoch): each start is a new epoch, whose numbers begin at 0.
+
+Questions are not ordered: the committers are asked how far the order is, and the executor of the source's site answers
+when it is that far.
 """
 
 from collections import deque
@@ -19,7 +22,12 @@ from tara.protocol.resend import BACKOFF_MAX
 class RequestSource(Node):
     def __init__(self, name: Name, graph: Graph, limits: Limits, boot: Boot, outbox: Outbox) -> None:
         super().__init__(name, graph, limits, boot, outbox)
-        self.handlers = {t.Submit: self._on_submit, t.Stable: self._on_stable, t.View: self._on_view}
+        self.handlers = {
+            t.Submit: self._on_submit,
+            t.Ask: self._on_ask,
+            t.Stable: self._on_stable,
+            t.View: self._on_view,
+        }
         self.epoch = boot.life
         #: The number of the next request. Never falls.
         self.next = 0
@@ -35,6 +43,10 @@ class RequestSource(Node):
         self._stuck = 0
         #: Reports without movement before the oldest requests are sent again; grows while that does not help.
         self._pause = limits.resend_rounds
+        #: Numbers the reads of this epoch.
+        self._nonce = 0
+        self._committers = graph.everywhere(Stage.COMMITTER)
+        self._executor = graph.one(Stage.EXECUTOR, name.replica)
         self._proposers = graph.all(Stage.PROPOSER, name.partition)
         self._controllers = graph.all(Stage.CONTROLLER, name.partition)
 
@@ -81,6 +93,13 @@ class RequestSource(Node):
     def _send(self, requests: list[t.Request]) -> None:
         for run in t.split(requests, self.limits.run_length_max, self.limits.run_bytes_max):
             self.emit(t.Requests(run), self._proposers)
+
+    def _on_ask(self, ask: t.Ask) -> None:
+        """Have questions answered without ordering them. Nothing is sent again: a client that gets no answer in time
+        has its question ordered."""
+        self._nonce += 1
+        self.emit(t.Questions(self.index, self.epoch, self._nonce, ask.questions), self._executor)
+        self.emit(t.Read(self.index, self.epoch, self._nonce, self.index), self._committers)
 
     def tick(self, now_ms: float) -> None:
         super().tick(now_ms)

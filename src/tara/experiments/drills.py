@@ -1,0 +1,368 @@
+"""Fault drills on a real cluster: `tara up` as a user runs it, real load, real kills, and the check of what came of it.
+
+Each drill starts a cluster on local Spark, puts it under a load whose history is recorded, does its harm, waits for
+full strength, and then asks: was anything lost, executed twice, answered out of order, and do the replicas agree?
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from tara.experiments.load_process import LoadPlan, LoadProcess
+from tara.protocol.errors import TaraError
+from tara.runtime import control, health
+from tara.runtime.asking import NoRegistry, ask
+from tara.runtime.cluster import StateFile
+from tara.simulator.linearizability import KeyValueModel, check
+
+CLIENTS = 64
+RECORDED_KEYS = 8
+START_TIMEOUT_S = 120.0
+FULL_STRENGTH_TIMEOUT_S = 60.0
+#: What the longest gap without a reply may be when the leader dies or hangs.
+GAP_MS_MAX = 1_000.0
+GROWTH_MB_MAX = 50.0
+THROUGHPUT_DRIFT_MAX = 0.10
+
+Say = Callable[[str], None]
+
+
+class DrillError(TaraError):
+    """The cluster did not do what the drill needs in order to go on."""
+
+
+class Verdict(Struct, kw_only=True):
+    """What came of a drill. A field that a drill does not judge is None."""
+
+    drill: str
+    faults: int
+    throughput_per_s: float
+    latency_ms_p50: float
+    latency_ms_p99: float
+    gap_ms_max: float
+    #: Seconds from each fault to full strength.
+    full_strength_s: list[float]
+    restarts: int
+    lost: int
+    duplicated: int
+    linearizable: bool
+    replicas_equal: bool
+    recorded: int
+    gap_ms_limit: float | None = None
+    #: Last minute against second minute.
+    drift: float | None = None
+    #: The largest growth of a process after the second minute.
+    growth_mb: float | None = None
+
+    @property
+    def failures(self) -> list[str]:
+        """What is not as promised, in words."""
+        found = []
+        if self.lost:
+            found.append(f"{self.lost} commands lost")
+        if self.duplicated:
+            found.append(f"{self.duplicated} commands executed twice")
+        if not self.linearizable:
+            found.append("the history is not linearizable")
+        if not self.replicas_equal:
+            found.append("the replicas differ")
+        if self.gap_ms_limit is not None and self.gap_ms_max >= self.gap_ms_limit:
+            found.append(f"a gap of {self.gap_ms_max:.0f} ms")
+        if self.drift is not None and abs(self.drift) > THROUGHPUT_DRIFT_MAX:
+            found.append(f"throughput changed by {self.drift:+.0%}")
+        if self.growth_mb is not None and self.growth_mb > GROWTH_MB_MAX:
+            found.append(f"a process grew by {self.growth_mb:.0f} MB")
+        return found
+
+
+class Deployment:
+    """A cluster as a user runs it: `tara up` in a process of its own."""
+
+    def __init__(self, data_dir: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.data_dir = data_dir
+        self._settings = {f"TARA_{key.upper()}": value for key, value in (settings or {}).items()}
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-c", "from tara.cli import main; main()", "up", "--data-dir", str(self.data_dir)]
+        with (self.data_dir.parent / f"{self.data_dir.name}.out").open("a") as output:
+            self._process = subprocess.Popen(
+                command,
+                env=os.environ | self._settings,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                text=True,
+                start_new_session=True,
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.startswith("endpoints"):
+            raise DrillError(f"`tara up` said {line!r}, and not its endpoints; see {output.name}")
+        self.await_status(health.full_strength, "full strength after the start", START_TIMEOUT_S)
+
+    @property
+    def endpoints(self) -> str:
+        return ",".join(StateFile(self.data_dir).read().endpoints)
+
+    def status(self, digests: bool = False) -> dict[str, Any]:
+        return dict(msgspec.json.decode(ask(self.data_dir, control.AskStatus(digests=digests))))
+
+    def await_status(
+        self,
+        condition: Callable[[dict[str, Any]], object],
+        what: str,
+        timeout_s: float = FULL_STRENGTH_TIMEOUT_S,
+        digests: bool = False,
+    ) -> dict[str, Any]:
+        """The first status for which the condition holds."""
+        end_s = time.monotonic() + timeout_s
+        while time.monotonic() < end_s:
+            try:
+                status = self.status(digests)
+            except NoRegistry:
+                continue
+            if condition(status):
+                return status
+            time.sleep(0.05)
+        raise DrillError(f"not within {timeout_s:.0f} s: {what}")
+
+    def await_leader(self) -> dict[str, Any]:
+        status = self.await_status(health.leader, "an active proposer")
+        found = health.leader(status)
+        assert found is not None
+        return found
+
+    def pids(self) -> dict[str, int]:
+        """The processes of the cluster: the driver, and each container."""
+        assert self._process is not None
+        containers = {container["container"]: container["pid"] for container in self.status()["containers"]}
+        return {"driver": self._process.pid, **containers}
+
+    def kill_everything(self) -> None:
+        """SIGKILL: the driver and its JVM first, so that nobody starts the containers again."""
+        pids = self.pids()
+        os.killpg(pids.pop("driver"), signal.SIGKILL)
+        for pid in pids.values():
+            _signal(pid, signal.SIGKILL)
+        assert self._process is not None
+        self._process.wait()
+
+    def stop(self) -> None:
+        if self._process is None or self._process.poll() is not None:
+            return
+        try:
+            ask(self.data_dir, control.AskDown())
+            self._process.wait(timeout=30)
+        except (TaraError, subprocess.TimeoutExpired):
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+class Course:
+    """One drill as it goes: a cluster under a recorded load."""
+
+    def __init__(
+        self, name: str, directory: Path, seconds: float, say: Say, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self.name = name
+        self.say = say
+        self.cluster = Deployment(directory / name, settings)
+        self.cluster.start()
+        plan = LoadPlan(
+            endpoints=self.cluster.endpoints, clients=CLIENTS, seconds=seconds, reads=0.2, recorded_keys=RECORDED_KEYS
+        )
+        self.load = LoadProcess(plan)
+        self.faults = 0
+        self.full_strength_s: list[float] = []
+
+    def harm(self, what: str, pid: int, number: signal.Signals) -> None:
+        self.say(f"{self.name}: {number.name} to {what}, process {pid}")
+        self.faults += 1
+        _signal(pid, number)
+
+    def await_full_strength(self, life: tuple[str, int] | None = None) -> None:
+        """Wait until all is well again; with (container, life), until that container has a newer life."""
+        began_s = time.monotonic()
+
+        def healed(status: dict[str, Any]) -> bool:
+            lives = {container["container"]: container["life"] for container in status["containers"]}
+            return health.full_strength(status) and (life is None or lives[life[0]] > life[1])
+
+        self.cluster.await_status(healed, "full strength")
+        self.full_strength_s.append(round(time.monotonic() - began_s, 2))
+        self.say(f"{self.name}: full strength after {self.full_strength_s[-1]:.1f} s")
+
+    def verdict(self, gap_ms_limit: float | None = None) -> Verdict:
+        report = self.load.finish()
+        linearizable = check(self.load.history, KeyValueModel()).linearizable
+        status = self.cluster.await_status(
+            lambda found: health.replicas_equal(found) is not None, "replicas that are equally far", digests=True
+        )
+        # Every command counts once, and so do the opening and the end of every session.
+        executed = health.counter(status) - 2 * CLIENTS
+        return Verdict(
+            drill=self.name,
+            faults=self.faults,
+            throughput_per_s=report.throughput_per_s,
+            latency_ms_p50=report.latency_ms_p50,
+            latency_ms_p99=report.latency_ms_p99,
+            gap_ms_max=report.gap_ms_max,
+            full_strength_s=self.full_strength_s,
+            restarts=sum(container["restarts"] for container in status["containers"]),
+            lost=report.lost,
+            duplicated=max(executed - report.answered, 0),
+            linearizable=linearizable,
+            replicas_equal=bool(health.replicas_equal(status)),
+            recorded=len(self.load.history),
+            gap_ms_limit=gap_ms_limit,
+        )
+
+
+def kill(directory: Path, say: Say, times: int = 1) -> Verdict:
+    """SIGKILL of the active proposer's container; several times in a row, each time at full strength."""
+    course = Course("kill" if times == 1 else "kill-twice", directory, 4.0 + 8.0 * times, say)
+    try:
+        time.sleep(4.0)
+        for _ in range(times):
+            leader = course.cluster.await_leader()
+            course.harm(leader["container"], leader["pid"], signal.SIGKILL)
+            course.await_full_strength((leader["container"], leader["life"]))
+            time.sleep(1.0)
+        return course.verdict(GAP_MS_MAX)
+    finally:
+        course.cluster.stop()
+
+
+def kill_twice(directory: Path, say: Say) -> Verdict:
+    return kill(directory, say, times=2)
+
+
+def hang(directory: Path, say: Say) -> Verdict:
+    """SIGSTOP of the active proposer's container: hung, not dead. It is to be replaced without anybody's help."""
+    course = Course("hang", directory, 25.0, say)
+    try:
+        time.sleep(4.0)
+        leader = course.cluster.await_leader()
+        course.harm(leader["container"], leader["pid"], signal.SIGSTOP)
+        course.await_full_strength((leader["container"], leader["life"]))
+        return course.verdict(GAP_MS_MAX)
+    finally:
+        course.cluster.stop()
+
+
+def loss(directory: Path, say: Say, times: int = 10) -> Verdict:
+    """SIGKILL of every process, driver included, under load; then a start on the same data. The clients just retry."""
+    course = Course("loss", directory, 14.0 * times, say)
+    try:
+        for _ in range(times):
+            time.sleep(3.0)
+            course.say("loss: SIGKILL to every process")
+            course.faults += 1
+            course.cluster.kill_everything()
+            began_s = time.monotonic()
+            course.cluster.start()
+            course.full_strength_s.append(round(time.monotonic() - began_s, 2))
+            course.say(f"loss: up again after {course.full_strength_s[-1]:.1f} s")
+        return course.verdict()
+    finally:
+        course.cluster.stop()
+
+
+def flat(directory: Path, say: Say, minutes: int = 10) -> Verdict:
+    """No harm, but a long time: throughput and memory are to stay as they are."""
+    course = Course("flat", directory, 60.0 * minutes, say)
+    try:
+        rates: list[int] = []
+        before: dict[str, float] = {}
+        after: dict[str, float] = {}
+        for second, rate in course.load.seconds():
+            rates.append(rate)
+            if int(second) == 122:
+                before = _resident_mb(course.cluster.pids())
+            if int(second) % 30 == 0:
+                after = _resident_mb(course.cluster.pids())
+                sizes = " ".join(f"{name} {size:.0f}" for name, size in after.items())
+                say(f"flat: {second:4.0f} s  {sum(rates[-30:]) / 30:.0f} commands/s  MB: {sizes}")
+        verdict = course.verdict()
+        verdict.drift = round(sum(rates[-61:-1]) / sum(rates[62:122]) - 1, 3)
+        verdict.growth_mb = round(max(after[name] - before[name] for name in before), 1)
+        return verdict
+    finally:
+        course.cluster.stop()
+
+
+def chaos(directory: Path, say: Say, minutes: float = 60.0, seed: int = 1) -> Verdict:
+    """Kills and stops of random containers every few seconds, at most f sites at a time."""
+    random = Random(seed)
+    course = Course("chaos", directory, 60.0 * minutes, say)
+    try:
+        end_s = time.monotonic() + 60.0 * minutes - FULL_STRENGTH_TIMEOUT_S / 4
+        before = _resident_mb(course.cluster.pids())
+        while time.monotonic() < end_s:
+            victim = random.choice(course.cluster.status()["containers"])
+            if random.random() < 0.6:
+                course.harm(victim["container"], victim["pid"], signal.SIGKILL)
+                course.await_full_strength((victim["container"], victim["life"]))
+            else:
+                course.harm(victim["container"], victim["pid"], signal.SIGSTOP)
+                time.sleep(random.uniform(0.1, 3.0))
+                _signal(victim["pid"], signal.SIGCONT)
+                course.await_full_strength()
+            time.sleep(random.uniform(0.0, 3.0))
+        after = _resident_mb(course.cluster.pids())
+        verdict = course.verdict()
+        verdict.growth_mb = round(max(after[name] - before[name] for name in before), 1)
+        return verdict
+    finally:
+        course.cluster.stop()
+
+
+def _resident_mb(pids: Mapping[str, int]) -> dict[str, float]:
+    """The memory of the processes and, for the driver, of its JVM."""
+    sizes = {name: _rss_mb(pid) for name, pid in pids.items()}
+    sizes["jvm"] = sum(_rss_mb(child) for child in _children(pids["driver"]))
+    return sizes
+
+
+def _rss_mb(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+def _children(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        yield from map(int, (task / "children").read_text().split())
+
+
+DRILLS: dict[str, Callable[[Path, Say], Verdict]] = {
+    "kill": kill,
+    "kill-twice": kill_twice,
+    "hang": hang,
+    "loss": loss,
+    "flat": flat,
+    "chaos": chaos,
+}
+
+
+def run(names: Iterable[str], directory: Path, say: Say) -> list[Verdict]:
+    verdicts = []
+    for name in names:
+        say(f"{name}: {(DRILLS[name].__doc__ or 'SIGKILL of the leader, twice.').splitlines()[0]}")
+        verdicts.append(DRILLS[name](directory, say))
+    return verdicts

@@ -1,0 +1,95 @@
+"""The load in a process of its own, so that it is not in the way of whoever kills and watches."""
+
+import multiprocessing
+import queue
+import time
+from collections.abc import Iterator
+from multiprocessing.queues import Queue
+from typing import Any
+
+from msgspec import Struct
+
+from tara.experiments.load import Load, LoadError, LoadReport
+from tara.simulator.linearizability import Operation
+
+
+class LoadPlan(Struct, frozen=True, kw_only=True):
+    endpoints: str
+    clients: int
+    seconds: float
+    warm_up_s: float = 2.0
+    payload_bytes: int = 64
+    reads: float = 0.0
+    #: Keys whose operations are recorded, for the check of linearizability.
+    recorded_keys: int = 0
+    #: The front end for all sessions; without one they are spread.
+    target: int | None = None
+
+
+class LoadProcess:
+    """Runs a plan. First come the seconds, one by one, then the report."""
+
+    def __init__(self, plan: LoadPlan) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._messages: Queue[Any] = context.Queue()
+        self._process = context.Process(target=_work, args=(plan, self._messages), daemon=True)
+        self._process.start()
+        self.report: LoadReport | None = None
+        self.history: list[Operation] = []
+        #: CPU seconds that the load itself used while it ran, and for how long it ran.
+        self.cpu_s = 0.0
+        self.elapsed_s = 0.0
+        self._next()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def seconds(self) -> Iterator[tuple[float, int]]:
+        """Seconds since the start and commands answered in the last one, as time passes."""
+        while (message := self._next()) is not None:
+            yield message
+        self._process.join(timeout=10)
+
+    def finish(self) -> LoadReport:
+        """Wait for the end."""
+        for _ in self.seconds():
+            pass
+        assert self.report is not None
+        return self.report
+
+    def _next(self) -> tuple[float, int] | None:
+        while True:
+            try:
+                kind, value = self._messages.get(timeout=1.0)
+            except queue.Empty:
+                if not self._process.is_alive():
+                    raise LoadError(f"the load ended with status {self._process.exitcode}") from None
+                continue
+            if kind == "failed":
+                raise LoadError(value)
+            if kind == "second":
+                return (float(value[0]), int(value[1]))
+            if kind == "done":
+                self.report, self.history, self.cpu_s, self.elapsed_s = value
+            return None
+
+
+def _work(plan: LoadPlan, messages: "Queue[Any]") -> None:
+    try:
+        load = Load(
+            plan.endpoints, plan.clients, plan.payload_bytes, plan.reads, plan.recorded_keys, target=plan.target
+        )
+        load.open()
+        messages.put(("started", None))
+        started_s, cpu_s = time.monotonic(), time.process_time()
+        report = load.run(
+            plan.seconds, plan.warm_up_s, lambda now_s, count: messages.put(("second", (now_s - started_s, count)))
+        )
+        used = (time.process_time() - cpu_s, time.monotonic() - started_s)
+        load.close()
+        messages.put(("done", (report, load.history, *used)))
+    except Exception as error:
+        messages.put(("failed", f"{type(error).__name__}: {error}"))
+        raise

@@ -1,0 +1,56 @@
+"""How a cluster is doing, read off its status: what `tara status --json` prints, and what the registry has at hand."""
+
+from typing import Any
+
+Status = dict[str, Any]
+
+
+def leader(status: Status, partition: int = 0) -> Status | None:
+    """The container of the active proposer; of several (one of them does not know yet), that of the highest view."""
+    found = [
+        (proposer["view"], container)
+        for container in status["containers"]
+        if (proposer := _node(container, partition, "proposer")) and proposer["mode"] == "active"
+    ]
+    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def executors(status: Status) -> list[Status]:
+    return [container["executor"] for container in status["containers"] if "executor" in container]
+
+
+def full_strength(status: Status) -> bool:
+    """Every committer votes, those of a partition in one view, and every executor holds the stable checkpoint."""
+    replicas = 2 * status["f"] + 1
+    if not all(container["up"] for container in status["containers"]):
+        return False
+    for partition in range(status["partitions"]):
+        committers = [
+            (container["partitions"][str(partition)]["view"], committer["started"])
+            for container in status["containers"]
+            if (committer := _node(container, partition, "committer"))
+        ]
+        if len(committers) != replicas or len(set(committers)) != 1 or not committers[0][1]:
+            return False
+    states = executors(status)
+    stable = max((state["stable"] for state in states), default=0)
+    return len(states) == replicas and all(max(state["checkpoints"], default=0) >= stable for state in states)
+
+
+def replicas_equal(status: Status) -> bool | None:
+    """Whether all executors have the same state; None while they are not equally far, or their digests not known."""
+    states = executors(status)
+    if len(states) != 2 * status["f"] + 1 or len({state["next"] for state in states}) != 1:
+        return None
+    digests = {state.get("digest") for state in states}
+    return None if None in digests else len(digests) == 1
+
+
+def counter(status: Status) -> int:
+    """Commands that the furthest replica has executed."""
+    return max((int(state["counter"]) for state in executors(status)), default=0)
+
+
+def _node(container: Status, partition: int, stage: str) -> Status | None:
+    found: Status | None = container.get("partitions", {}).get(str(partition), {}).get(stage)
+    return found

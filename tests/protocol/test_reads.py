@@ -1,0 +1,137 @@
+"""Reads without the log: what the committers must have said before an executor may answer."""
+
+import pytest
+
+from tara.protocol import tuples as t
+from tara.protocol.graph import Graph, Stage
+from tara.protocol.nodes.committer import Committer
+from tara.protocol.nodes.executor import Executor
+from tara.protocol.nodes.reads import Reads
+from tara.protocol.nodes.request_source import RequestSource
+from tests.protocol.driver import Bench, requests
+
+QUESTION = t.Question(7, b"?")
+
+
+def reads(f: int = 1, partitions: int = 1, capacity: int = 8) -> Reads:
+    return Reads(Graph(f, partitions), f + 1, capacity)
+
+
+def index(
+    committer: int,
+    position: int,
+    nonce: int = 1,
+    partition: int = 0,
+    memory: int = 1,
+    memories: list[int] | None = None,
+) -> t.ReadIndex:
+    return t.ReadIndex(committer, partition, memory, memories or [1] * 5, 0, 1, nonce, position)
+
+
+def questions(nonce: int = 1) -> t.Questions:
+    return t.Questions(0, 1, nonce, [QUESTION])
+
+
+def test_a_question_waits_for_f_plus_1_committers_and_for_their_highest_position() -> None:
+    subject = reads()
+    subject.ask(questions())
+    subject.index(index(0, 3))
+    assert subject.due(100) == []
+    subject.index(index(0, 3))
+    assert subject.due(100) == [], "the same committer twice is one"
+    subject.index(index(1, 5))
+    assert subject.due(4) == []
+    assert subject.due(5) == [QUESTION]
+    assert subject.due(100) == [], "answered once"
+
+
+def test_committers_may_answer_before_the_question_is_there() -> None:
+    subject = reads()
+    subject.index(index(0, 2))
+    subject.index(index(2, 2))
+    assert subject.due(2) == []
+    subject.ask(questions())
+    assert subject.due(2) == [QUESTION]
+
+
+def test_every_partition_counts() -> None:
+    subject = reads(partitions=2)
+    subject.ask(questions())
+    for committer in (0, 1):
+        subject.index(index(committer, 3, partition=0))
+    assert subject.due(100) == []
+    for committer in (0, 1):
+        subject.index(index(committer, 1, partition=1))
+    # Slot 2 of partition 0 has execution number 4, slot 0 of partition 1 has 1.
+    assert subject.due(4) == []
+    assert subject.due(5) == [QUESTION]
+
+
+def test_an_answer_of_a_life_that_is_over_does_not_count() -> None:
+    """Committer 0 lost its memory and has number 4 since; committer 1 knows, and the old life still answers."""
+    member = Graph(1, 1).member(Stage.COMMITTER, 0)
+    known = [1] * 5
+    known[member] = 4
+    subject = reads()
+    subject.ask(questions())
+    subject.index(index(0, 1, memory=1))
+    subject.index(index(1, 1, memories=known))
+    assert subject.due(100) == []
+    subject.index(index(2, 9))
+    assert subject.due(8) == []
+    assert subject.due(9) == [QUESTION]
+
+
+def test_reads_that_are_never_answered_make_room() -> None:
+    subject = reads(capacity=3)
+    for nonce in range(1, 6):
+        subject.ask(questions(nonce))
+    for nonce in range(1, 6):
+        subject.index(index(0, 0, nonce))
+        subject.index(index(1, 0, nonce))
+    assert len(subject.due(0)) <= 3
+
+
+def test_a_source_asks_the_committers_of_all_partitions_and_tells_its_executor() -> None:
+    bench = Bench(partitions=2)
+    source = bench.make(RequestSource, Stage.REQUEST_SOURCE, 1)
+    step = source.feed(t.Ask([QUESTION]))
+    assert step.receivers(t.Read) == [bench.graph.everywhere(Stage.COMMITTER)]
+    assert step.receivers(t.Questions) == [bench.graph.one(Stage.EXECUTOR, 1)]
+    first = step.only(t.Read)
+    assert (first.source, first.executor) == (1, 1)
+    assert source.feed(t.Ask([QUESTION])).only(t.Read).nonce > first.nonce
+
+
+def test_a_committer_tells_how_far_it_accepted_in_any_view() -> None:
+    bench = Bench()
+    committer = bench.make(Committer, Stage.COMMITTER, 0)
+    committer.feed(*bench.views(1), bench.start(1), bench.proposal(1, 0, requests(0, 3)))
+    assert committer.feed(t.Read(1, 1, 1, 1)).only(t.ReadIndex).position == 3
+    step = committer.feed(*bench.views(2))
+    assert step.of(t.Record), "it is in a view that has not started"
+    assert committer.feed(t.Read(1, 1, 2, 1)).only(t.ReadIndex).position == 3
+
+
+def test_a_committer_without_its_memory_does_not_answer() -> None:
+    bench = Bench()
+    committer = bench.make(Committer, Stage.COMMITTER, 0, genesis=False)
+    assert committer.node.recovering
+    assert committer.feed(t.Read(1, 1, 1, 1)).of(t.ReadIndex) == []
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_executor_answers_when_it_has_executed_that_far(late: bool) -> None:
+    bench = Bench()
+    executor = bench.make(Executor, Stage.EXECUTOR, 0)
+    run = requests(0, 2)
+    commits = [t.Commit(committer, 0, 1, 0, run) for committer in (0, 1)]
+    if not late:
+        executor.feed(*commits)
+    ask = t.Questions(0, 1, 1, [t.Question(3, t.encode(["?"]))])
+    step = executor.feed(ask, index(0, 2), index(1, 2))
+    if late:
+        assert step.of(t.Answers) == []
+        step = executor.feed(*commits)
+    assert [answer.ticket for answer in step.only(t.Answers).answers] == [3]
+    assert step.receivers(t.Answers) == [bench.graph.one(Stage.REPLY_SINK, 0)]
