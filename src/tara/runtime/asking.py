@@ -19,16 +19,20 @@ class Refused(TaraError):
     """The registry said no."""
 
 
-def ask(data_dir: Path, question: control.Message) -> bytes:
+def ask(data_dir: Path, question: control.Question) -> bytes:
     state = StateFile(data_dir).read()
+    question.cluster = state.cluster
+    silence = NoRegistry(f"the cluster in {data_dir} does not run (start it with `tara up --data-dir {data_dir}`)")
+    if not state.registry:
+        raise silence
     context = zmq.Context()
     try:
         socket = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(state.registry)
         socket.send(control.encode(question))
-        if not state.registry or not socket.poll(TIMEOUT_MS):
-            raise NoRegistry(f"the cluster in {data_dir} does not run (start it with `tara up --data-dir {data_dir}`)")
+        if not socket.poll(TIMEOUT_MS):
+            raise silence
         answer = control.decode(socket.recv())
     finally:
         context.destroy(0)

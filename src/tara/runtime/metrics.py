@@ -8,8 +8,9 @@ import os
 import resource
 import time
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from tara.protocol import tuples as t
 
@@ -118,3 +119,52 @@ def process_report() -> ProcessReport:
         # No /proc here: the peak is the best there is.
         rss_bytes = usage.ru_maxrss * 1024
     return {"rss_bytes": rss_bytes, "cpu_s": round(usage.ru_utime + usage.ru_stime, 3)}
+
+
+#: Rates and latencies in the status are those of the last seconds.
+RECENT_S = 5.0
+_RECENT_REPORTS_MAX = 64
+
+
+class Recent:
+    """The heartbeats of the last seconds of one life, for rates and recent latencies."""
+
+    def __init__(self) -> None:
+        self._reports: deque[tuple[float, dict[str, Any]]] = deque(maxlen=_RECENT_REPORTS_MAX)
+
+    def add(self, now_s: float, status: dict[str, Any]) -> None:
+        self._reports.append((now_s, status))
+        # The newest of those that are older than the window stays: the window begins there.
+        while len(self._reports) > 2 and now_s - self._reports[1][0] >= RECENT_S:
+            self._reports.popleft()
+
+    def rate_per_s(self, counter: str) -> float:
+        if len(self._reports) < 2:
+            return 0.0
+        (begin_s, first), (end_s, last) = self._reports[0], self._reports[-1]
+        grown = last["counters"][counter] - first["counters"][counter]
+        return round(float(grown / max(end_s - begin_s, 1e-3)), 1)
+
+    def counts(self, histogram: str) -> list[int]:
+        """The entries of the last seconds, per bucket."""
+        if not self._reports:
+            return [0] * (len(BOUNDS_S) + 1)
+        last: list[int] = self._reports[-1][1]["histograms"][histogram]["counts"]
+        if len(self._reports) == 1:
+            return last
+        first: list[int] = self._reports[0][1]["histograms"][histogram]["counts"]
+        return [new - old for old, new in zip(first, last, strict=True)]
+
+
+def recent_report(recents: Sequence[Recent]) -> dict[str, float | None]:
+    """Rates and latencies of the last seconds, over all of the given containers."""
+    report: dict[str, float | None] = {
+        f"{counter}_per_s": round(sum(recent.rate_per_s(counter) for recent in recents), 1)
+        for counter in ("commands", "results")
+    }
+    for histogram in ("latency", "journal_sync"):
+        counts = [sum(column) for column in zip(*(recent.counts(histogram) for recent in recents), strict=True)]
+        for name, share in (("p50", 0.5), ("p99", 0.99)):
+            value_s = quantile_s(counts, share)
+            report[f"{histogram}_ms_{name}"] = None if value_s is None else round(value_s * 1e3, 3)
+    return report

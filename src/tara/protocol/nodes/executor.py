@@ -138,6 +138,11 @@ class Executor(Node):
         context.counter, context.time_ms = self.sessions.counter, self.sessions.time_ms
         return self.application.query(question, context)
 
+    @property
+    def restored(self) -> bool:
+        """Whether it knows its state: before that it does nothing."""
+        return self._restored
+
     def digest(self) -> bytes:
         """Of the whole replicated state: equal on all executors that have executed equally much."""
         digest = blake2b(t.encode(self.sessions.state()), digest_size=16)
