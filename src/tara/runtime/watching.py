@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.02
 #: An overload is over when no command was refused for so long.
-OVERLOAD_OVER_S = 1.0
+OVERLOAD_OVER_S = 3.0
 
 
 class Watch:
