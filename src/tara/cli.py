@@ -139,11 +139,12 @@ def _plain(endpoints: list[str]) -> list[str]:
 
 @app.command("down")
 def down(data_dir: DataDir = DATA_DIR) -> None:
-    """Stop the cluster of a data directory. Example: tara down"""
+    """Stop the cluster of a data directory, and wait until it is down. Example: tara down"""
     from tara.runtime import control
-    from tara.runtime.asking import ask
+    from tara.runtime.asking import ask, await_down
 
     typer.echo(ask(data_dir, control.AskDown()).decode())
+    await_down(data_dir)
 
 
 @app.command("status")

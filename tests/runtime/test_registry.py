@@ -15,7 +15,7 @@ import zmq
 
 from tara.protocol.errors import ConfigurationError
 from tara.runtime import control
-from tara.runtime.asking import NoRegistry, Refused, ask
+from tara.runtime.asking import NoRegistry, Refused, StillUp, ask, await_down
 from tara.runtime.cluster import StateFile, load_settings, shape_of
 from tara.runtime.registry import Registry
 from tests.runtime.processes import await_condition, settings_for
@@ -172,6 +172,15 @@ def test_a_cluster_that_does_not_run_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(NoRegistry, match="does not run"):
         ask(tmp_path, control.AskStatus())
+
+
+def test_down_is_down_when_the_directory_is_free(registry: Registry) -> None:
+    directory = Path(registry.settings.data_dir)
+    with pytest.raises(StillUp, match="has not ended"):
+        await_down(directory, timeout_s=0.3)
+    registry.stop()
+    await_down(directory, timeout_s=5.0)
+    await_down(directory, timeout_s=5.0)
 
 
 def test_warnings_of_containers_are_shown(tmp_path: Path) -> None:

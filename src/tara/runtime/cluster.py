@@ -185,6 +185,10 @@ class ClusterState(Struct, kw_only=True):
     metrics: str = ""
 
 
+class DirectoryInUse(ConfigurationError):
+    """Another process has claimed the data directory."""
+
+
 class StateFile:
     """The cluster state in the data directory, written durably."""
 
@@ -217,7 +221,7 @@ class StateFile:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(lock)
-            raise ConfigurationError(
+            raise DirectoryInUse(
                 f"data_dir = {self._directory}: a cluster runs here already (`tara down` ends it)"
             ) from error
         return lock

@@ -96,8 +96,16 @@ class Registry:
         return [member.status["executor"] for member in self.members if "executor" in member.status]
 
     def stop(self) -> None:
+        """Tell the containers to stop, and let go of the data directory."""
+        self.tell_stop()
+        self.release()
+
+    def tell_stop(self) -> None:
         self.down.set()
         self._thread.join(timeout=5)
+
+    def release(self) -> None:
+        """From now on another cluster may start in this data directory."""
         if self._lock >= 0:
             self._metrics.stop()
             self.events.info("registry_stopped")

@@ -136,11 +136,12 @@ class Cluster:
             pass
 
     def stop(self) -> None:
-        self.registry.stop()
+        self.registry.tell_stop()
         for thread in self._threads:
             thread.join(timeout=5)
         if self._spark is not None:
             self._spark.stop()
+        self.registry.release()
 
 
 def describe_job(label: str, first_life: int, nodes: list[str]) -> str:
