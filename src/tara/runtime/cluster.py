@@ -136,6 +136,19 @@ _LOCAL_LIMITS = frozenset(
 )
 
 
+#: Limits that decide what a command results in, or what journals and checkpoints mean: fixed when a cluster is made.
+_FIXED_LIMITS = (
+    "window",
+    "checkpoint_interval",
+    "result_bytes_max",
+    "sessions_max",
+    "session_pipeline_max",
+    "session_timeout_ms_min",
+    "session_timeout_ms_max",
+    "session_clock_step_ms_max",
+)
+
+
 def shape_of(settings: Settings) -> int:
     """A number that is equal where nodes may talk to each other: it stands for everything that must agree."""
     limits = {key: value for key, value in msgspec.to_builtins(settings.limits).items() if key not in _LOCAL_LIMITS}
@@ -183,6 +196,8 @@ class ClusterState(Struct, kw_only=True):
     registry: str = ""
     endpoints: list[str] = []
     metrics: str = ""
+    #: The limits that must not change either.
+    fixed: dict[str, int] = {}
 
 
 class DirectoryInUse(ConfigurationError):
@@ -242,15 +257,17 @@ class StateFile:
     def open(self, settings: Settings) -> ClusterState:
         """The state of the cluster that lives here, or that of a new one. In memory, every start is a new cluster."""
         containers = len(placement_of(Graph(settings.limits.f, settings.limits.partitions), settings.packing))
-        wanted = (settings.limits.f, settings.limits.partitions, settings.packing, settings.durability)
+        fixed = {name: getattr(settings.limits, name) for name in _FIXED_LIMITS}
         if self.exists():
             state = self.read()
-            found = (state.f, state.partitions, state.packing, state.durability)
-            if found != wanted:
-                names = ("f", "partitions", "packing", "durability")
-                name, old, new = next((n, a, b) for n, a, b in zip(names, found, wanted, strict=True) if a != b)
-                raise ConfigurationError(f"{name} = {new}: the cluster in {self._directory} was made with {old}")
+            limits = settings.limits
+            self._compare("f", state.f, limits.f)
+            self._compare("partitions", state.partitions, limits.partitions)
+            self._compare("packing", state.packing, settings.packing)
+            self._compare("durability", state.durability, settings.durability)
             if settings.durability == "disk":
+                for name, value in fixed.items():
+                    self._compare(name, state.fixed.get(name, value), value)
                 return state
         state = ClusterState(
             cluster=secrets.randbits(48),
@@ -261,6 +278,11 @@ class StateFile:
             durability=settings.durability,
             lives=[0] * containers,
             founded=[False] * containers,
+            fixed=fixed,
         )
         self.write(state)
         return state
+
+    def _compare(self, name: str, old: object, new: object) -> None:
+        if old != new:
+            raise ConfigurationError(f"{name} = {new}: the cluster in {self._directory} was made with {old}")
