@@ -17,6 +17,7 @@ from tara.protocol.errors import ConfigurationError
 from tara.runtime import control
 from tara.runtime.asking import NoRegistry, Refused, StillUp, ask, await_down
 from tara.runtime.cluster import StateFile, load_settings, shape_of
+from tara.runtime.prometheus import READERS_MAX
 from tara.runtime.registry import Registry
 from tests.runtime.processes import await_condition, settings_for
 
@@ -165,6 +166,24 @@ def test_a_metrics_port_in_use_is_named_and_leaves_nothing_behind(tmp_path: Path
 def test_the_metrics_answer_before_anybody_has_registered(registry: Registry) -> None:
     with urllib.request.urlopen(registry.metrics_address, timeout=5) as answer:
         assert 'tara_up{container="site-2"} 0' in answer.read().decode()
+
+
+def test_readers_of_the_metrics_are_bounded(registry: Registry) -> None:
+    port = int(registry.metrics_address.split(":")[2].split("/")[0])
+    idle = [sockets.create_connection(("127.0.0.1", port)) for _ in range(READERS_MAX)]
+    with sockets.create_connection(("127.0.0.1", port), timeout=3) as turned_away:
+        assert turned_away.recv(1) == b""
+    for connection in idle:
+        connection.close()
+
+    def answers() -> bool:
+        try:
+            with urllib.request.urlopen(registry.metrics_address, timeout=5) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+    await_condition(answers, "room for a reader again")
 
 
 def test_a_cluster_that_does_not_run_is_told(tmp_path: Path) -> None:

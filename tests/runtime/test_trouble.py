@@ -121,6 +121,7 @@ def test_a_full_disk_stops_one_container_and_loses_nothing(tmp_path: Path, small
     assert "journal_set_aside" not in processes.events("site-0")
 
 
+@pytest.mark.slow
 def test_a_disk_that_stays_full_ends_the_container_with_a_message(tmp_path: Path, small_disk: Path) -> None:
     stderr = io.StringIO()
     with Processes(settings_for(tmp_path), stderr) as processes:
@@ -228,9 +229,10 @@ def test_an_overload_is_told_once(tmp_path: Path) -> None:
             socket.connect(processes.registry.endpoints[0])
             for _ in range(3):
                 socket.send(request)
-                assert socket.poll(5_000)
-                refused = [result.status for result in client_wire.decode_reply(socket.recv()).results]
-                assert t.OVERLOADED in refused
+            refused: set[int] = set()
+            while t.OVERLOADED not in refused:
+                assert socket.poll(5_000), refused
+                refused |= {result.status for result in client_wire.decode_reply(socket.recv()).results}
         await_condition(lambda: "overload_end" in processes.events("site-0"), "the end of the overload")
         story = [event for event in processes.events("site-0") if event.startswith("overload")]
         assert story == ["overload_begin", "overload_end"]

@@ -542,10 +542,13 @@ class Container:
     def journal(self) -> FileJournal | None:
         return self._journal
 
+    def close_journal(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
+
     def _close(self) -> None:
         for store in self._stores.values():
             store.close()
-        if self._journal is not None:
-            self._journal.close()
+        self.close_journal()
         self.events.info("stopped")
         self._context.destroy(0)

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import time
+from contextlib import ExitStack
 from typing import TypeVar
 
 import msgspec
@@ -67,10 +68,13 @@ class Hosted:
         self._short_lives = 0
         self._orderly = False
         self._with_digest = False
+        #: What has to be given back when this life fails.
+        self._resources = ExitStack()
 
     def start(self, app: str) -> None:
         """Up to the point where the nodes may begin."""
         self._container = Container(self._spec, application_of(app), self._context, self._events)
+        self._resources.callback(self._container.close_journal)
         welcome = self._register()
         self._life, self._short_lives = welcome.life, welcome.short_lives
         self._container.start(Start(life=welcome.life, genesis=welcome.genesis))
@@ -88,10 +92,11 @@ class Hosted:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def fail(self, error: Exception) -> None:
-        """Say why this life ends, and do not hurry to the next one."""
+        """Say why this life ends, let go of what the next one needs, and do not hurry to it."""
         pause_s = min(FAILED_PAUSE_S * 2**self._short_lives, FAILED_PAUSE_S_MAX)
         self._events.error("failed", reason=f"{type(error).__name__}: {error}", pause_s=pause_s)
         self._hand_on_warnings()
+        self._resources.close()
         time.sleep(pause_s)
         self._context.destroy(linger=500)
 

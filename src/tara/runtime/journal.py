@@ -215,9 +215,11 @@ class FileJournal:
         self._segments.append((path, format.Segment()))
 
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-        os.close(self._lock)
+        """Let go of the files; the next life may have them. Closing twice is fine."""
+        for file in (self._file, self._lock):
+            if file >= 0:
+                os.close(file)
+        self._file = self._lock = -1
 
 
 def _write(file: int, data: bytes) -> None:

@@ -3,6 +3,7 @@
 A container that restarts begins to count at 0 again; Prometheus' `rate` knows how to deal with that.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +16,7 @@ from tara.runtime.metrics import BOUNDS_S
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: A reader that does not take its answer in this time is given up.
 READER_TIMEOUT_S = 5.0
+READERS_MAX = 8
 
 
 class Sample(NamedTuple):
@@ -92,7 +94,8 @@ def render(status: dict[str, Any]) -> str:
 
 def metrics_of(status: dict[str, Any]) -> Iterator[Metric]:
     containers = status["containers"]
-    reporting = [container for container in containers if "counters" in container]
+    # What a silent container said last may be wrong by now: that it leads, for instance.
+    reporting = [container for container in containers if container["up"]]
 
     def each(value: Callable[[dict[str, Any]], float], some: list[dict[str, Any]] = reporting) -> list[Sample]:
         return [Sample({"container": container["container"]}, value(container)) for container in some]
@@ -164,7 +167,7 @@ def _histogram(status: dict[str, Any], key: str, name: str, help_: str) -> Itera
     yield f"# HELP {name} {_escaped_help(help_)}"
     yield f"# TYPE {name} histogram"
     for container in status["containers"]:
-        if "histograms" not in container:
+        if not container["up"]:
             continue
         found = container["histograms"][key]
         sums = list(accumulate(found["counts"]))
@@ -192,8 +195,30 @@ def _number(value: float) -> str:
 
 
 class _Server(ThreadingHTTPServer):
+    """A thread per reader, of which there are not more than `READERS_MAX`: others are turned away."""
+
     daemon_threads = True
-    render: Callable[[], str]
+
+    def __init__(self, address: tuple[str, int], render: Callable[[], str], on_error: Callable[[str], None]) -> None:
+        self.render = render
+        self._on_error = on_error
+        self._slots = threading.BoundedSemaphore(READERS_MAX)
+        super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._slots.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        self._on_error(repr(sys.exception()))
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -216,14 +241,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class MetricsServer:
-    def __init__(self, host: str, port: int, render: Callable[[], str]) -> None:
+    def __init__(self, host: str, port: int, render: Callable[[], str], on_error: Callable[[str], None]) -> None:
         try:
-            self._server = _Server((host, port), _Handler)
+            self._server = _Server((host, port), render, on_error)
         except OSError as error:
             raise ConfigurationError(
                 f"metrics_port = {port}: cannot be bound on {host}: {error.strerror} (0 takes any free port)"
             ) from error
-        self._server.render = render
         self.address = f"http://{host}:{self._server.server_address[1]}/metrics"
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()

@@ -77,7 +77,12 @@ class Registry:
         self._socket.bind_to_random_port(f"tcp://{settings.host}")
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.metrics_address = ""
-        self._metrics = MetricsServer(settings.host, settings.metrics_port, lambda: render(self.status()))
+        self._metrics = MetricsServer(
+            settings.host,
+            settings.metrics_port,
+            lambda: render(self.status()),
+            lambda reason: self.events.flood("metrics_error", reason=reason),
+        )
         self.metrics_address = self._metrics.address
         self.events.info(
             "registry_started", address=self.address, metrics=self.metrics_address, containers=len(self.placement)
