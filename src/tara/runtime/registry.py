@@ -56,6 +56,8 @@ class Registry:
         #: Ask executors for digests of their states: costs them a snapshot per heartbeat.
         self.want_digests = False
         self.down = threading.Event()
+        #: Why the registry had to give up; None while it works.
+        self.failure: Exception | None = None
         self._context = zmq.Context()
         self._lock = self._file.lock()
         try:
@@ -121,6 +123,19 @@ class Registry:
     # On the thread
 
     def _serve(self) -> None:
+        try:
+            self._loop()
+        except Exception as error:
+            # Without the registry the containers end, too: better at once and with a reason.
+            self.failure = error
+            self.events.error("registry_failed", reason=repr(error))
+            self.down.set()
+        for member in self.members:
+            self._send(member.identity, control.Stop())
+        self._socket.close()
+        self._context.term()
+
+    def _loop(self) -> None:
         announced = 0.0
         while not self.down.is_set():
             if self._socket.poll(100):
@@ -135,10 +150,6 @@ class Registry:
             if time.monotonic() - announced > 1.0:
                 announced = time.monotonic()
                 self._announce()
-        for member in self.members:
-            self._send(member.identity, control.Stop())
-        self._socket.close()
-        self._context.term()
 
     def _send(self, identity: bytes | None, message: control.Message) -> None:
         if identity is not None:

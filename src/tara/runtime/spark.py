@@ -134,6 +134,8 @@ class Cluster:
         """Until somebody asks the registry to take the cluster down."""
         while not self.registry.down.wait(timeout=0.5):
             pass
+        if self.registry.failure is not None:
+            raise SparkError(f"the registry failed: {self.registry.failure!r}") from self.registry.failure
 
     def stop(self) -> None:
         self.registry.tell_stop()
