@@ -10,6 +10,7 @@ import pytest
 
 from tara.runtime import events
 from tara.runtime.events import EventLog
+from tests.runtime.small_disk import SmallDisk
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -79,6 +80,19 @@ def test_a_log_that_cannot_be_written_is_counted(tmp_path: Path) -> None:
 
     assert event_log.errors == 1
     assert len(event_log.take_warnings()) == 1
+
+
+def test_a_line_that_the_disk_took_in_part_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    event_log = EventLog(path, 1, "site-0")
+    event_log.info("first")
+    with SmallDisk(path.stat().st_size + 10):
+        event_log.info("torn")
+    event_log.info("last")
+
+    first, torn, last = path.read_text().splitlines()
+    assert (json.loads(first)["event"], len(torn), json.loads(last)["event"]) == ("first", 10, "last")
+    assert event_log.errors == 1
 
 
 def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:

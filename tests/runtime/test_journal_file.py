@@ -1,8 +1,6 @@
 """The journal on a real disk."""
 
 import errno
-import resource
-import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ import pytest
 from tara.protocol import tuples as t
 from tara.protocol.journal import FORMAT_VERSION, CorruptJournal, Written
 from tara.runtime.journal import DAMAGED_KEPT, FileJournal, Identity, JournalError
+from tests.runtime.small_disk import SmallDisk
 
 IDENTITY = Identity(FORMAT_VERSION, 7, 1, 0)
 REQUEST = t.Request(0, 1, 2, 3, b"body")
@@ -154,25 +153,6 @@ def test_a_journal_is_set_aside_as_a_whole(tmp_path: Path) -> None:
     assert reopened(directory) == {5: [voted(9)[1]]}
     kept = sorted(int(path.name.rpartition("-")[2]) for path in tmp_path.glob("journal-0.damaged-*"))
     assert kept == [3, 4, 5, 6]
-
-
-class SmallDisk:
-    """Files of this process may not grow beyond a size: writes fail in the middle, as on a full disk."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        self._handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_max, self._before[1]))
-
-    def grow(self) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, self._before)
-
-    def __enter__(self) -> "SmallDisk":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.grow()
-        signal.signal(signal.SIGXFSZ, self._handler)
 
 
 @pytest.fixture

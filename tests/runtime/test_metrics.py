@@ -72,7 +72,7 @@ def test_one_command_in_sixteen_is_timed() -> None:
 def test_a_sample_is_closed_by_its_own_result_only() -> None:
     sampler = LatencySampler()
     sampler.arrived([command(5, 1)])
-    sampler.answered([result(5, 0), result(6, 1)])
+    sampler.answered([result(5, 0), result(6, 1), t.Result(5, 1, 0, t.OVERLOADED, b"")])
     assert sum(sampler.histogram.counts) == 0
 
     time.sleep(0.02)

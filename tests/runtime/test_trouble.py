@@ -63,15 +63,24 @@ def test_a_damaged_journal_is_set_aside_and_the_committer_rejoins_without_memory
     assert "journal_set_aside" in stderr.getvalue()
 
 
-def test_a_journal_without_its_head_is_set_aside(tmp_path: Path) -> None:
-    """It reads well, but a committer that began with it would have forgotten votes."""
+def without_record(segment: Path, index: int) -> bytes:
+    """The segment without one of its records; each has a header of 12 bytes that begins with its length."""
+    line, _, records = segment.read_bytes().partition(b"\n")
+    begin = 0
+    for _ in range(index):
+        begin += 12 + int.from_bytes(records[begin : begin + 4], "little")
+    end = begin + 12 + int.from_bytes(records[begin : begin + 4], "little")
+    return line + b"\n" + records[:begin] + records[end:]
+
+
+@pytest.mark.parametrize("index", [0, 8], ids=["head", "middle"])
+def test_a_journal_without_one_of_its_records_is_set_aside(tmp_path: Path, index: int) -> None:
+    """It reads well, but a committer that began with it would have forgotten promises."""
     with Processes(settings_for(tmp_path)) as processes:
         expected = put_some(processes, 30)
         processes.kill(0)
         segment = next((tmp_path / "journal-0").glob("*.journal"))
-        line, _, records = segment.read_bytes().partition(b"\n")
-        length = int.from_bytes(records[:4], "little")
-        segment.write_bytes(line + b"\n" + records[12 + length :])
+        segment.write_bytes(without_record(segment, index))
         processes.restart(0)
 
         await_condition(lambda: processes.node(0, "committer-0").get("state") == "voting", "the committer to vote")

@@ -166,7 +166,7 @@ class Container:
             journals = self._replay(self._journal)
         try:
             self._create_nodes(start, journals)
-        except NodeHalted as error:
+        except (NodeHalted, AssertionError) as error:
             # A journal that reads well but makes no sense is as good as none.
             if self._journal is None or not journals:
                 raise
@@ -194,7 +194,7 @@ class Container:
     def _set_aside(self, journal: FileJournal, reason: Exception) -> None:
         target = journal.set_aside()
         self.counters.journals_set_aside += 1
-        self.events.error("journal_set_aside", reason=str(reason), kept_in=str(target))
+        self.events.error("journal_set_aside", reason=f"{type(reason).__name__}: {reason}", kept_in=str(target))
 
     def _create_nodes(self, start: Start, journals: dict[int, list[t.JournalEntry]]) -> None:
         spec, now_ms = self.spec, self._now_ms()

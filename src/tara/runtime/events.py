@@ -57,6 +57,8 @@ class EventLog:
         self._lock = threading.Lock()
         self._file = -1
         self._size = 0
+        #: The disk took a part of the last line only; the next one has to begin anew.
+        self._torn = False
         #: Per event that comes in masses: when it was last written, and how many were left out since.
         self._quiet: dict[str, tuple[float, int]] = {}
 
@@ -127,8 +129,10 @@ class EventLog:
         try:
             if self._file < 0 or self._size + len(line) > LOG_BYTES_MAX:
                 self._open(len(line))
-            os.write(self._file, line)
-            self._size += len(line)
+            written = os.write(self._file, b"\n" + line if self._torn else line)
+            self._size += written
+            self._torn = written < len(line)
+            self.errors += self._torn
         except OSError:
             self.errors += 1
 

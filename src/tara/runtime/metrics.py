@@ -99,7 +99,8 @@ class LatencySampler:
             return
         for result in results:
             sample = waiting.get(result.session)
-            if sample is not None and sample[0] == result.number:
+            # A command that is refused for now comes again: its client is still waiting.
+            if sample is not None and sample[0] == result.number and result.status != t.OVERLOADED:
                 del waiting[result.session]
                 self.histogram.add(time.perf_counter() - sample[1])
 
