@@ -1,14 +1,17 @@
-"""The command line: version, help and how errors reach the user."""
+"""The command line: version, help, listings, and how errors reach the user."""
 
 import json
 import platform
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from tara import __version__, cli
 from tara.protocol.errors import TaraError
+from tests.runtime.processes import Processes, await_condition, settings_for
 
 
 def invoke(*arguments: str):
@@ -28,7 +31,7 @@ def test_version_as_json():
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
-@pytest.mark.parametrize("command", [(), ("version",), ("sim",), ("bench",)], ids=" ".join)
+@pytest.mark.parametrize("command", [(), ("version",), ("sim",), ("bench",), ("config",), ("nodes",)], ids=" ".join)
 def test_help(command, flag):
     result = invoke(*command, flag)
     assert result.exit_code == 0
@@ -69,3 +72,106 @@ def test_tara_error_is_one_line_and_status_2(monkeypatch, capsys, error, line):
 def test_other_errors_are_not_hidden(monkeypatch):
     with pytest.raises(ZeroDivisionError):
         run_main(monkeypatch, ZeroDivisionError())
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    settings = settings_for(tmp_path_factory.mktemp("cli") / "data", partitions=2, checkpoint_interval=64, window=256)
+    with Processes(settings) as processes:
+        await_condition(lambda: processes.active_proposers() == 2, "an active proposer per partition")
+        yield processes
+
+
+def test_status_shows_what_runs_and_how_it_is(running, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert invoke("put", "a", "b", "--data-dir", running.settings.data_dir).exit_code == 0
+
+    def text() -> str:
+        return invoke("status", "--data-dir", running.settings.data_dir).stdout
+
+    assert f"cluster {running.registry.state.cluster:x}" in text()
+    assert running.registry.metrics_address in text()
+    for word in ("commands/s", "p99", "site-0", "site-2", "restarts", "stable", "committers at"):
+        assert word in text()
+    # On a busy machine a view may change just now.
+    await_condition(lambda: text().count("proposer-p") == 2, "two active proposers in the table")
+
+
+def test_status_as_json_has_all_metrics(running):
+    found = json.loads(invoke("status", "--json", "--data-dir", running.settings.data_dir).stdout)
+
+    assert found["recent"].keys() >= {"commands_per_s", "latency_ms_p50", "latency_ms_p99"}
+    for container in found["containers"]:
+        assert container["up"]
+        assert container["counters"].keys() >= {
+            "frames_in", "frames_out", "frames_bad", "frames_foreign", "frames_dropped", "tuples_in", "tuples_out",
+            "requests", "commands", "results", "overloaded", "view_changes", "resends", "journal_syncs", "halted",
+            "checkpoints_saved", "checkpoints_loaded", "store_errors",
+        }  # fmt: skip
+        assert container["process"]["rss_bytes"] > 0
+        assert set(container["histograms"]) == {"latency", "journal_sync"}
+
+
+def test_nodes_lists_every_node(running):
+    rows = json.loads(invoke("nodes", "--json", "--data-dir", running.settings.data_dir).stdout)["nodes"]
+
+    assert [row["node"] for row in rows] == [running.registry.graph.label(n) for n in range(len(rows))]
+    assert len(rows) == len(running.registry.graph.names)
+    committer = next(row for row in rows if row["node"] == "committer-p1-2")
+    assert (committer["stage"], committer["partition"], committer["replica"]) == ("committer", 1, 2)
+    assert (committer["site"], committer["container"], committer["life"]) == (0, "site-0", 1)
+    assert committer["state"] in ("voting", "waiting")
+    assert {row["state"] for row in rows if row["stage"] == "proposer"} <= {"active", "idle", "collecting"}
+    assert "unknown" not in {row["state"] for row in rows}
+
+
+def test_nodes_as_a_table(running, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    text = invoke("nodes", "--data-dir", running.settings.data_dir).stdout
+
+    assert "committer-p1-2" in text
+    assert "executing" in text
+
+
+def test_config_check_prints_every_setting_with_its_origin(tmp_path, monkeypatch):
+    path = tmp_path / "tara.toml"
+    path.write_text('packing = "node"\nwindow = 40000\n')
+    monkeypatch.setenv("TARA_WINDOW", "50000")
+    result = invoke("config", "check", str(path), "--json")
+
+    assert result.exit_code == 0
+    rows = {row["setting"]: (row["value"], row["origin"]) for row in json.loads(result.stdout)["settings"]}
+    assert rows["packing"] == ("node", str(path))
+    assert rows["window"] == (50_000, "TARA_WINDOW")
+    assert rows["durability"] == ("disk", "default")
+    assert rows["metrics_port"] == (0, "default")
+    assert invoke("config", "check", str(path)).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("windo = 5", "unknown setting 'windo'"),
+        ("window = 5", "window = 5: must be at least"),
+        ('window = "wide"', "window = wide"),
+        ('durability = "tape"', "durability = tape"),
+        ("metrics_port = 70000", "metrics_port = 70000"),
+        ('app = "nothing"', "app = nothing"),
+        ("window = = 3", "tara.toml"),
+        ("[window]\na = 1", "window"),
+    ],
+)
+def test_config_check_names_what_is_wrong(tmp_path: Path, text, message):
+    path = tmp_path / "tara.toml"
+    path.write_text(text)
+    result = invoke("config", "check", str(path))
+
+    assert result.exit_code == 1
+    assert message in result.stderr
+
+
+def test_config_check_of_a_missing_file(tmp_path):
+    result = invoke("config", "check", str(tmp_path / "none.toml"))
+
+    assert result.exit_code == 1
+    assert "none.toml: No such file" in result.stderr

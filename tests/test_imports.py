@@ -19,8 +19,9 @@ LAYERS = [
     "tara.streaming",
     "tara.coordination",
     "tara.experiments",
-    # Not in the table: the guided tour, which the command line runs.
+    # Not in the table: the guided tour, and the tables of the command line.
     "tara.demo",
+    "tara.listing",
     "tara.cli",
 ]
 

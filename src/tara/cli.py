@@ -29,6 +29,9 @@ app = typer.Typer(
 sim_app = typer.Typer(help="Run the protocol in the deterministic simulator.", no_args_is_help=True)
 app.add_typer(sim_app, name="sim")
 
+config_app = typer.Typer(help="Look at settings.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+
 bench_app = typer.Typer(help="Measure performance.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
 
@@ -98,6 +101,7 @@ def up(
     partitions: Annotated[int | None, typer.Option(help="Consensus pipelines.")] = None,
     durability: Annotated[str | None, typer.Option(help="disk or memory.")] = None,
     packing: Annotated[str | None, typer.Option(help="site or node.")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Of the Prometheus endpoint; by default a free one.")] = None,
 ) -> None:
     """Start a cluster and serve until interrupted, or until `tara down`.
 
@@ -114,12 +118,14 @@ def up(
         "partitions": partitions,
         "durability": durability,
         "packing": packing,
+        "metrics_port": metrics_port,
     }
-    cluster = Cluster(load_settings(config, flags=flags))
+    cluster = Cluster(load_settings(config, flags=flags), sys.stderr)
     try:
         cluster.start()
         typer.echo(f"endpoints  {','.join(_plain(cluster.registry.endpoints))}")
         typer.echo(f"Spark UI   {cluster.ui}")
+        typer.echo(f"metrics    {cluster.registry.metrics_address}")
         cluster.wait()
     except KeyboardInterrupt:
         typer.echo("going down", err=True)
@@ -133,19 +139,20 @@ def _plain(endpoints: list[str]) -> list[str]:
 
 @app.command("down")
 def down(data_dir: DataDir = DATA_DIR) -> None:
-    """Stop the cluster of a data directory. Example: tara down"""
+    """Stop the cluster of a data directory, and wait until it is down. Example: tara down"""
     from tara.runtime import control
-    from tara.runtime.asking import ask
+    from tara.runtime.asking import ask, await_down
 
     typer.echo(ask(data_dir, control.AskDown()).decode())
+    await_down(data_dir)
 
 
 @app.command("status")
 def status(data_dir: DataDir = DATA_DIR, as_json: Json = False) -> None:
-    """What runs where: containers, lives, views, positions. Example: tara status --json"""
+    """How the cluster is: containers, lives, views, positions, rates, latencies. Example: tara status --json"""
     from rich.console import Console
-    from rich.table import Table
 
+    from tara.listing import status_tables
     from tara.runtime import control
     from tara.runtime.asking import ask
 
@@ -153,24 +160,53 @@ def status(data_dir: DataDir = DATA_DIR, as_json: Json = False) -> None:
     if as_json:
         typer.echo(answer.decode())
         return
-    found = msgspec.json.decode(answer)
-    table = Table(title=f"cluster {found['cluster']}, era {found['era']}, f = {found['f']}, {found['durability']}")
-    for column in ("container", "up", "pid", "life", "restarts", "endpoint", "view", "proposer", "slot", "executed"):
-        table.add_column(column)
-    for container in found["containers"]:
-        partition = container.get("partitions", {}).get("0", {})
-        executor = container.get("executor", {})
-        table.add_row(
-            container["container"],
-            "yes" if container["up"] else "NO",
-            *(str(container[key]) for key in ("pid", "life", "restarts")),
-            str(container["endpoint"]).removeprefix("tcp://"),
-            str(partition.get("view", "-")),
-            str(partition.get("proposer", {}).get("mode", "-")),
-            str(partition.get("committer", {}).get("position", "-")),
-            str(executor.get("counter", "-")),
-        )
-    Console().print(table)
+    console = Console()
+    for part in status_tables(msgspec.json.decode(answer)):
+        console.print(part)
+
+
+@app.command("nodes")
+def nodes(data_dir: DataDir = DATA_DIR, as_json: Json = False) -> None:
+    """Every node: where it runs, and what it does. Example: tara nodes --json"""
+    from rich.console import Console
+
+    from tara.listing import node_rows, node_table
+    from tara.runtime import control
+    from tara.runtime.asking import ask
+
+    rows = node_rows(msgspec.json.decode(ask(data_dir, control.AskStatus())))
+    if as_json:
+        _print_json({"nodes": rows})
+    else:
+        Console().print(node_table(rows))
+
+
+@config_app.command("check")
+def config_check(
+    file: Annotated[Path, typer.Argument(help="A TOML file with settings.")],
+    as_json: Json = False,
+) -> None:
+    """Check a file with settings; print what would hold, and why. Exit status 1 if a setting is wrong.
+
+    Example: tara config check tara.toml
+    """
+    from rich.console import Console
+
+    from tara.listing import setting_rows, setting_table
+    from tara.protocol.errors import ConfigurationError
+    from tara.runtime.cluster import application_of, given_settings, load_settings
+
+    try:
+        settings = load_settings(file)
+        application_of(settings.app)
+        rows = setting_rows(settings, given_settings(file))
+    except ConfigurationError as error:
+        typer.echo(f"tara: {error}", err=True)
+        raise typer.Exit(1) from error
+    if as_json:
+        _print_json({"settings": rows})
+    else:
+        Console().print(setting_table(rows))
 
 
 @app.command("kill")

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from tara.simulator.linearizability import KeyValueModel, check
 
 pytestmark = pytest.mark.spark
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def settings_for(directory: Path) -> Settings:
@@ -132,6 +133,67 @@ def test_the_active_proposers_process_is_killed_under_load(cluster: Cluster) -> 
     await_condition(lambda: cluster.registry.state.lives[victim] > life, "Spark to start the container again")
     await_condition(lambda: len(views(cluster)) == 3 and min(views(cluster)) > before, "all sites in a new view")
     await_condition(lambda: equal_states(cluster), "equal replicas")
+
+
+def test_spark_shows_what_each_job_hosts(cluster: Cluster) -> None:
+    with urllib.request.urlopen(f"{cluster.ui}/api/v1/applications", timeout=10) as answer:
+        application = msgspec.json.decode(answer.read())[0]["id"]
+    with urllib.request.urlopen(f"{cluster.ui}/api/v1/applications/{application}/jobs", timeout=10) as answer:
+        descriptions = sorted(job["description"] for job in msgspec.json.decode(answer.read()))
+
+    assert [text.partition(":")[0] for text in descriptions] == ["site-0", "site-1", "site-2"]
+    assert descriptions[1].startswith("site-1: life 1 + attempt of the task; request_source-1, proposer-1, committer-1")
+
+
+def test_a_container_with_a_damaged_journal_comes_back_without_memory(cluster: Cluster) -> None:
+    """Spark starts it again; it must not die of the same journal again and again."""
+    with KeyValueClient(endpoints(cluster)) as client:
+        client.put("before", b"damage")
+    victim = (leader(cluster) + 1) % 3
+    life = cluster.registry.state.lives[victim]
+    directory = Path(cluster.settings.data_dir)
+    segment = max((directory / f"journal-{victim}").glob("*.journal"))
+    with segment.open("r+b") as file:
+        file.seek(segment.stat().st_size // 2)
+        file.write(bytes(64))
+    os.kill(cluster.registry.members[victim].pid, signal.SIGKILL)
+
+    await_condition(lambda: cluster.registry.state.lives[victim] > life, "Spark to start the container again")
+    member = cluster.registry.members[victim]
+    await_condition(
+        lambda: member.status.get("nodes", {}).get(f"committer-{victim}", {}).get("state") == "voting",
+        "the committer to have a memory again",
+    )
+    assert cluster.registry.state.lives[victim] == life + 1
+    assert member.status["counters"]["journals_set_aside"] == 1
+    assert (directory / f"journal-{victim}.damaged-1").is_dir()
+    with KeyValueClient(endpoints(cluster)) as client:
+        assert client.get("before") == b"damage"
+
+
+def test_a_container_that_cannot_start_is_tried_again_with_patience(cluster: Cluster) -> None:
+    """Its journal's place is taken: it says so, Spark tries again, and it starts when the place is free."""
+    victim = (leader(cluster) + 1) % 3
+    directory = Path(cluster.settings.data_dir) / f"journal-{victim}"
+    aside = directory.with_name("aside")
+    directory.rename(aside)
+    directory.write_bytes(b"not a directory")
+    life = cluster.registry.state.lives[victim]
+    os.kill(cluster.registry.members[victim].pid, signal.SIGKILL)
+
+    await_condition(lambda: cluster.registry.state.lives[victim] >= life + 3, "several attempts")
+    lines = (Path(cluster.settings.data_dir) / "logs" / f"site-{victim}.log").read_text().splitlines()
+    failures = [event for event in map(msgspec.json.decode, lines) if event["event"] == "failed"]
+    assert "cannot be used" in failures[-1]["details"]["reason"]
+    pauses = [event["details"]["pause_s"] for event in failures]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] > pauses[0]
+    directory.unlink()
+    aside.rename(directory)
+    member = cluster.registry.members[victim]
+    await_condition(
+        lambda: member.status.get("nodes", {}).get(f"committer-{victim}", {}).get("state") == "voting", "a start"
+    )
 
 
 class Driver:

@@ -65,6 +65,9 @@ def test_a_cluster_is_not_started_with_another_shape(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigurationError, match=r"f = 2: the cluster in .* was made with 1"):
         StateFile(tmp_path).open(load_settings(environment={}, flags={"f": 2}))
+    with pytest.raises(ConfigurationError, match=r"checkpoint_interval = 5040: the cluster in .* was made with 15120"):
+        StateFile(tmp_path).open(load_settings(environment={}, flags={"checkpoint_interval": 5040}))
+    StateFile(tmp_path).open(load_settings(environment={}, flags={"batch_size": 2, "controller_timeout_ms": 999}))
 
 
 def test_a_directory_without_a_cluster_is_named(tmp_path: Path) -> None:

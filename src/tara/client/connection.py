@@ -134,8 +134,9 @@ class Client:
                 self._reads.submit(self._questions.popleft())
             for late in self._reads.late(now_s):
                 self._session.submit(Call(late.payload, t.QUERY, late.deadline_s, late.done))
-            self._send(socket, self._session.due(now_s))
+            commands = self._session.due(now_s)
             if self._session.move_on or self._reads.move_on:
+                # What is due goes to the next front end: this one has been silent.
                 self._session.move_on = self._reads.move_on = False
                 self._tell(State.LOST)
                 poller.unregister(socket)
@@ -143,7 +144,7 @@ class Client:
                 self._current = (self._current + 1) % len(self._endpoints)
                 socket = self._connect()
                 poller.register(socket, zmq.POLLIN)
-                self._send(socket, self._session.due(now_s + 3600) if self._session.id else [])
+            self._send(socket, commands)
             wait_s = min(self._session.wait_s(now_s), self._reads.wait_s(now_s))
             ready = dict(poller.poll(int(wait_s * 1000) + 1))
             if self._wake_in in ready:

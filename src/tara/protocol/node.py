@@ -53,6 +53,8 @@ class Node:
         self.now_ms = boot.now_ms
         self.outbox = outbox
         self.handlers: dict[type[t.Tuple], Any] = {}
+        #: Requests, slots and records that it has sent again. For those who watch; no node reads it.
+        self.resent = 0
         self._edges = allowed_edges(name.stage)
         self._report_due_ms = boot.now_ms
 

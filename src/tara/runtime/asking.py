@@ -1,37 +1,60 @@
 """Asking a running cluster's registry something, from another process."""
 
+import os
+import time
 from pathlib import Path
 
 import zmq
 
 from tara.protocol.errors import TaraError
 from tara.runtime import control
-from tara.runtime.cluster import StateFile
+from tara.runtime.cluster import DirectoryInUse, StateFile
 
 TIMEOUT_MS = 3_000
+DOWN_TIMEOUT_S = 60.0
 
 
 class NoRegistry(TaraError):
     """The registry of the cluster does not answer."""
 
 
+class StillUp(TaraError):
+    """The cluster was told to go down, but has not."""
+
+
 class Refused(TaraError):
     """The registry said no."""
 
 
-def ask(data_dir: Path, question: control.Message) -> bytes:
+def ask(data_dir: Path, question: control.Question) -> bytes:
     state = StateFile(data_dir).read()
+    question.cluster = state.cluster
+    silence = NoRegistry(f"the cluster in {data_dir} does not run (start it with `tara up --data-dir {data_dir}`)")
+    if not state.registry:
+        raise silence
     context = zmq.Context()
     try:
         socket = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(state.registry)
         socket.send(control.encode(question))
-        if not state.registry or not socket.poll(TIMEOUT_MS):
-            raise NoRegistry(f"the cluster in {data_dir} does not run (start it with `tara up --data-dir {data_dir}`)")
+        if not socket.poll(TIMEOUT_MS):
+            raise silence
         answer = control.decode(socket.recv())
     finally:
         context.destroy(0)
     if not isinstance(answer, control.Answer) or not answer.ok:
         raise Refused(answer.body.decode() if isinstance(answer, control.Answer) else "unexpected answer")
     return answer.body
+
+
+def await_down(data_dir: Path, timeout_s: float = DOWN_TIMEOUT_S) -> None:
+    """Return when the data directory is free: the driver holds its lock to the end."""
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        try:
+            os.close(StateFile(data_dir).lock())
+            return
+        except DirectoryInUse:
+            time.sleep(0.1)
+    raise StillUp(f"the cluster in {data_dir} has not ended within {timeout_s:.0f} s")

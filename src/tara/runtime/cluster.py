@@ -5,13 +5,15 @@ a contradiction is an error that names the key. The identity (cluster, era, live
 outlives every process.
 """
 
+import fcntl
 import importlib
 import os
 import secrets
 import tomllib
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +25,7 @@ from tara.protocol.limits import Limits
 from tara.runtime.journal import sync_directory
 
 STATE_FILE = "cluster.json"
+LOCK_FILE = "cluster.lock"
 BUILT_IN: dict[str, type[StateMachine]] = {"key-value": KeyValueStore}
 
 
@@ -38,9 +41,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     packing: str = "site"
     #: The address that containers bind.
     host: str = "127.0.0.1"
+    #: The port of the Prometheus endpoint, on `host`; 0: any free one.
+    metrics_port: int = 0
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
+        if not 0 <= self.metrics_port <= 65_535:
+            raise ConfigurationError(f"metrics_port = {self.metrics_port}: must be between 0 and 65535")
         _one_of("durability", self.durability, ("disk", "memory"))
         _one_of("packing", self.packing, ("site", "node"))
         if not self.host.startswith("127.") and self.host != "localhost":
@@ -52,35 +59,101 @@ def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
         raise ConfigurationError(f"{key} = {value}: must be one of {', '.join(choices)}")
 
 
+class Setting(NamedTuple):
+    """A value as somebody gave it, and who did."""
+
+    value: Any
+    origin: str
+
+
+def known_settings() -> list[str]:
+    """The names of all settings; those of `Limits` are written like any other."""
+    return [name for name in Settings.__struct_fields__ if name != "limits"] + list(Limits.__struct_fields__)
+
+
+def given_settings(
+    path: Path | None = None, environment: Mapping[str, str] = os.environ, flags: Mapping[str, Any] | None = None
+) -> dict[str, Setting]:
+    """What file, environment and flags say, in rising precedence; the origin tells which of them a value is from."""
+    given: dict[str, Setting] = {}
+    if path is not None:
+        given.update({key: Setting(value, str(path)) for key, value in _read_file(path).items()})
+    known = set(known_settings())
+    for name, value in environment.items():
+        key = name.removeprefix("TARA_").lower()
+        if name.startswith("TARA_") and key in known:
+            given[key] = Setting(value, name)
+    for key, value in (flags or {}).items():
+        if value is not None:
+            given[key] = Setting(value, "--" + key.replace("_", "-"))
+    for key, setting in given.items():
+        if key not in known:
+            raise ConfigurationError(f"unknown setting {key!r} ({setting.origin})")
+    return given
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+
+
 def load_settings(
     path: Path | None = None, environment: Mapping[str, str] = os.environ, flags: Mapping[str, Any] | None = None
 ) -> Settings:
-    """File, then environment, then flags. A setting of `Limits` is written like any other."""
-    merged: dict[str, Any] = {}
-    if path is not None:
-        try:
-            merged.update(tomllib.loads(path.read_text()))
-        except OSError as error:
-            raise ConfigurationError(f"{path}: {error.strerror}") from error
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigurationError(f"{path}: {error}") from error
-    known = {*Settings.__struct_fields__, *Limits.__struct_fields__} - {"limits"}
-    for name, value in environment.items():
-        if name.startswith("TARA_") and name.removeprefix("TARA_").lower() in known:
-            merged[name.removeprefix("TARA_").lower()] = value
-    merged.update({key: value for key, value in (flags or {}).items() if value is not None})
-    unknown = sorted(set(merged) - known)
-    if unknown:
-        raise ConfigurationError(f"unknown setting {unknown[0]!r}")
-    limits = {key: value for key, value in merged.items() if key in Limits.__struct_fields__}
-    others = {key: value for key, value in merged.items() if key not in Limits.__struct_fields__}
+    """File, then environment, then flags."""
+    given = given_settings(path, environment, flags)
+    limits = {key: setting.value for key, setting in given.items() if key in Limits.__struct_fields__}
+    others = {key: setting.value for key, setting in given.items() if key not in Limits.__struct_fields__}
     try:
         return msgspec.convert({**others, "limits": limits}, Settings, strict=False)
     except msgspec.ValidationError as error:
         cause = error.__cause__
         if isinstance(cause, ConfigurationError):
             raise cause from None
+        what, _, where = str(error).partition(" - at ")
+        key = where.strip("`").removeprefix("$.").removeprefix("limits.")
+        if key in given:
+            raise ConfigurationError(f"{key} = {given[key].value} ({given[key].origin}): {what}") from error
         raise ConfigurationError(f"settings: {error}") from error
+
+
+#: Limits that only say when something is done: replicas may differ in them, for instance while they are changed.
+_LOCAL_LIMITS = frozenset(
+    {
+        "batch_delay_ms",
+        "keepalive_interval_ms",
+        "report_interval_ms",
+        "resend_rounds",
+        "resend_burst",
+        "skip_delay_ms",
+        "controller_timeout_ms",
+        "controller_timeout_ms_max",
+    }
+)
+
+
+#: Limits that decide what a command results in, or what journals and checkpoints mean: fixed when a cluster is made.
+_FIXED_LIMITS = (
+    "window",
+    "checkpoint_interval",
+    "result_bytes_max",
+    "sessions_max",
+    "session_pipeline_max",
+    "session_timeout_ms_min",
+    "session_timeout_ms_max",
+    "session_clock_step_ms_max",
+)
+
+
+def shape_of(settings: Settings) -> int:
+    """A number that is equal where nodes may talk to each other: it stands for everything that must agree."""
+    limits = {key: value for key, value in msgspec.to_builtins(settings.limits).items() if key not in _LOCAL_LIMITS}
+    agreed = msgspec.json.encode([settings.app, settings.packing, sorted(limits.items())])
+    return int.from_bytes(blake2b(agreed, digest_size=6).digest(), "big")
 
 
 def application_of(name: str) -> Callable[[], StateMachine]:
@@ -122,6 +195,13 @@ class ClusterState(Struct, kw_only=True):
     founded: list[bool]
     registry: str = ""
     endpoints: list[str] = []
+    metrics: str = ""
+    #: The limits that must not change either.
+    fixed: dict[str, int] = {}
+
+
+class DirectoryInUse(ConfigurationError):
+    """Another process has claimed the data directory."""
 
 
 class StateFile:
@@ -139,31 +219,55 @@ class StateFile:
             return msgspec.json.decode(self._path.read_bytes(), type=ClusterState)
         except FileNotFoundError as error:
             raise ConfigurationError(f"{self._directory}: no cluster here (start one with `tara up`)") from error
+        except OSError as error:
+            raise ConfigurationError(f"{self._path}: {error.strerror}") from error
         except msgspec.DecodeError as error:
             raise ConfigurationError(f"{self._path}: {error}") from error
 
+    def lock(self) -> int:
+        """Claim the directory for this process; a second cluster here would hand out the same lives again. The lock
+        ends with the process, or when the descriptor is closed."""
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self._directory / LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o600)
+        except OSError as error:
+            raise ConfigurationError(f"data_dir = {self._directory}: cannot be used: {error.strerror}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock)
+            raise DirectoryInUse(
+                f"data_dir = {self._directory}: a cluster runs here already (`tara down` ends it)"
+            ) from error
+        return lock
+
     def write(self, state: ClusterState) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
         temporary = self._path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(state)))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(self._path)
-        sync_directory(self._directory)
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(state)))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(self._path)
+            sync_directory(self._directory)
+        except OSError as error:
+            raise ConfigurationError(f"data_dir = {self._directory}: cannot be written: {error.strerror}") from error
 
     def open(self, settings: Settings) -> ClusterState:
         """The state of the cluster that lives here, or that of a new one. In memory, every start is a new cluster."""
         containers = len(placement_of(Graph(settings.limits.f, settings.limits.partitions), settings.packing))
-        wanted = (settings.limits.f, settings.limits.partitions, settings.packing, settings.durability)
+        fixed = {name: getattr(settings.limits, name) for name in _FIXED_LIMITS}
         if self.exists():
             state = self.read()
-            found = (state.f, state.partitions, state.packing, state.durability)
-            if found != wanted:
-                names = ("f", "partitions", "packing", "durability")
-                name, old, new = next((n, a, b) for n, a, b in zip(names, found, wanted, strict=True) if a != b)
-                raise ConfigurationError(f"{name} = {new}: the cluster in {self._directory} was made with {old}")
+            limits = settings.limits
+            self._compare("f", state.f, limits.f)
+            self._compare("partitions", state.partitions, limits.partitions)
+            self._compare("packing", state.packing, settings.packing)
+            self._compare("durability", state.durability, settings.durability)
             if settings.durability == "disk":
+                for name, value in fixed.items():
+                    self._compare(name, state.fixed.get(name, value), value)
                 return state
         state = ClusterState(
             cluster=secrets.randbits(48),
@@ -174,6 +278,11 @@ class StateFile:
             durability=settings.durability,
             lives=[0] * containers,
             founded=[False] * containers,
+            fixed=fixed,
         )
         self.write(state)
         return state
+
+    def _compare(self, name: str, old: object, new: object) -> None:
+        if old != new:
+            raise ConfigurationError(f"{name} = {new}: the cluster in {self._directory} was made with {old}")

@@ -10,27 +10,30 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import zmq
 from msgspec import Raw, Struct
 
 from tara.client import wire as client_wire
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple, NodeHalted
-from tara.protocol.graph import PARTITIONED, Graph, Receivers, Stage
+from tara.protocol.graph import Graph, Receivers, Stage
+from tara.protocol.journal import CorruptJournal
 from tara.protocol.limits import Limits
 from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.factory import create
-from tara.protocol.nodes.proposer import Proposer
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.sessions import Application
 from tara.runtime import wire
+from tara.runtime.events import EventLog
 from tara.runtime.journal import FileJournal, Identity
+from tara.runtime.metrics import LatencySampler
+from tara.runtime.reporting import status_report
 from tara.runtime.store import CheckpointStore
 
 TICK_MS = 5.0
@@ -52,6 +55,10 @@ class ContainerSpec(Struct, frozen=True, kw_only=True):
     durability: str
     data_dir: str
     host: str
+    #: How the container is called in logs and listings.
+    label: str = ""
+    #: Stands for everything that must agree between containers; see `tara.runtime.cluster.shape_of`.
+    shape: int = 0
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -70,12 +77,17 @@ class Counters(Struct):
     frames_foreign: int = 0
     frames_dropped: int = 0
     tuples_in: int = 0
+    tuples_out: int = 0
     commands: int = 0
+    #: Commands that were refused because their source was full, or because they were too long.
+    overloaded: int = 0
+    too_large: int = 0
     results: int = 0
     #: Answers to questions that were not ordered.
     answers: int = 0
     journal_syncs: int = 0
     journal_entries: int = 0
+    journals_set_aside: int = 0
     turns: int = 0
     halted: dict[str, str] = {}
 
@@ -97,10 +109,13 @@ class Container:
         spec: ContainerSpec,
         application: Callable[[], Application],
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
+        events: EventLog | None = None,
     ) -> None:
         self.spec = spec
         self.graph = Graph(spec.limits.f, spec.limits.partitions)
         self.counters = Counters()
+        self.latency = LatencySampler()
+        self.events = events or EventLog(None, spec.cluster, spec.label)
         self._application = application
         self._context = context or zmq.Context()
         self._inbox = self._bind(zmq.PULL)
@@ -165,14 +180,53 @@ class Container:
     def start(self, start: Start) -> None:
         """Make the nodes: with what the journal has, if there is one."""
         spec = self.spec
-        self._header = wire.Header(t.FORMAT_VERSION, spec.cluster, spec.era, spec.container, start.life)
+        self._header = wire.Header(t.FORMAT_VERSION, spec.cluster, spec.era, spec.container, start.life, spec.shape)
+        self.events.life = start.life
         journals: dict[int, list[t.JournalEntry]] = {}
         directory = Path(spec.data_dir)
         if spec.durability == "disk":
             identity = Identity(t.FORMAT_VERSION, spec.cluster, spec.era, spec.container)
-            self._journal = FileJournal(directory / f"journal-{spec.container}", identity)
-            journals = self._journal.replay()
-        now_ms = self._now_ms()
+            self._journal = FileJournal(
+                directory / f"journal-{spec.container}",
+                identity,
+                on_trouble=lambda error: self.events.flood("journal_waits", reason=str(error)),
+            )
+            journals = self._replay(self._journal)
+        try:
+            self._create_nodes(start, journals)
+        except (NodeHalted, AssertionError) as error:
+            # A journal that reads well but makes no sense is as good as none.
+            if self._journal is None or not journals:
+                raise
+            self._set_aside(self._journal, error)
+            self._create_nodes(start, {})
+        for number in self._nodes:
+            self._collect(number)
+        self._sources = [
+            self.graph.number(Stage.REQUEST_SOURCE, self.site, partition) for partition in range(spec.limits.partitions)
+        ]
+        entries = sum(map(len, journals.values()))
+        self.events.info(
+            "started", how="genesis" if start.genesis else "rejoined", journal_entries=entries, nodes=len(self._nodes)
+        )
+
+    def _replay(self, journal: FileJournal) -> dict[int, list[t.JournalEntry]]:
+        """What the journal has. From one that cannot be trusted, nothing: the committers rejoin without memory, under
+        the number of this life, which no life before it had."""
+        try:
+            return journal.replay()
+        except CorruptJournal as error:
+            self._set_aside(journal, error)
+            return {}
+
+    def _set_aside(self, journal: FileJournal, reason: Exception) -> None:
+        target = journal.set_aside()
+        self.counters.journals_set_aside += 1
+        self.events.error("journal_set_aside", reason=f"{type(reason).__name__}: {reason}", kept_in=str(target))
+
+    def _create_nodes(self, start: Start, journals: dict[int, list[t.JournalEntry]]) -> None:
+        spec, now_ms = self.spec, self._now_ms()
+        directory = Path(spec.data_dir)
         for number in spec.placement[spec.container]:
             name = self.graph.names[number]
             memory = GENESIS_MEMORY if start.genesis else start.life
@@ -183,14 +237,18 @@ class Container:
             )
             if name.stage is Stage.EXECUTOR:
                 stores = [directory / f"checkpoints-{replica}" for replica in range(self.graph.sites)]
-                self._stores[number] = CheckpointStore(
+                store = CheckpointStore(
                     stores[name.replica], spec.cluster, spec.era, stores, lambda: os.eventfd_write(self._wake, 1)
                 )
-        for number in self._nodes:
-            self._collect(number)
-        self._sources = [
-            self.graph.number(Stage.REQUEST_SOURCE, self.site, partition) for partition in range(spec.limits.partitions)
-        ]
+                store.on_event = partial(self._on_store_event, self.graph.label(number))
+                self._stores[number] = store
+
+    def _on_store_event(self, node: str, event: str, detail: int | str) -> None:
+        """On the store's thread."""
+        if event in ("checkpoint_saved", "checkpoint_loaded"):
+            self.events.info(event, node, checkpoint=detail)
+        else:
+            self.events.flood(event, node, reason=detail)
 
     @property
     def site(self) -> int:
@@ -276,8 +334,9 @@ class Container:
             self.counters.frames_in += 1
             try:
                 frame = wire.decode_frame(data)
-            except MalformedTuple:
+            except MalformedTuple as error:
                 self.counters.frames_bad += 1
+                self.events.flood("bad_frame", sender="peer", reason=str(error))
                 continue
             if not self._accept(frame.header):
                 self.counters.frames_foreign += 1
@@ -293,7 +352,15 @@ class Container:
     def _accept(self, header: wire.Header) -> bool:
         """Whether it is of our cluster and era, and not of a life that is over."""
         mine = self._header
-        if (header.cluster, header.era) != (mine.cluster, mine.era) or not 0 <= header.container < len(self._lives):
+        if (header.cluster, header.era, header.shape) != (mine.cluster, mine.era, mine.shape):
+            self.events.flood(
+                "foreign_frame",
+                their_cluster=f"{header.cluster:x}",
+                their_era=header.era,
+                same_shape=header.shape == mine.shape,
+            )
+            return False
+        if not 0 <= header.container < len(self._lives):
             return False
         if header.life < self._lives[header.container]:
             return False
@@ -313,9 +380,11 @@ class Container:
             try:
                 identity, data = parts
                 request = client_wire.decode_request(data)
-            except (ValueError, MalformedTuple):
+            except (ValueError, MalformedTuple) as error:
                 self.counters.frames_bad += 1
+                self.events.flood("bad_frame", sender="client", reason=str(error))
                 continue
+            self.latency.arrived(request.commands)
             self._take_commands(identity, request.commands, by_partition)
             if request.reads:
                 self._take_reads(identity, request.reads)
@@ -340,6 +409,7 @@ class Container:
                 key = command.number
                 opening[key] = identity
             if len(command.payload) > bytes_max:
+                self.counters.too_large += 1
                 self._refuse(identity, command, t.TOO_LARGE, f"a command may have {bytes_max} bytes".encode())
             else:
                 by_partition[key % partitions].append(command)
@@ -352,6 +422,7 @@ class Container:
         """Pass commands on to a request source, and refuse those that it has no room for."""
         source = self._nodes.get(number)
         capacity = max(source.capacity, 0) if isinstance(source, RequestSource) else 0
+        self.counters.overloaded += len(commands[capacity:])
         for command in commands[capacity:]:
             table, key = (self._session_routes, command.session) if command.session else (self._opening, command.number)
             self._refuse(table[key], command, t.OVERLOADED, b"")
@@ -434,6 +505,7 @@ class Container:
         """A broken invariant stops one node, as if it had crashed, and shows."""
         del self._nodes[number]
         self.counters.halted[self.graph.label(number)] = repr(error)
+        self.events.error("halted", self.graph.label(number), reason=repr(error))
 
     def _collect(self, number: int) -> None:
         outbox = self._outboxes[number]
@@ -504,6 +576,7 @@ class Container:
                 try:
                     peer.send(wire.encode(wire.OutgoingFrame(self._header, parcels)), zmq.NOBLOCK)
                     self.counters.frames_out += 1
+                    self.counters.tuples_out += len(parcels)
                 except zmq.Again:
                     self.counters.frames_dropped += 1
 
@@ -513,6 +586,7 @@ class Container:
         if self._replies or self._answers:
             for identity, results in self._replies.items():
                 self.counters.results += len(results)
+                self.latency.answered(results)
                 self._reply(identity, client_wire.ClientReply(t.FORMAT_VERSION, results))
             for identity, answers in self._answers.items():
                 self.counters.answers += len(answers)
@@ -539,39 +613,29 @@ class Container:
 
     def status(self, digest: bool = False) -> dict[str, object]:
         """For `tara status`: what the nodes here are doing."""
-        partitions: dict[str, dict[str, object]] = {}
-        status: dict[str, object] = {"counters": msgspec.to_builtins(self.counters)}
-        for number, node in self._nodes.items():
-            name = self.graph.names[number]
-            here = partitions.setdefault(str(name.partition), {}) if name.stage in PARTITIONED else {}
-            match node:
-                case Committer():
-                    here["view"] = node.view
-                    here["committer"] = {
-                        "position": node.commits.pos,
-                        "started": node.started,
-                        "recovering": node.recovering,
-                    }
-                case Proposer():
-                    here["proposer"] = {"index": node.index, "mode": node.mode.value, "view": node.view}
-                case RequestSource():
-                    here["pending"] = node.pending
-                case Executor():
-                    status["executor"] = {
-                        "next": node.next,
-                        "counter": node.sessions.counter,
-                        "sessions": len(node.sessions),
-                        "stable": node.stable.current,
-                        "checkpoints": [checkpoint.number for checkpoint in node.checkpoints],
-                        "digest": node.digest().hex() if digest else None,
-                    }
-        status["partitions"] = partitions
-        return status
+        return status_report(self, digest)
+
+    @property
+    def nodes(self) -> dict[int, Node]:
+        """The nodes that run here, by number. To be looked at only."""
+        return self._nodes
+
+    @property
+    def stores(self) -> dict[int, CheckpointStore]:
+        return self._stores
+
+    @property
+    def journal(self) -> FileJournal | None:
+        return self._journal
+
+    def close_journal(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
 
     def _close(self) -> None:
         for store in self._stores.values():
             store.close()
-        if self._journal is not None:
-            self._journal.close()
+        self.close_journal()
+        self.events.info("stopped")
         os.close(self._wake)
         self._context.destroy(0)

@@ -15,6 +15,9 @@ class Register(Struct, array_like=True, tag=1):
     pid: int
     peer_address: str
     client_address: str
+    cluster: int = 0
+    era: int = 0
+    host: str = ""
 
 
 class Welcome(Struct, array_like=True, tag=2):
@@ -22,6 +25,8 @@ class Welcome(Struct, array_like=True, tag=2):
 
     life: int
     genesis: bool
+    #: Lives just before this one that ended soon after their start: a reason not to hurry with the next one.
+    short_lives: int = 0
 
 
 class Founded(Struct, array_like=True, tag=3):
@@ -67,6 +72,7 @@ class Stop(Struct, array_like=True, tag=8):
 class AskStatus(Struct, array_like=True, tag=9):
     """command line → registry."""
 
+    cluster: int = 0
     #: With the digests of the executors' states, as soon as they have told them.
     digests: bool = False
 
@@ -75,10 +81,14 @@ class AskKill(Struct, array_like=True, tag=10):
     """command line → registry: kill the container that hosts this node (`proposer-1`) or site (`site-0`)."""
 
     target: str
+    #: Which cluster is meant: a port may have been taken over by the registry of another one. 0: whichever it is.
+    cluster: int = 0
 
 
 class AskDown(Struct, array_like=True, tag=11):
     """command line → registry: stop everything."""
+
+    cluster: int = 0
 
 
 class Answer(Struct, array_like=True, tag=12):
@@ -89,8 +99,37 @@ class Answer(Struct, array_like=True, tag=12):
     body: bytes
 
 
+class Refuse(Struct, array_like=True, tag=20):
+    """registry → container: you are none of mine."""
+
+    reason: str
+
+
+class Warned(Struct, array_like=True, tag=21):
+    """container → registry: lines of its log that somebody should see."""
+
+    container: int
+    lines: list[bytes]
+
+
+#: What the command line asks; each says which cluster it means.
+Question = AskStatus | AskKill | AskDown
+
 Message = (
-    Register | Welcome | Founded | Go | Heartbeat | Addresses | Die | Stop | AskStatus | AskKill | AskDown | Answer
+    Register
+    | Welcome
+    | Founded
+    | Go
+    | Heartbeat
+    | Addresses
+    | Die
+    | Stop
+    | AskStatus
+    | AskKill
+    | AskDown
+    | Answer
+    | Refuse
+    | Warned
 )
 
 encode = msgspec.msgpack.Encoder().encode

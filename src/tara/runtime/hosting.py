@@ -3,11 +3,16 @@
 It binds its sockets, registers, starts its nodes with what the registry says, and loops. It ends when it is told to,
 when its parent process is gone, or when the driver has been silent for a minute: nothing is orphaned, and a short pause
 of the driver harms nobody.
+
+A container that cannot go on says why, waits, and ends with an error, so that Spark starts it again: the sooner its
+lives end one after another, the longer it waits.
 """
 
 import os
 import signal
+import socket
 import time
+from contextlib import ExitStack
 from typing import TypeVar
 
 import msgspec
@@ -17,6 +22,8 @@ from tara.protocol.errors import TaraError
 from tara.runtime import control
 from tara.runtime.cluster import application_of
 from tara.runtime.container import Container, ContainerSpec, Start
+from tara.runtime.events import EventLog, log_path
+from tara.runtime.watching import Watch
 from tara.runtime.wire import readable
 
 Kind = TypeVar("Kind")
@@ -24,6 +31,9 @@ Kind = TypeVar("Kind")
 REGISTER_TIMEOUT_S = 30.0
 DRIVER_SILENT_S = 60.0
 HEARTBEAT_S = 0.5
+#: The pause before a container that failed ends: doubles with each short life before, up to a maximum.
+FAILED_PAUSE_S = 0.5
+FAILED_PAUSE_S_MAX = 15.0
 
 
 class HostingError(TaraError):
@@ -33,40 +43,77 @@ class HostingError(TaraError):
 def run_container(spec_json: bytes, app: str, registry: str) -> None:
     """The whole life of a container. Returns when the cluster goes down; anything else ends the process."""
     spec = msgspec.json.decode(spec_json, type=ContainerSpec)
-    Hosted(spec, app, registry).run()
+    events = EventLog(log_path(spec.data_dir, spec.label), spec.cluster, spec.label)
+    hosted = Hosted(spec, registry, events)
+    try:
+        hosted.start(app)
+        hosted.run()
+    except Exception as error:
+        hosted.fail(error)
+        raise
 
 
 class Hosted:
-    def __init__(self, spec: ContainerSpec, app: str, registry: str) -> None:
+    def __init__(self, spec: ContainerSpec, registry: str, events: EventLog) -> None:
+        self._spec = spec
+        self._events = events
         self._context = zmq.Context()
         self._control = self._context.socket(zmq.DEALER)
-        self._control.setsockopt(zmq.LINGER, 0)
+        # What a container says last, why it failed, is to arrive.
+        self._control.setsockopt(zmq.LINGER, 500)
         self._control.connect(registry)
-        self._container = Container(spec, application_of(app), self._context)
         self._parent = os.getppid()
         self._driver_heard_s = time.monotonic()
         self._heartbeat_due_s = 0.0
         self._life = 0
+        self._short_lives = 0
         self._orderly = False
         self._with_digest = False
+        #: What has to be given back when this life fails.
+        self._resources = ExitStack()
 
-    def run(self) -> None:
+    def start(self, app: str) -> None:
+        """Up to the point where the nodes may begin."""
+        self._container = Container(self._spec, application_of(app), self._context, self._events)
+        self._resources.callback(self._container.close_journal)
         welcome = self._register()
-        self._life = welcome.life
+        self._life, self._short_lives = welcome.life, welcome.short_lives
         self._container.start(Start(life=welcome.life, genesis=welcome.genesis))
         if welcome.genesis:
             # Nothing has left the container yet. Only when its first start is on record may it begin.
             self._container.found()
-            self._say(control.Founded(self._container.spec.container, self._life))
+            self._say(control.Founded(self._spec.container, self._life))
             self._expect(control.Go)
+        self._watch = Watch(self._container.graph, self._container.nodes, self._container.counters, self._events)
+
+    def run(self) -> None:
         self._container.run(self._on_tick)
         if not self._orderly:
             # The Spark task must fail, so that Spark starts it again if there is still a driver.
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def fail(self, error: Exception) -> None:
+        """Say why this life ends, let go of what the next one needs, and do not hurry to it."""
+        pause_s = min(FAILED_PAUSE_S * 2**self._short_lives, FAILED_PAUSE_S_MAX)
+        self._events.error("failed", reason=f"{type(error).__name__}: {error}", pause_s=pause_s)
+        self._hand_on_warnings()
+        self._resources.close()
+        time.sleep(pause_s)
+        self._context.destroy(linger=500)
+
     def _register(self) -> control.Welcome:
-        spec, container = self._container.spec, self._container
-        self._say(control.Register(spec.container, os.getpid(), container.peer_address, container.client_address))
+        spec, container = self._spec, self._container
+        self._say(
+            control.Register(
+                spec.container,
+                os.getpid(),
+                container.peer_address,
+                container.client_address,
+                spec.cluster,
+                spec.era,
+                socket.gethostname(),
+            )
+        )
         return self._expect(control.Welcome)
 
     def _say(self, message: control.Message) -> None:
@@ -80,7 +127,7 @@ class Hosted:
                 if isinstance(message, kind):
                     return message
                 self._take(message)
-        raise HostingError(f"container {self._container.spec.container}: the registry does not answer")
+        raise HostingError(f"{self._spec.label}: the registry does not answer")
 
     def _take(self, message: control.Message) -> None:
         self._driver_heard_s = time.monotonic()
@@ -90,6 +137,8 @@ class Hosted:
                 self._with_digest = digest
             case control.Die(life) if life == self._life:
                 os.kill(os.getpid(), signal.SIGKILL)
+            case control.Refuse(reason):
+                raise HostingError(f"{self._spec.label}: the registry refuses: {reason}")
             case control.Stop():
                 self._orderly = True
                 self._container.stopping = True
@@ -98,10 +147,18 @@ class Hosted:
         while readable(self._control):
             self._take(control.decode(self._control.recv()))
         now_s = time.monotonic()
+        self._watch.look(now_s)
         if now_s < self._heartbeat_due_s:
             return
         self._heartbeat_due_s = now_s + HEARTBEAT_S
         status = msgspec.json.encode(self._container.status(self._with_digest))
-        self._say(control.Heartbeat(self._container.spec.container, self._life, status))
+        self._say(control.Heartbeat(self._spec.container, self._life, status))
+        self._hand_on_warnings()
         if os.getppid() != self._parent or now_s - self._driver_heard_s > DRIVER_SILENT_S:
+            self._events.warning("orphaned", driver_silent_s=round(now_s - self._driver_heard_s, 1))
             self._container.stopping = True
+
+    def _hand_on_warnings(self) -> None:
+        lines = self._events.take_warnings()
+        if lines:
+            self._say(control.Warned(self._spec.container, lines))

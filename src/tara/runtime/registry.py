@@ -4,21 +4,27 @@ It hands out lives and first starts, and writes both down before it answers: a c
 higher life, and genesis happens once. It is not on the request path: containers go on without it for a while.
 """
 
+import os
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 import zmq
 
-from tara.protocol.errors import MalformedTuple
+from tara.protocol.errors import ConfigurationError, MalformedTuple
 from tara.protocol.graph import Graph
 from tara.runtime import control
-from tara.runtime.cluster import ClusterState, Settings, StateFile, placement_of
+from tara.runtime.cluster import ClusterState, Settings, StateFile, placement_of, shape_of
+from tara.runtime.events import EventLog, log_path
+from tara.runtime.metrics import Recent, recent_report
+from tara.runtime.prometheus import MetricsServer, render
 
 #: A container that has been silent for so long counts as down in the status.
 SILENT_S = 3.0
+#: A life that ends sooner after its start was a short one.
+SHORT_LIFE_S = 10.0
 
 
 class Member:
@@ -31,27 +37,58 @@ class Member:
         self.client_address: str | None = None
         self.heard_at = 0.0
         self.status: dict[str, Any] = {}
+        self.recent = Recent()
+        self.host = ""
+        self.registered_at = 0.0
+        self.short_lives = 0
 
 
 class Registry:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, stderr: TextIO | None = None) -> None:
         self.settings = settings
+        self.shape = shape_of(settings)
         self.graph = Graph(settings.limits.f, settings.limits.partitions)
         self.placement = placement_of(self.graph, settings.packing)
         self._file = StateFile(Path(settings.data_dir))
-        self.state: ClusterState = self._file.open(settings)
+        #: What Spark's UI is called, once it is known.
+        self.ui = ""
         self.members = [Member() for _ in self.placement]
+        #: Ask executors for digests of their states: costs them a snapshot per heartbeat.
+        self.want_digests = False
+        self.down = threading.Event()
+        #: Why the registry had to give up; None while it works.
+        self.failure: Exception | None = None
         self._context = zmq.Context()
+        self._lock = self._file.lock()
+        try:
+            self._open(stderr)
+        except BaseException:
+            os.close(self._lock)
+            self._context.destroy(0)
+            raise
+        self._thread = threading.Thread(target=self._serve, name="registry", daemon=True)
+        self._thread.start()
+
+    def _open(self, stderr: TextIO | None) -> None:
+        settings = self.settings
+        self.state: ClusterState = self._file.open(settings)
+        self._first_lives = list(self.state.lives)
+        self.events = EventLog(log_path(settings.data_dir, "registry"), self.state.cluster, "registry", stderr)
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 500)
         self._socket.bind_to_random_port(f"tcp://{settings.host}")
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        #: Ask executors for digests of their states: costs them a snapshot per heartbeat.
-        self.want_digests = False
-        self.down = threading.Event()
-        self._first_lives = list(self.state.lives)
-        self._thread = threading.Thread(target=self._serve, name="registry", daemon=True)
-        self._thread.start()
+        self.metrics_address = ""
+        self._metrics = MetricsServer(
+            settings.host,
+            settings.metrics_port,
+            lambda: render(self.status()),
+            lambda reason: self.events.flood("metrics_error", reason=reason),
+        )
+        self.metrics_address = self._metrics.address
+        self.events.info(
+            "registry_started", address=self.address, metrics=self.metrics_address, containers=len(self.placement)
+        )
 
     @property
     def endpoints(self) -> list[str]:
@@ -66,27 +103,53 @@ class Registry:
         return [member.status["executor"] for member in self.members if "executor" in member.status]
 
     def stop(self) -> None:
+        """Tell the containers to stop, and let go of the data directory."""
+        self.tell_stop()
+        self.release()
+
+    def tell_stop(self) -> None:
         self.down.set()
         self._thread.join(timeout=5)
+
+    def release(self) -> None:
+        """From now on another cluster may start in this data directory."""
+        if self._lock >= 0:
+            self._metrics.stop()
+            self.events.info("registry_stopped")
+            self.events.close()
+            os.close(self._lock)
+            self._lock = -1
 
     # On the thread
 
     def _serve(self) -> None:
+        try:
+            self._loop()
+        except Exception as error:
+            # Without the registry the containers end, too: better at once and with a reason.
+            self.failure = error
+            self.events.error("registry_failed", reason=repr(error))
+            self.down.set()
+        for member in self.members:
+            self._send(member.identity, control.Stop())
+        self._socket.close()
+        self._context.term()
+
+    def _loop(self) -> None:
         announced = 0.0
         while not self.down.is_set():
             if self._socket.poll(100):
                 identity, data = self._socket.recv_multipart()[:2]
                 try:
                     self._handle(identity, control.decode(data))
-                except MalformedTuple:
-                    continue
+                except (MalformedTuple, msgspec.DecodeError) as error:
+                    self.events.flood("bad_control_message", reason=str(error))
+                except ConfigurationError as error:
+                    # What could not be written down was not handed out; whoever asked will ask again.
+                    self.events.flood("state_not_written", reason=str(error))
             if time.monotonic() - announced > 1.0:
                 announced = time.monotonic()
                 self._announce()
-        for member in self.members:
-            self._send(member.identity, control.Stop())
-        self._socket.close()
-        self._context.term()
 
     def _send(self, identity: bytes | None, message: control.Message) -> None:
         if identity is not None:
@@ -96,36 +159,83 @@ class Registry:
         match message:
             case control.Register():
                 self._register(identity, message)
-            case control.Founded(container, life):
-                if life == self.state.lives[container]:
-                    self.state.founded[container] = True
-                    self._file.write(self.state)
-                    self._send(identity, control.Go(life))
-            case control.Heartbeat(container, life, status):
+            case control.Founded(container, life) if self._is_current(container, life):
+                self._found(container)
+                self._send(identity, control.Go(life))
+            case control.Heartbeat(container, life, status) if self._is_current(container, life):
                 member = self.members[container]
-                if life == self.state.lives[container]:
-                    member.heard_at = time.monotonic()
-                    member.status = msgspec.json.decode(status)
-            case control.AskStatus(digests):
+                member.heard_at = time.monotonic()
+                member.status = msgspec.json.decode(status)
+                member.recent.add(member.heard_at, member.status)
+            case control.Warned(_, lines):
+                for line in lines:
+                    self.events.show(line)
+            case control.AskStatus() | control.AskKill() | control.AskDown():
+                self._answer(identity, message)
+
+    def _found(self, container: int) -> None:
+        self.state.founded[container] = True
+        try:
+            self._file.write(self.state)
+        except ConfigurationError:
+            self.state.founded[container] = False
+            raise
+
+    def _is_current(self, container: int, life: int) -> bool:
+        return 0 <= container < len(self.members) and life == self.state.lives[container]
+
+    def _answer(self, identity: bytes, question: control.Question) -> None:
+        if question.cluster not in (0, self.state.cluster):
+            reason = f"this is the registry of cluster {self.state.cluster:x}, not of {question.cluster:x}"
+            self._send(identity, control.Answer(False, reason.encode()))
+            return
+        match question:
+            case control.AskStatus(digests=digests):
                 self.want_digests = self.want_digests or digests
                 self._send(identity, control.Answer(True, msgspec.json.encode(self.status())))
             case control.AskKill(target):
                 self._kill(identity, target)
             case control.AskDown():
                 self._send(identity, control.Answer(True, b"the cluster goes down"))
+                self.events.info("going_down")
                 self.down.set()
 
     def _register(self, identity: bytes, register: control.Register) -> None:
         container = register.container
+        known = 0 <= container < len(self.members)
+        if not known or (register.cluster, register.era) != (self.state.cluster, self.state.era):
+            reason = f"this is the registry of cluster {self.state.cluster:x}, era {self.state.era}"
+            self.events.warning(
+                "registration_refused", their_cluster=f"{register.cluster:x}", their_container=container
+            )
+            self._send(identity, control.Refuse(reason))
+            return
+        member, now_s = self.members[container], time.monotonic()
+        again = member.registered_at > 0
+        short = again and now_s - member.registered_at < SHORT_LIFE_S
+        member.short_lives = member.short_lives + 1 if short else 0
         self.state.lives[container] += 1
-        member = self.members[container]
-        member.identity, member.pid = identity, register.pid
+        member.identity, member.pid, member.host = identity, register.pid, register.host
         member.peer_address, member.client_address = register.peer_address, register.client_address
-        member.heard_at, member.status = time.monotonic(), {}
+        member.heard_at, member.registered_at = now_s, now_s
+        member.status, member.recent = {}, Recent()
         self.state.registry, self.state.endpoints = self.address, self.endpoints
+        self.state.metrics = self.metrics_address
         self._file.write(self.state)
         genesis = not self.state.founded[container]
-        self._send(identity, control.Welcome(self.state.lives[container], genesis))
+        log = self.events.warning if again else self.events.info
+        log(
+            "restarted" if again else "registered",
+            container=self.label(container),
+            life=self.state.lives[container],
+            pid=register.pid,
+            host=register.host,
+            endpoint=register.client_address,
+            genesis=genesis,
+            short_lives=member.short_lives,
+            hosted=[self.graph.label(number) for number in self.placement[container]],
+        )
+        self._send(identity, control.Welcome(self.state.lives[container], genesis, member.short_lives))
         self._announce()
 
     def _announce(self) -> None:
@@ -140,6 +250,7 @@ class Registry:
             self._send(identity, control.Answer(False, f"no such node or site: {target}".encode()))
             return
         member = self.members[container]
+        self.events.warning("kill", target=target, container=self.label(container), pid=member.pid)
         self._send(member.identity, control.Die(self.state.lives[container]))
         self._send(identity, control.Answer(True, f"{target}: process {member.pid} gets SIGKILL".encode()))
 
@@ -158,16 +269,22 @@ class Registry:
 
     def status(self) -> dict[str, Any]:
         containers = []
+        running: list[Recent] = []
         for container, member in enumerate(self.members):
-            silent_s = time.monotonic() - member.heard_at
+            up = bool(member.status) and time.monotonic() - member.heard_at < SILENT_S
+            running += [member.recent] if up else []
             containers.append(
                 {
                     "container": self.label(container),
+                    "host": member.host,
+                    "sites": sorted({self.graph.site(self.graph.names[n]) for n in self.placement[container]}),
                     "pid": member.pid,
                     "life": self.state.lives[container],
-                    "restarts": self.state.lives[container] - self._first_lives[container] - 1,
-                    "up": bool(member.status) and silent_s < SILENT_S,
+                    "restarts": max(self.state.lives[container] - self._first_lives[container] - 1, 0),
+                    "up": up,
                     "endpoint": member.client_address,
+                    "hosted": [self.graph.label(number) for number in self.placement[container]],
+                    "recent": recent_report([member.recent] if up else []),
                     **member.status,
                 }
             )
@@ -178,6 +295,12 @@ class Registry:
             "partitions": self.state.partitions,
             "packing": self.state.packing,
             "durability": self.state.durability,
+            "app": self.settings.app,
+            "shape": f"{self.shape:x}",
+            "registry": self.address,
+            "metrics": self.metrics_address,
+            "spark_ui": self.ui,
             "endpoints": self.endpoints,
+            "recent": recent_report(running),
             "containers": containers,
         }

@@ -12,12 +12,12 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
 from tara.protocol.errors import TaraError
-from tara.runtime.cluster import Settings
+from tara.runtime.cluster import Settings, application_of
 from tara.runtime.container import ContainerSpec
 from tara.runtime.hosting import run_container
 from tara.runtime.registry import Registry
@@ -47,10 +47,12 @@ def check_java() -> None:
 class Cluster:
     """A running cluster: the registry, a Spark session, and a thread per container that waits for its job."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, stderr: TextIO | None = None) -> None:
+        """`stderr` is where warnings of all containers are shown."""
         check_java()
+        application_of(settings.app)
         self.settings = settings
-        self.registry = Registry(settings)
+        self.registry = Registry(settings, stderr)
         self._spark: Any = None
         self._threads: list[threading.Thread] = []
 
@@ -77,6 +79,7 @@ class Cluster:
             .config("spark.driver.bindAddress", self.settings.host)
         )
         self._spark = builder.getOrCreate()
+        self.registry.ui = self.ui or ""
         for container in range(containers):
             self._submit(container)
         self._await_ready()
@@ -98,14 +101,16 @@ class Cluster:
             durability=self.settings.durability,
             data_dir=str(Path(self.settings.data_dir).resolve()),
             host=self.settings.host,
+            label=registry.label(container),
+            shape=registry.shape,
         )
         task = _Task(msgspec.json.encode(spec), self.settings.app, registry.address)
         label = registry.label(container)
-        nodes = ", ".join(registry.graph.label(number) for number in registry.placement[container])
+        description = describe_job(label, registry.state.lives[container] + 1, self._labels(container))
 
         def run() -> None:
             context = self._spark.sparkContext
-            context.setJobGroup(f"tara-{label}", f"{label}: {nodes}", interruptOnCancel=False)
+            context.setJobGroup(f"tara-{label}", description, interruptOnCancel=False)
             # Ends with the cluster; how a job fails then is of no interest.
             with contextlib.suppress(Exception):
                 context.parallelize([container], 1).foreachPartition(task)
@@ -113,6 +118,9 @@ class Cluster:
         thread = InheritableThread(target=run, name=f"job-{label}", daemon=True)
         thread.start()
         self._threads.append(thread)
+
+    def _labels(self, container: int) -> list[str]:
+        return [self.registry.graph.label(number) for number in self.registry.placement[container]]
 
     def _await_ready(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -126,13 +134,23 @@ class Cluster:
         """Until somebody asks the registry to take the cluster down."""
         while not self.registry.down.wait(timeout=0.5):
             pass
+        if self.registry.failure is not None:
+            raise SparkError(f"the registry failed: {self.registry.failure!r}") from self.registry.failure
 
     def stop(self) -> None:
-        self.registry.stop()
+        self.registry.tell_stop()
         for thread in self._threads:
             thread.join(timeout=5)
         if self._spark is not None:
             self._spark.stop()
+        self.registry.release()
+
+
+def describe_job(label: str, first_life: int, nodes: list[str]) -> str:
+    """What Spark's UI shows of a container. A description cannot be changed once the job runs, but the number of the
+    task's attempt, which Spark shows beside it, rises with the life: together they say which life it is. (An attempt
+    that ends before it has registered has no life of its own; `tara status` is exact.)"""
+    return f"{label}: life {first_life} + attempt of the task; {', '.join(nodes)}"
 
 
 class _Task:

@@ -33,6 +33,16 @@ class CheckpointHeader(Struct, frozen=True):
     number: int
 
 
+class StoreCounts(Struct):
+    """What the store has done since it started."""
+
+    checkpoints_saved: int = 0
+    checkpoints_loaded: int = 0
+    #: Copies that could not be used: damaged, foreign, or of a newer format.
+    checkpoints_refused: int = 0
+    store_errors: int = 0
+
+
 class StoreError(Exception):
     """A checkpoint file that cannot be used; another copy may be."""
 
@@ -60,6 +70,9 @@ class CheckpointStore:
         #: Checkpoints with lower numbers need not be saved any more.
         self._below = 0
         self.errors: list[str] = []
+        self.counts = StoreCounts()
+        #: Told, on the store's thread, what happened: an event's name, and the number or message that belongs to it.
+        self.on_event: Callable[[str, int | str], None] = lambda event, detail: None
         self._thread = threading.Thread(target=self._work, name="checkpoint-store", daemon=True)
         self._thread.start()
 
@@ -97,11 +110,14 @@ class CheckpointStore:
             try:
                 if not path.exists() or self._read(path).checkpoint != checkpoint:
                     self._write(path, checkpoint, save.state, chunks)
+                    self.counts.checkpoints_saved += 1
+                    self.on_event("checkpoint_saved", save.number)
                 self._answer(t.Saved(checkpoint))
                 return
             except (OSError, StoreError) as error:
                 # A checkpoint is needed for the windows to move: keep trying until there is room again.
-                self._report(f"cannot write checkpoint {save.number}: {error}")
+                self.counts.store_errors += 1
+                self._report("store_error", f"cannot write checkpoint {save.number}: {error}")
                 path.unlink(missing_ok=True)
                 threading.Event().wait(1.0)
 
@@ -127,10 +143,15 @@ class CheckpointStore:
                 if int(path.stem) < load.minimum:
                     break
                 try:
-                    self._answer(self._read(path))
-                    return
+                    loaded = self._read(path)
                 except (OSError, StoreError) as error:
-                    self._report(f"{path}: {error}")
+                    self.counts.checkpoints_refused += 1
+                    self._report("checkpoint_refused", f"{path}: {error}")
+                    continue
+                self.counts.checkpoints_loaded += 1
+                self.on_event("checkpoint_loaded", str(path))
+                self._answer(loaded)
+                return
         self._answer(t.Loaded(None, b"", []))
 
     def _read(self, path: Path) -> t.Loaded:
@@ -167,6 +188,7 @@ class CheckpointStore:
         self._answers.put(tuple_)
         self._wake()
 
-    def _report(self, message: str) -> None:
+    def _report(self, event: str, message: str) -> None:
+        self.on_event(event, message)
         self.errors.append(message)
         del self.errors[:-100]

@@ -1,7 +1,8 @@
 """Frames: what travels between containers.
 
 A frame between containers carries all tuples of one loop turn for one peer, and says which cluster, era, container
-and life it comes from; a receiver drops what is not of its cluster and era, or of a life older than one it has seen.
+and life it comes from, and the shape of that cluster; a receiver drops what is not of its cluster, era and shape, or
+of a life older than one it has seen.
 A bad frame is refused with a reason, counted by the receiver, and never kills it.
 """
 
@@ -24,6 +25,8 @@ class Header(Struct, array_like=True, frozen=True):
     era: int
     container: int
     life: int
+    #: Stands for all settings that must agree; see `tara.runtime.cluster.shape_of`.
+    shape: int
 
 
 class OutgoingFrame(Struct, array_like=True, frozen=True):

@@ -52,6 +52,8 @@ class Committer(Node):
         self.view = 0
         #: Whether the start of the current view has come: before that it cannot vote in it.
         self.started = False
+        #: The views that this life has entered. For those who watch; nothing depends on it.
+        self.views_entered = 0
         #: The memory numbers under which it entered the current view.
         self.memories = [GENESIS_MEMORY] * graph.members
         #: The highest memory numbers it has heard of.
@@ -163,6 +165,7 @@ class Committer(Node):
         if view <= self.view:
             return
         self._promise(view, self._known)
+        self.views_entered += 1
         self._laggards.reset()
         self._left_out = False
         if self.recovering:
@@ -191,6 +194,7 @@ class Committer(Node):
         # All sinks in turn first: with f sinks and f sources down, one way may be all that is left. Then less often.
         rotations = self._record_sends // len(self._record_sinks)
         self._record_due = self._round + self.limits.resend_rounds * min(1 << rotations, BACKOFF_MAX)
+        self.resent += self._record_sends > 0
         self._record_sends += 1
         minimum, end = self.records.min, self.records.pos
         first = minimum
@@ -279,6 +283,7 @@ class Committer(Node):
             if self._laggards.lags(executor, position, heard) and position < self.commits.pos:
                 end = min(position + self.limits.resend_burst, self.commits.pos)
                 self._laggards.resent(executor, end)
+                self.resent += end - position
                 for run in t.split(
                     self.commits.slice(position, end), self.limits.run_length_max, self.limits.run_bytes_max
                 ):

@@ -142,6 +142,11 @@ class Executor(Node):
         for some in t.split(answers, self.limits.run_length_max, self.limits.run_bytes_max):
             self.emit(t.Answers(self.index, some), self._reply_sink)
 
+    @property
+    def restored(self) -> bool:
+        """Whether it knows its state: before that it does nothing."""
+        return self._restored
+
     def digest(self) -> bytes:
         """Of the whole replicated state: equal on all executors that have executed equally much."""
         digest = blake2b(t.encode(self.sessions.state()), digest_size=16)

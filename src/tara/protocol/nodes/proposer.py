@@ -334,6 +334,7 @@ class Proposer(Node):
             begin = max(status.position if started else 0, self.proposals.min)
             end = min(begin + self.limits.resend_burst, self.proposals.pos)
             if begin < end:
+                self.resent += end - begin
                 self._send(begin, self.proposals.slice(begin, end), receiver)
                 self._laggards.resent(committer, end)
 

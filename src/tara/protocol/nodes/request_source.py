@@ -59,6 +59,10 @@ class RequestSource(Node):
     def pending(self) -> int:
         return len(self._pending)
 
+    @property
+    def backlog(self) -> int:
+        return len(self._backlog)
+
     # Request handling
 
     def _on_submit(self, submit: t.Submit) -> None:
@@ -142,4 +146,6 @@ class RequestSource(Node):
 
     def _resend(self) -> None:
         if self._pending:
-            self._send(list(islice(self._pending, self.limits.resend_burst)))
+            oldest = list(islice(self._pending, self.limits.resend_burst))
+            self.resent += len(oldest)
+            self._send(oldest)

@@ -1,0 +1,104 @@
+"""A cluster without Spark: the real registry, and each container in a process of its own. Starts in a second."""
+
+import json
+import multiprocessing
+import time
+from collections.abc import Callable
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+
+from tara.runtime.cluster import Settings, load_settings
+from tara.runtime.container import ContainerSpec
+from tara.runtime.events import log_path
+from tara.runtime.hosting import run_container
+from tara.runtime.registry import Registry
+
+DEADLINE_S = 30.0
+
+
+def await_condition(condition: Callable[[], object], what: str) -> None:
+    end_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end_s, f"not within {DEADLINE_S} s: {what}"
+        time.sleep(0.02)
+
+
+def settings_for(directory: Path, **flags: Any) -> Settings:
+    sizes = {"checkpoint_interval": 64, "window": 256}
+    return load_settings(environment={}, flags=sizes | {"data_dir": str(directory)} | flags)
+
+
+class Processes:
+    def __init__(self, settings: Settings, stderr: TextIO | None = None) -> None:
+        self.settings = settings
+        self.registry = Registry(settings, stderr)
+        self.processes: dict[int, SpawnProcess] = {}
+
+    def __enter__(self) -> "Processes":
+        for container in range(len(self.registry.placement)):
+            self.start(container)
+        await_condition(self.registry.ready, "all containers to report")
+        await_condition(lambda: self.active_proposers() > 0, "an active proposer")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.registry.stop()
+        for process in self.processes.values():
+            process.join(timeout=10)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    def start(self, container: int) -> None:
+        registry = self.registry
+        spec = ContainerSpec(
+            cluster=registry.state.cluster,
+            era=registry.state.era,
+            container=container,
+            placement=registry.placement,
+            limits=self.settings.limits,
+            durability=self.settings.durability,
+            data_dir=self.settings.data_dir,
+            host=self.settings.host,
+            label=registry.label(container),
+            shape=registry.shape,
+        )
+        arguments = (msgspec.json.encode(spec), self.settings.app, registry.address)
+        process = multiprocessing.get_context("spawn").Process(target=run_container, args=arguments, daemon=True)
+        process.start()
+        self.processes[container] = process
+
+    def kill(self, container: int) -> None:
+        self.processes[container].kill()
+        self.processes[container].join()
+
+    def restart(self, container: int) -> None:
+        """Start it again, and wait until it reports in its new life."""
+        life = self.registry.state.lives[container]
+        self.start(container)
+        await_condition(lambda: self.registry.state.lives[container] > life, "the next life")
+        await_condition(lambda: self.status(container), "a heartbeat of the next life")
+
+    @property
+    def endpoints(self) -> str:
+        return ",".join(self.registry.endpoints)
+
+    def status(self, container: int) -> dict[str, Any]:
+        return self.registry.members[container].status
+
+    def node(self, container: int, label: str) -> dict[str, Any]:
+        return dict(self.status(container).get("nodes", {}).get(label, {}))
+
+    def active_proposers(self) -> int:
+        nodes = [node for member in self.registry.members for node in member.status.get("nodes", {}).items()]
+        return sum(label.startswith("proposer") and node["state"] == "active" for label, node in nodes)
+
+    def log(self, container: str) -> list[dict[str, Any]]:
+        path = log_path(self.settings.data_dir, container)
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def events(self, container: str) -> list[str]:
+        return [line["event"] for line in self.log(container)]

@@ -1,0 +1,229 @@
+"""The registry's side of the control plane, with real sockets and files: who may ask it, and what it survives."""
+
+import io
+import json
+import os
+import socket as sockets
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+
+from tara.protocol.errors import ConfigurationError
+from tara.runtime import control
+from tara.runtime.asking import NoRegistry, Refused, StillUp, ask, await_down
+from tara.runtime.cluster import StateFile, load_settings, shape_of
+from tara.runtime.prometheus import READERS_MAX
+from tara.runtime.registry import Registry
+from tests.runtime.processes import await_condition, settings_for
+
+
+class Member:
+    """Plays a container."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.connect(registry.address)
+        self._registry = registry
+
+    def send(self, data: bytes) -> None:
+        self._socket.send(data)
+
+    def say(self, message: control.Message) -> None:
+        self.send(control.encode(message))
+
+    def hear(self, kind: type[Any]) -> Any:
+        while self._socket.poll(5_000):
+            message = control.decode(self._socket.recv())
+            if isinstance(message, kind):
+                return message
+        raise AssertionError(f"no {kind.__name__}")
+
+    def register(self, container: int = 0, **changes: Any) -> None:
+        state = self._registry.state
+        address = f"tcp://127.0.0.1:{1000 + container}"
+        self.say(
+            control.Register(container, os.getpid(), address, address, changes.get("cluster", state.cluster), state.era)
+        )
+
+    def close(self) -> None:
+        self._context.destroy(0)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Registry]:
+    running = Registry(settings_for(tmp_path / "data"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def member(registry: Registry) -> Iterator[Member]:
+    playing = Member(registry)
+    yield playing
+    playing.close()
+
+
+def events(registry: Registry) -> list[str]:
+    path = Path(registry.settings.data_dir) / "logs" / "registry.log"
+    return [json.loads(line)["event"] for line in path.read_text().splitlines()]
+
+
+def test_lives_rise_and_genesis_happens_once(registry: Registry, member: Member) -> None:
+    member.register()
+    first = member.hear(control.Welcome)
+    member.say(control.Founded(0, first.life))
+    member.hear(control.Go)
+    member.register()
+    second = member.hear(control.Welcome)
+
+    assert (first.life, first.genesis, first.short_lives) == (1, True, 0)
+    assert (second.life, second.genesis, second.short_lives) == (2, False, 1)
+    assert events(registry)[-2:] == ["registered", "restarted"]
+
+
+@pytest.mark.parametrize(("container", "changes"), [(0, {"cluster": 5}), (99, {}), (-1, {})])
+def test_a_container_of_another_cluster_is_refused(
+    registry: Registry, member: Member, container: int, changes: dict[str, Any]
+) -> None:
+    member.register(container, **changes)
+
+    assert f"cluster {registry.state.cluster:x}" in member.hear(control.Refuse).reason
+    assert registry.state.lives == [0, 0, 0]
+
+
+def test_nonsense_does_not_stop_the_registry(registry: Registry, member: Member) -> None:
+    member.register()
+    life = member.hear(control.Welcome).life
+    for data in (b"", b"\xc1", b"\x93\x05\x00\x01", control.encode(control.Heartbeat(0, life, b"{"))):
+        member.send(data)
+    member.say(control.Heartbeat(77, 1, b"{}"))
+    member.say(control.Founded(-5, 0))
+    member.say(control.AskStatus())
+
+    answer = member.hear(control.Answer)
+    assert answer.ok
+    assert msgspec.json.decode(answer.body)["cluster"] == f"{registry.state.cluster:x}"
+    assert events(registry).count("bad_control_message") == 1
+
+
+def test_a_question_for_another_cluster_is_refused(tmp_path: Path, registry: Registry) -> None:
+    """A state file may name a port that another cluster's registry has got since."""
+    other = StateFile(tmp_path / "other")
+    state = other.open(load_settings(environment={}))
+    state.registry = registry.address
+    other.write(state)
+
+    for question in (control.AskStatus(), control.AskKill("site-0"), control.AskDown()):
+        with pytest.raises(Refused, match=f"registry of cluster {registry.state.cluster:x}"):
+            ask(tmp_path / "other", question)
+    assert not registry.down.is_set()
+
+
+def test_a_state_that_cannot_be_written_is_not_handed_out(registry: Registry, member: Member) -> None:
+    directory = Path(registry.settings.data_dir)
+    blocker = directory / "cluster.tmp"
+    blocker.mkdir()
+    member.register()
+    await_condition(lambda: "state_not_written" in events(registry), "the failed write to be told")
+    blocker.rmdir()
+    member.register()
+
+    assert member.hear(control.Welcome).life == 2
+    assert StateFile(directory).read().lives[0] == 2
+
+
+def test_one_data_directory_has_one_cluster(tmp_path: Path, registry: Registry) -> None:
+    with pytest.raises(ConfigurationError, match="a cluster runs here already"):
+        Registry(registry.settings)
+    registry.stop()
+    Registry(registry.settings).stop()
+
+
+def test_a_data_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+
+    with pytest.raises(ConfigurationError, match=r"data_dir = .*file/data: cannot be used: Not a directory"):
+        Registry(settings_for(tmp_path / "file" / "data"))
+
+
+def test_a_metrics_port_in_use_is_named_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    with sockets.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"metrics_port = {port}: cannot be bound"):
+            Registry(settings_for(tmp_path, metrics_port=port))
+    Registry(settings_for(tmp_path)).stop()
+
+
+def test_the_metrics_answer_before_anybody_has_registered(registry: Registry) -> None:
+    with urllib.request.urlopen(registry.metrics_address, timeout=5) as answer:
+        assert 'tara_up{container="site-2"} 0' in answer.read().decode()
+
+
+def test_readers_of_the_metrics_are_bounded(registry: Registry) -> None:
+    port = int(registry.metrics_address.split(":")[2].split("/")[0])
+    idle = [sockets.create_connection(("127.0.0.1", port)) for _ in range(READERS_MAX)]
+    with sockets.create_connection(("127.0.0.1", port), timeout=3) as turned_away:
+        assert turned_away.recv(1) == b""
+    for connection in idle:
+        connection.close()
+
+    def answers() -> bool:
+        try:
+            with urllib.request.urlopen(registry.metrics_address, timeout=5) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+    await_condition(answers, "room for a reader again")
+
+
+def test_a_cluster_that_does_not_run_is_told(tmp_path: Path) -> None:
+    StateFile(tmp_path).open(load_settings(environment={}))
+
+    with pytest.raises(NoRegistry, match="does not run"):
+        ask(tmp_path, control.AskStatus())
+
+
+def test_down_is_down_when_the_directory_is_free(registry: Registry) -> None:
+    directory = Path(registry.settings.data_dir)
+    with pytest.raises(StillUp, match="has not ended"):
+        await_down(directory, timeout_s=0.3)
+    registry.stop()
+    await_down(directory, timeout_s=5.0)
+    await_down(directory, timeout_s=5.0)
+
+
+def test_warnings_of_containers_are_shown(tmp_path: Path) -> None:
+    stderr = io.StringIO()
+    registry = Registry(settings_for(tmp_path), stderr)
+    member = Member(registry)
+    member.say(control.Warned(0, [b'{"event":"halted"}']))
+    await_condition(lambda: "halted" in stderr.getvalue(), "the warning")
+    member.close()
+    registry.stop()
+
+
+def test_the_shape_stands_for_what_must_agree() -> None:
+    def shape(**flags: Any) -> int:
+        return shape_of(load_settings(environment={}, flags=flags))
+
+    same = shape()
+    assert shape(data_dir="elsewhere", controller_timeout_ms=500, metrics_port=9, durability="memory") == same
+    others: list[dict[str, Any]] = [
+        {"f": 2},
+        {"partitions": 2},
+        {"packing": "node"},
+        {"app": "m:C"},
+        {"window": 99_999},
+        {"batch_size": 2},
+    ]
+    assert len({same, *(shape(**flags) for flags in others)}) == len(others) + 1

@@ -1,0 +1,248 @@
+"""What goes wrong around a container: damaged journals, full disks, foreign frames. Real processes and files."""
+
+import io
+import os
+import shutil
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+from prometheus_client.parser import text_string_to_metric_families
+
+from tara.client import KeyValueClient
+from tara.client import wire as client_wire
+from tara.protocol import tuples as t
+from tara.runtime import wire
+from tests.runtime.processes import Processes, await_condition, settings_for
+
+
+def put_some(processes: Processes, count: int, prefix: str = "key") -> dict[str, bytes]:
+    with KeyValueClient(processes.endpoints) as client:
+        for number in range(count):
+            client.put(f"{prefix}-{number}", str(number).encode())
+    return {f"{prefix}-{number}": str(number).encode() for number in range(count)}
+
+
+def all_there(processes: Processes, expected: dict[str, bytes]) -> bool:
+    with KeyValueClient(processes.endpoints) as client:
+        return {key: client.get(key) for key in expected} == expected
+
+
+def damage(segment: Path) -> None:
+    """Flip a bit in the middle of what was synced."""
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(bytes(data))
+
+
+def test_a_damaged_journal_is_set_aside_and_the_committer_rejoins_without_memory(tmp_path: Path) -> None:
+    stderr = io.StringIO()
+    with Processes(settings_for(tmp_path), stderr) as processes:
+        expected = put_some(processes, 50)
+        processes.kill(0)
+        damage(max((tmp_path / "journal-0").glob("*.journal")))
+        processes.restart(0)
+
+        await_condition(lambda: processes.node(0, "committer-0").get("state") == "voting", "the committer to vote")
+        expected |= put_some(processes, 20, "after")
+        # The rejoined one counts: the others alone are no majority.
+        processes.kill(2)
+        assert all_there(processes, expected)
+        assert processes.status(0)["counters"]["journals_set_aside"] == 1
+        assert processes.registry.members[0].status["partitions"]["0"]["committer"]["recovering"] is False
+
+    assert list((tmp_path / "journal-0.damaged-1").glob("*.journal"))
+    events = [event for event in processes.events("site-0") if event != "checkpoint_saved"]
+    assert events.index("journal_set_aside") < events.index("memory_lost") < events.index("memory_restored")
+    assert "journal_set_aside" in stderr.getvalue()
+
+
+def without_record(segment: Path, index: int) -> bytes:
+    """The segment without one of its records; each has a header of 12 bytes that begins with its length."""
+    line, _, records = segment.read_bytes().partition(b"\n")
+    begin = 0
+    for _ in range(index):
+        begin += 12 + int.from_bytes(records[begin : begin + 4], "little")
+    end = begin + 12 + int.from_bytes(records[begin : begin + 4], "little")
+    return line + b"\n" + records[:begin] + records[end:]
+
+
+@pytest.mark.parametrize("index", [0, 8], ids=["head", "middle"])
+def test_a_journal_without_one_of_its_records_is_set_aside(tmp_path: Path, index: int) -> None:
+    """It reads well, but a committer that began with it would have forgotten promises."""
+    with Processes(settings_for(tmp_path)) as processes:
+        expected = put_some(processes, 30)
+        processes.kill(0)
+        segment = next((tmp_path / "journal-0").glob("*.journal"))
+        segment.write_bytes(without_record(segment, index))
+        processes.restart(0)
+
+        await_condition(lambda: processes.node(0, "committer-0").get("state") == "voting", "the committer to vote")
+        assert all_there(processes, expected)
+    assert "journal_set_aside" in processes.events("site-0")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """The journal of site 0 on a file system that is soon full."""
+    directory = tmp_path / "journal-0"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(directory)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small file system is not permitted here")
+    yield directory
+    subprocess.run(["umount", str(directory)], check=True)
+
+
+def test_a_full_disk_stops_one_container_and_loses_nothing(tmp_path: Path, small_disk: Path) -> None:
+    stderr = io.StringIO()
+    with Processes(settings_for(tmp_path), stderr) as processes:
+        expected = put_some(processes, 20)
+        filler = small_disk / "filler"
+        with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+            while True:
+                file.write(bytes(4096))
+        # Room for a part of a record: it must be cut before the next attempt.
+        os.truncate(filler, filler.stat().st_size - 4096)
+        with KeyValueClient(processes.endpoints) as client:
+            for number in range(20):
+                client.put(f"full-{number}", bytes(1000))
+                expected[f"full-{number}"] = bytes(1000)
+        await_condition(lambda: "journal_waits" in processes.events("site-0"), "the journal to wait")
+        first = processes.processes[0]
+
+        filler.unlink()
+        await_condition(lambda: time.monotonic() - processes.registry.members[0].heard_at < 0.6, "it to go on")
+        assert first.is_alive()
+        assert all_there(processes, expected)
+
+        processes.kill(0)
+        processes.restart(0)
+        await_condition(lambda: processes.node(0, "committer-0").get("state") == "voting", "the committer to vote")
+        processes.kill(2)
+        assert all_there(processes, expected)
+    assert "journal_set_aside" not in processes.events("site-0")
+
+
+@pytest.mark.slow
+def test_a_disk_that_stays_full_ends_the_container_with_a_message(tmp_path: Path, small_disk: Path) -> None:
+    stderr = io.StringIO()
+    with Processes(settings_for(tmp_path), stderr) as processes:
+        expected = put_some(processes, 20)
+        filler = small_disk / "filler"
+        with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+            while True:
+                file.write(bytes(4096))
+        expected |= put_some(processes, 40, "full")
+        processes.processes[0].join(timeout=40)
+        assert processes.processes[0].exitcode == 1
+        await_condition(lambda: "cannot be written: No space left" in stderr.getvalue(), "the reason on stderr")
+
+        filler.unlink()
+        processes.restart(0)
+        await_condition(lambda: processes.node(0, "committer-0").get("state") == "voting", "the committer to vote")
+        assert all_there(processes, expected)
+
+
+def test_frames_of_another_shape_are_dropped_and_counted(tmp_path: Path) -> None:
+    with Processes(settings_for(tmp_path)) as processes:
+        registry = processes.registry
+        address = registry.members[0].peer_address
+        assert address is not None
+        # A status with more partitions than there are: an index error in a node, if it got there.
+        status = t.CommitterStatus(9, 7, 1, 1, 1, 1, 5, 0)
+        header = wire.Header(t.FORMAT_VERSION, registry.state.cluster, registry.state.era, 1, 1, registry.shape + 1)
+        everywhere = tuple(range(len(registry.graph.names)))
+        frame = wire.OutgoingFrame(header, [(everywhere, msgspec.Raw(wire.encode(status)))])
+        with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
+            socket.setsockopt(zmq.LINGER, 500)
+            socket.connect(address)
+            for _ in range(3):
+                socket.send(wire.encode(frame))
+            await_condition(lambda: processes.status(0)["counters"]["frames_foreign"] >= 3, "the frames to be counted")
+        put_some(processes, 3)
+        assert processes.processes[0].is_alive()
+    foreign = [line for line in processes.log("site-0") if line["event"] == "foreign_frame"]
+    assert len(foreign) == 1
+    assert foreign[0]["details"]["same_shape"] is False
+
+
+def test_the_log_tells_the_story_of_a_cluster(tmp_path: Path) -> None:
+    with Processes(settings_for(tmp_path)) as processes:
+        put_some(processes, 200)
+        leader = next(
+            container
+            for container in range(2)
+            if processes.node(container, f"proposer-{container}")["state"] == "active"
+        )
+        os.kill(processes.registry.members[leader].pid, signal.SIGKILL)
+        processes.restart(leader)
+        await_condition(
+            lambda: processes.registry.ready() and processes.active_proposers() > 0, "another active proposer"
+        )
+        put_some(processes, 5, "then")
+
+    story = processes.log(f"site-{leader}")
+    starts = [(line["life"], line["details"]["how"]) for line in story if line["event"] == "started"]
+    assert starts == [(1, "genesis"), (2, "rejoined")]
+    assert ("became_active", f"proposer-{leader}") in [(line["event"], line["node"]) for line in story]
+    assert {"view_entered", "checkpoint_saved", "stopped"} <= {line["event"] for line in story}
+    other = processes.log(f"site-{1 - leader}")
+    assert ("became_active", 2) in [(line["event"], line["view"]) for line in other]
+    registry = processes.events("registry")
+    assert registry.count("registered") == 3
+    assert registry.count("restarted") == 1
+    assert len(story) < 100
+
+
+def test_metrics_are_served_and_add_up(tmp_path: Path) -> None:
+    with Processes(settings_for(tmp_path)) as processes:
+        put_some(processes, 200)
+        await_condition(
+            lambda: sum(processes.status(container)["counters"]["results"] for container in range(3)) >= 200,
+            "the heartbeats",
+        )
+        with urllib.request.urlopen(processes.registry.metrics_address, timeout=5) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            text = answer.read().decode()
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(processes.registry.metrics_address + "x", timeout=5)
+    totals: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            totals[sample.name] = totals.get(sample.name, 0) + sample.value
+    assert totals["tara_up"] == 3
+    # The session's opening is a command, too; its end may come after the heartbeat.
+    assert 201 <= totals["tara_commands_total"] <= 202
+    assert totals["tara_latency_seconds_count"] >= 200 // 16
+    assert totals["tara_journal_sync_seconds_count"] == totals["tara_journal_syncs_total"] > 100
+    assert totals["tara_checkpoints_saved_total"] >= 6
+    assert totals["tara_view_changes_total"] == 3
+    assert totals["tara_proposer_active"] == 1
+    assert totals["tara_cpu_seconds_total"] > 0
+
+
+def test_an_overload_is_told_once(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path, source_pending_max=1, source_backlog_max=1, durability="memory")
+    with Processes(settings) as processes:
+        openings = [t.Command(0, nonce, 0, msgspec.msgpack.encode(30_000), t.OPEN) for nonce in range(1, 100)]
+        request = wire.encode(client_wire.ClientRequest(t.FORMAT_VERSION, openings))
+        with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.connect(processes.registry.endpoints[0])
+            for _ in range(3):
+                socket.send(request)
+            refused: set[int] = set()
+            while t.OVERLOADED not in refused:
+                assert socket.poll(5_000), refused
+                refused |= {result.status for result in client_wire.decode_reply(socket.recv()).results}
+        await_condition(lambda: "overload_end" in processes.events("site-0"), "the end of the overload")
+        story = [event for event in processes.events("site-0") if event.startswith("overload")]
+        assert story == ["overload_begin", "overload_end"]
+        assert processes.status(0)["counters"]["overloaded"] > 200

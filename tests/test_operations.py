@@ -1,0 +1,35 @@
+"""The page for operators says what is there: every setting, every metric, every event."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tara.runtime import prometheus
+from tara.runtime.cluster import known_settings
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "operations.md").read_text()
+RUNTIME = "".join(path.read_text() for path in sorted((ROOT / "src" / "tara" / "runtime").glob("*.py")))
+
+
+@pytest.mark.parametrize("name", known_settings())
+def test_every_setting_is_in_the_table(name: str) -> None:
+    assert re.search(rf"^\|[^|]*`{name}`", PAGE, re.MULTILINE)
+
+
+def test_every_metric_is_in_the_table_and_no_other() -> None:
+    source = Path(prometheus.__file__).read_text()
+    assert set(re.findall(r'"(tara_[a-z_]+)"', source)) == set(re.findall(r"`(tara_[a-z_]+)`", PAGE))
+
+
+def test_every_event_is_in_the_table() -> None:
+    logged = r'(?:events|self\._events)\.(?:info|warning|error|flood)\(\s*"([a-z_]+)"'
+    events = set(re.findall(logged, RUNTIME))
+    assert {"started", "failed", "halted", "kill"} <= events
+    events |= {"became_active", "became_idle", "memory_lost", "memory_restored", "registered", "restarted"}
+    events |= {"checkpoint_saved", "checkpoint_loaded", "checkpoint_refused", "store_error"}
+    documented = {
+        name for row in re.findall(r"^\| (`[^|]*) \|", PAGE, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    assert events <= documented
