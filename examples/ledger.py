@@ -3,7 +3,7 @@
 Start it on local Spark, in this directory, and use it from another terminal:
 
     tara up --app ledger:Ledger --data-dir /tmp/ledger
-    python ledger.py "$(tara status --data-dir /tmp/ledger --endpoints-only)"
+    python ledger.py "$(tara endpoints --data-dir /tmp/ledger)"
 
 `Ledger` is what runs on every replica; `LedgerClient` is what a program uses. A transfer is one command: it happens
 once, as a whole, or not at all, whoever crashes meanwhile. `main` lets several clients move money at random and then

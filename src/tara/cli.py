@@ -101,6 +101,7 @@ def up(
     partitions: Annotated[int | None, typer.Option(help="Consensus pipelines.")] = None,
     durability: Annotated[str | None, typer.Option(help="disk or memory.")] = None,
     packing: Annotated[str | None, typer.Option(help="site or node.")] = None,
+    port: Annotated[int | None, typer.Option(help="Of the first front end; by default free ones.")] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Of the Prometheus endpoint; by default a free one.")] = None,
 ) -> None:
     """Start a cluster and serve until interrupted, or until `tara down`.
@@ -118,8 +119,12 @@ def up(
         "partitions": partitions,
         "durability": durability,
         "packing": packing,
+        "port": port,
         "metrics_port": metrics_port,
     }
+    # An application is looked for here, too, by this process and by the Python workers of Spark.
+    sys.path.insert(0, str(Path.cwd()))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])])
     cluster = Cluster(load_settings(config, flags=flags), sys.stderr)
     try:
         cluster.start()
@@ -135,6 +140,14 @@ def up(
 
 def _plain(endpoints: list[str]) -> list[str]:
     return [endpoint.removeprefix("tcp://") for endpoint in endpoints]
+
+
+@app.command("endpoints")
+def show_endpoints(data_dir: DataDir = DATA_DIR) -> None:
+    """Print where clients connect, as they want it. Example: export TARA_ENDPOINTS=$(tara endpoints)"""
+    from tara.runtime.cluster import StateFile
+
+    typer.echo(",".join(_plain(StateFile(data_dir).read().endpoints)))
 
 
 @app.command("down")
@@ -281,6 +294,43 @@ def list_keys(
             typer.echo(key)
 
 
+@app.command("drill")
+def drill(
+    names: Annotated[list[str], typer.Argument(help="kill, kill-twice, hang, loss, flat, chaos; or all.")],
+    minutes: Annotated[float | None, typer.Option(help="How long flat and chaos last.", min=1.0)] = None,
+    as_json: Json = False,
+) -> None:
+    """Fault drills: a cluster on local Spark under load, real kills, and the check of what came of it.
+
+    Exit status 1 if anything was lost, executed twice, out of order, or not as quick as promised.
+
+    Example: tara drill kill hang loss
+    """
+    import tempfile
+
+    from tara.experiments.drills import DRILLS, run
+
+    chosen = list(DRILLS) if names == ["all"] else names
+    unknown = [name for name in chosen if name not in DRILLS]
+    if unknown:
+        raise typer.BadParameter(f"no drill {unknown[0]!r}; there are {', '.join(DRILLS)}")
+    with tempfile.TemporaryDirectory(prefix="tara-drill-") as directory:
+        verdicts = run(chosen, Path(directory), lambda line: typer.echo(line, err=True), minutes)
+    for verdict in verdicts:
+        if as_json:
+            _print_json(verdict)
+            continue
+        typer.echo(
+            f"{verdict.drill}: {'; '.join(verdict.failures) or 'passed'} ({verdict.faults} faults, "
+            f"{verdict.restarts} restarts, {verdict.throughput_per_s:.0f} commands/s, longest gap "
+            f"{verdict.gap_ms_max:.0f} ms, {verdict.lost} lost, {verdict.duplicated} executed twice, "
+            f"{verdict.recorded} recorded operations linearizable: {verdict.linearizable}, "
+            f"replicas equal: {verdict.replicas_equal})"
+        )
+    if any(verdict.failures for verdict in verdicts):
+        raise typer.Exit(1)
+
+
 @sim_app.command("run")
 def sim_run(
     seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 100,
@@ -412,10 +462,14 @@ def bench_load(
     Example: tara bench load --clients 64 --durability memory
     """
     from tara.experiments.live_speed import measure
+    from tara.experiments.load_process import LoadPlan
     from tara.runtime.cluster import load_settings
 
     flags = {"durability": durability, "packing": packing, "batch_size": batch, "f": f, "partitions": partitions}
-    report = measure(load_settings(environment={}, flags=flags), endpoints, clients, seconds, payload, reads, target)
+    plan = LoadPlan(
+        endpoints=endpoints or "", clients=clients, seconds=seconds, payload_bytes=payload, reads=reads, target=target
+    )
+    report = measure(load_settings(environment={}, flags=flags), plan)
     if as_json:
         _print_json(report)
     else:

@@ -5,24 +5,22 @@ starts the dead container again, it rejoins; then the new leader gets SIGKILL, t
 checked for linearizability, and the replicas are compared.
 """
 
-import multiprocessing
 import os
 import signal
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
-from tara.experiments.load import Load, LoadReport
+from tara.experiments.load_process import LoadPlan, LoadProcess
+from tara.runtime import health
 from tara.runtime.cluster import load_settings
 from tara.runtime.registry import Registry
 from tara.runtime.spark import Cluster
-from tara.simulator.linearizability import KeyValueModel, Operation, check
+from tara.simulator.linearizability import KeyValueModel, check
 
 CLIENTS = 64
 RECORDED_KEYS = 8
@@ -60,122 +58,75 @@ def run(say: Callable[[str], None], seconds: float = 20.0) -> DemoReport:
 
 
 def _tour(registry: Registry, say: Callable[[str], None], seconds: float) -> DemoReport:
-    context = multiprocessing.get_context("spawn")
-    results: Queue[Any] = context.Queue()
-    endpoints = ",".join(registry.endpoints)
-    load = context.Process(target=_load, args=(endpoints, seconds, results), daemon=True)
-    load.start()
+    plan = LoadPlan(
+        endpoints=",".join(registry.endpoints), clients=CLIENTS, seconds=seconds, reads=0.2, recorded_keys=RECORDED_KEYS
+    )
+    load = LoadProcess(plan)
     drill = threading.Thread(target=_drill, args=(registry, say, seconds), daemon=True)
-    while True:
-        kind, value = results.get()
-        if kind == "started":
-            drill.start()
-        elif kind == "rate":
-            say(f"  {value[0]:4.0f} s  {value[1]:6d} commands/s   {_shape(registry)}")
-        else:
-            break
-    report, history = value
-    load.join(timeout=10)
+    drill.start()
+    for second, rate in load.seconds():
+        say(f"  {second:4.0f} s  {rate:6d} commands/s   {_shape(registry)}")
+    report = load.finish()
     drill.join(timeout=FULL_STRENGTH_TIMEOUT_S)
-    verdict = check(history, KeyValueModel())
-    say(f"History of {len(history)} operations on {RECORDED_KEYS} keys: linearizable: {verdict.linearizable}.")
-    equal, counter = _compare(registry)
+    verdict = check(load.history, KeyValueModel())
+    say(f"History of {len(load.history)} operations on {RECORDED_KEYS} keys: linearizable: {verdict.linearizable}.")
+    registry.want_digests = True
+    _await(lambda: health.replicas_equal(registry.status()) is not None)
+    status = registry.status()
     # Every command counts once, and so do the opening and the end of every session.
-    executed = counter - 2 * CLIENTS
-    duplicated = max(executed - report.answered, 0)
-    say(f"Commands answered: {report.answered}, executed: {executed}. Replicas equal: {equal}.")
-    restarts = sum(container["restarts"] for container in registry.status()["containers"])
+    executed = health.counter(status) - 2 * CLIENTS
+    equal = bool(health.replicas_equal(status))
+    say(f"Answered: {report.answered}, ordered: {report.ordered}, executed: {executed}. Replicas equal: {equal}.")
     return DemoReport(
         throughput_per_s=report.throughput_per_s,
         latency_ms_p50=report.latency_ms_p50,
         latency_ms_p99=report.latency_ms_p99,
         gap_ms_max=report.gap_ms_max,
-        restarts=restarts,
+        restarts=sum(container["restarts"] for container in status["containers"]),
         lost=report.lost,
-        duplicated=duplicated,
+        duplicated=max(executed - report.ordered, 0),
         linearizable=verdict.linearizable,
         replicas_equal=equal,
-        history=len(history),
+        history=len(load.history),
     )
-
-
-def _load(endpoints: str, seconds: float, results: "Queue[Any]") -> None:
-    """In a process of its own."""
-    load = Load(endpoints, CLIENTS, reads=0.2, recorded_keys=RECORDED_KEYS)
-    load.open()
-    results.put(("started", None))
-    started_s = time.monotonic()
-    report: LoadReport = load.run(
-        seconds, on_second=lambda now_s, count: results.put(("rate", (now_s - started_s, count)))
-    )
-    load.close()
-    history: list[Operation] = load.history
-    results.put(("done", (report, history)))
 
 
 def _drill(registry: Registry, say: Callable[[str], None], seconds: float) -> None:
     """Kill the leader twice."""
     time.sleep(2.0 + seconds * 0.15)
     for _ in range(2):
-        leader = _leader(registry)
+        leader = health.leader(registry.status())
         if leader is None:
             say("No active proposer to kill.")
             return
-        member = registry.members[leader]
-        life, killed_s = registry.state.lives[leader], time.monotonic()
-        say(f"SIGKILL to process {member.pid}: {registry.label(leader)}, which hosts the active proposer.")
-        os.kill(member.pid, signal.SIGKILL)
-        while registry.state.lives[leader] == life:
-            time.sleep(0.01)
-        say(f"Spark has started {registry.label(leader)} again, after {time.monotonic() - killed_s:.2f} s.")
-        if _await_full_strength(registry):
+        name, life, killed_s = leader["container"], leader["life"], time.monotonic()
+        say(f"SIGKILL to process {leader['pid']}: {name}, which hosts the active proposer.")
+        os.kill(leader["pid"], signal.SIGKILL)
+        if not _await(lambda: _life(registry, name) > life):  # noqa: B023 - called at once
+            say(f"{name} has not come back.")
+            return
+        say(f"Spark has started {name} again, after {time.monotonic() - killed_s:.2f} s.")
+        if _await(lambda: health.full_strength(registry.status())):
             say(f"Full strength {time.monotonic() - killed_s:.1f} s after the kill: {_shape(registry)}")
         time.sleep(seconds * 0.15)
 
 
-def _await_full_strength(registry: Registry) -> bool:
-    """Every committer votes in one view, and every executor holds the newest stable checkpoint."""
+def _life(registry: Registry, name: str) -> int:
+    return next(int(each["life"]) for each in registry.status()["containers"] if each["container"] == name)
+
+
+def _await(condition: Callable[[], bool]) -> bool:
     end_s = time.monotonic() + FULL_STRENGTH_TIMEOUT_S
     while time.monotonic() < end_s:
-        statuses = [member.status for member in registry.members]
-        partitions = [status["partitions"]["0"] for status in statuses if status]
-        executors = registry.executors()
-        if (
-            len(partitions) == len(statuses)
-            and len({partition["view"] for partition in partitions}) == 1
-            and all(partition["committer"]["started"] for partition in partitions)
-            and all(max(e["checkpoints"], default=0) >= max(o["stable"] for o in executors) for e in executors)
-        ):
+        if condition():
             return True
-        time.sleep(0.05)
+        time.sleep(0.02)
     return False
 
 
-def _leader(registry: Registry) -> int | None:
-    for container, member in enumerate(registry.members):
-        proposer = member.status.get("partitions", {}).get("0", {}).get("proposer", {})
-        if proposer.get("mode") == "active":
-            return container
-    return None
-
-
 def _shape(registry: Registry) -> str:
-    leader = _leader(registry)
-    views = [member.status.get("partitions", {}).get("0", {}).get("view", "-") for member in registry.members]
-    lives = [str(life) for life in registry.state.lives]
-    at = registry.label(leader) if leader is not None else "nobody"
-    return f"view {max(map(str, views))}, leader {at}, lives {' '.join(lives)}"
-
-
-def _compare(registry: Registry, timeout_s: float = 20.0) -> tuple[bool, int]:
-    """Whether all executors have the same state; and the command counter. Waits until they are equally far."""
-    registry.want_digests = True
-    end_s = time.monotonic() + timeout_s
-    while time.monotonic() < end_s:
-        executors = registry.executors()
-        digests = {executor.get("digest") for executor in executors}
-        equally_far = len(executors) == len(registry.members) and len({e["next"] for e in executors}) == 1
-        if equally_far and None not in digests:
-            return len(digests) == 1, int(executors[0]["counter"])
-        time.sleep(0.05)
-    return False, max((int(executor["counter"]) for executor in registry.executors()), default=0)
+    status = registry.status()
+    leader = health.leader(status)
+    views = [container.get("partitions", {}).get("0", {}).get("view", 0) for container in status["containers"]]
+    lives = " ".join(str(container["life"]) for container in status["containers"])
+    return f"view {max(views)}, leader {leader['container'] if leader else 'nobody'}, lives {lives}"

@@ -62,6 +62,7 @@ class Processes:
             limits=self.settings.limits,
             durability=self.settings.durability,
             data_dir=self.settings.data_dir,
+            port=0,
             host=self.settings.host,
             label=registry.label(container),
             shape=registry.shape,

@@ -184,8 +184,16 @@ class Client:
             self._tell(State.CONNECTED)
             for result in reply.results:
                 self._session.hear(result, now_s)
+            if reply.endpoints:
+                self._learn(reply.endpoints)
             for id_, status, payload in reply.answers:
                 self._reads.hear(id_, status, payload)
+
+    def _learn(self, endpoints: list[str]) -> None:
+        """The service has moved, or has front ends that we were not told of."""
+        here = self._endpoints[self._current]
+        self._endpoints = endpoints if here in endpoints else [here, *endpoints]
+        self._current = self._endpoints.index(here)
 
     def _tell(self, state: State) -> None:
         if state is not self._state:

@@ -32,6 +32,8 @@ class ClientReply(Struct, array_like=True, frozen=True):
     events: list[t.Event] = []
     #: Answers to reads: id, status, payload.
     answers: list[tuple[int, int, bytes]] = []
+    #: Where the front ends are now; said once to every connection, and again when it changes.
+    endpoints: list[str] = []
 
 
 _decode_request: Callable[[bytes], ClientRequest] = msgspec.msgpack.Decoder(ClientRequest).decode

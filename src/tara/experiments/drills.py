@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -226,7 +227,7 @@ class Course:
             full_strength_s=self.full_strength_s,
             restarts=sum(container["restarts"] for container in status["containers"]),
             lost=report.lost,
-            duplicated=max(executed - report.answered, 0),
+            duplicated=max(executed - report.ordered, 0),
             linearizable=linearizable,
             replicas_equal=bool(health.replicas_equal(status)),
             recorded=len(self.load.history),
@@ -234,9 +235,18 @@ class Course:
         )
 
 
-def kill(directory: Path, say: Say, times: int = 1) -> Verdict:
-    """SIGKILL of the active proposer's container; several times in a row, each time at full strength."""
-    course = Course("kill" if times == 1 else "kill-twice", directory, 4.0 + 8.0 * times, say)
+def kill(directory: Path, say: Say) -> Verdict:
+    """SIGKILL of the active proposer's container."""
+    return _kill_leaders("kill", directory, say, 1)
+
+
+def kill_twice(directory: Path, say: Say) -> Verdict:
+    """The same, and when all is well again, the next leader."""
+    return _kill_leaders("kill-twice", directory, say, 2)
+
+
+def _kill_leaders(name: str, directory: Path, say: Say, times: int) -> Verdict:
+    course = Course(name, directory, 4.0 + 8.0 * times, say)
     try:
         time.sleep(4.0)
         for _ in range(times):
@@ -247,10 +257,6 @@ def kill(directory: Path, say: Say, times: int = 1) -> Verdict:
         return course.verdict(GAP_MS_MAX)
     finally:
         course.cluster.stop()
-
-
-def kill_twice(directory: Path, say: Say) -> Verdict:
-    return kill(directory, say, times=2)
 
 
 def hang(directory: Path, say: Say) -> Verdict:
@@ -284,7 +290,7 @@ def loss(directory: Path, say: Say, times: int = 10) -> Verdict:
         course.cluster.stop()
 
 
-def flat(directory: Path, say: Say, minutes: int = 10) -> Verdict:
+def flat(directory: Path, say: Say, minutes: float = 10.0) -> Verdict:
     """No harm, but a long time: throughput and memory are to stay as they are."""
     course = Course("flat", directory, 60.0 * minutes, say)
     try:
@@ -350,7 +356,7 @@ def _children(pid: int) -> Iterator[int]:
         yield from map(int, (task / "children").read_text().split())
 
 
-DRILLS: dict[str, Callable[[Path, Say], Verdict]] = {
+DRILLS: dict[str, Callable[..., Verdict]] = {
     "kill": kill,
     "kill-twice": kill_twice,
     "hang": hang,
@@ -360,9 +366,12 @@ DRILLS: dict[str, Callable[[Path, Say], Verdict]] = {
 }
 
 
-def run(names: Iterable[str], directory: Path, say: Say) -> list[Verdict]:
+def run(names: Iterable[str], directory: Path, say: Say, minutes: float | None = None) -> list[Verdict]:
     verdicts = []
     for name in names:
-        say(f"{name}: {(DRILLS[name].__doc__ or 'SIGKILL of the leader, twice.').splitlines()[0]}")
-        verdicts.append(DRILLS[name](directory, say))
+        drill = DRILLS[name]
+        say(f"{name}: {drill.__doc__}")
+        if minutes is not None and name in ("flat", "chaos"):
+            drill = partial(drill, minutes=minutes)
+        verdicts.append(drill(directory, say))
     return verdicts

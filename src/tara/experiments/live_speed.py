@@ -1,14 +1,13 @@
 """The load on a real cluster, with what it cost: started for the purpose, or one that runs already."""
 
-import multiprocessing
 import os
 import tempfile
-from multiprocessing.queues import Queue
-from typing import Any
 
 import msgspec
 
-from tara.experiments.load import Load, LoadReport
+from tara.experiments.load import LoadReport
+from tara.experiments.load_process import LoadPlan, LoadProcess
+from tara.runtime import health
 from tara.runtime.cluster import Settings
 from tara.runtime.spark import Cluster
 
@@ -23,69 +22,34 @@ class LiveReport(LoadReport, kw_only=True):
     cpu_server: float = 0.0
 
 
-def measure(
-    settings: Settings,
-    endpoints: str | None,
-    clients: int,
-    seconds: float,
-    payload_bytes: int,
-    reads: float,
-    target: int | None,
-) -> LiveReport:
-    if endpoints is not None:
-        return _drive(endpoints, clients, seconds, payload_bytes, reads, target, [])
+def measure(settings: Settings, plan: LoadPlan) -> LiveReport:
+    """Run the plan on the cluster that it names, or, if it names none, on one that is started for it."""
+    if plan.endpoints:
+        return _drive(plan, [])
     with tempfile.TemporaryDirectory(prefix="tara-bench-") as directory:
         cluster = Cluster(msgspec.structs.replace(settings, data_dir=directory))
         try:
             cluster.start()
             registry = cluster.registry
             pids = [member.pid for member in registry.members]
-            report = _drive(",".join(registry.endpoints), clients, seconds, payload_bytes, reads, target, pids)
-            executed = max(executor["counter"] for executor in registry.executors())
+            report = _drive(msgspec.structs.replace(plan, endpoints=",".join(registry.endpoints)), pids)
             # The opening and the end of each session count, too.
-            report.duplicated = max(executed - report.answered - 2 * clients, 0)
+            executed = health.counter(registry.status()) - 2 * plan.clients
+            report.duplicated = max(executed - report.ordered, 0)
             return report
         finally:
             cluster.stop()
 
 
-def _drive(
-    endpoints: str, clients: int, seconds: float, payload_bytes: int, reads: float, target: int | None, pids: list[int]
-) -> LiveReport:
-    context = multiprocessing.get_context("spawn")
-    results: Queue[Any] = context.Queue()
-    arguments = (endpoints, clients, seconds, payload_bytes, reads, target, pids, results)
-    process = context.Process(target=_load, args=arguments)
-    process.start()
-    report: LiveReport = results.get()
-    process.join()
-    return report
-
-
-def _load(
-    endpoints: str,
-    clients: int,
-    seconds: float,
-    payload_bytes: int,
-    reads: float,
-    target: int | None,
-    pids: list[int],
-    results: "Queue[LiveReport]",
-) -> None:
-    """In a process of its own, so that it is not in the way of the driver."""
-    load = Load(endpoints, clients, payload_bytes, reads, target=target)
-    load.open()
-    before = (_cpu_s(os.getpid()), sum(map(_cpu_s, pids)))
-    report = load.run(seconds)
-    used = (_cpu_s(os.getpid()) - before[0], sum(map(_cpu_s, pids)) - before[1])
-    load.close()
-    elapsed_s = seconds + 2.0
-    results.put(
-        LiveReport(
-            **msgspec.to_builtins(report),
-            cpu_client=round(used[0] / elapsed_s, 2),
-            cpu_server=round(used[1] / elapsed_s, 2),
-        )
+def _drive(plan: LoadPlan, pids: list[int]) -> LiveReport:
+    load = LoadProcess(plan)
+    before_s = sum(map(_cpu_s, pids))
+    report = load.finish()
+    used_s = sum(map(_cpu_s, pids)) - before_s
+    return LiveReport(
+        **msgspec.to_builtins(report),
+        cpu_client=round(load.cpu_s / load.elapsed_s, 2),
+        cpu_server=round(used_s / load.elapsed_s, 2),
     )
 
 

@@ -24,6 +24,10 @@ PATIENCE_S = 0.4
 SESSION_TIMEOUT_MS = 60_000
 
 
+#: What a session sends: a command, or a question that is not ordered.
+Message = t.Command | wire.Read
+
+
 class LoadError(TaraError):
     """The cluster did not serve the load."""
 
@@ -43,12 +47,27 @@ class LoadReport(Struct, kw_only=True):
     errors: int
     #: Commands that were never answered.
     lost: int
-    #: All commands that were answered, warm-up and end included.
+    #: Everything that was answered, warm-up and end included; and those of them that had a place in the order.
     answered: int
+    ordered: int
 
 
 class _Session:
-    __slots__ = ("call", "command", "connection", "first_sent_s", "id", "key", "next", "sent_s")
+    """Waits for the result of `command`, or for the answer to `question`, or for nothing."""
+
+    __slots__ = (
+        "call",
+        "command",
+        "connection",
+        "first_sent_s",
+        "get",
+        "id",
+        "key",
+        "next",
+        "put",
+        "question",
+        "sent_s",
+    )
 
     def __init__(self, key: str, connection: int) -> None:
         self.id = 0
@@ -57,9 +76,17 @@ class _Session:
         self.key = key
         self.connection = connection
         self.command: t.Command | None = None
+        #: The id of its question that is not ordered; 0: none.
+        self.question = 0
+        self.get = t.encode(Get(key))
+        self.put = b""
         self.call: tuple[object, ...] = ()
         self.first_sent_s = 0.0
         self.sent_s = 0.0
+
+    @property
+    def waits(self) -> bool:
+        return self.command is not None or self.question != 0
 
 
 class Load:
@@ -86,7 +113,11 @@ class Load:
         self._recorded = {f"key-{index}" for index in range(min(recorded_keys, keys))}
         self.history: list[Operation] = []
         self._sessions = [_Session(f"key-{index % keys}", index % len(self._sockets)) for index in range(clients)]
+        for session in self._sessions:
+            session.put = t.encode(Put(session.key, self._payload))
         self._by_id: dict[int, _Session] = {}
+        self._by_question: dict[int, _Session] = {}
+        self._question = 0
         self._writes = 0
         self._latencies_s: list[float] = []
         self._last_answer_s = 0.0
@@ -94,6 +125,7 @@ class Load:
         self._measuring = False
         self._stopping = False
         self.answered = 0
+        self.ordered = 0
         self.resent = 0
         self.errors = 0
 
@@ -152,7 +184,7 @@ class Load:
         lost = self._drain()
         answered = self.answered
         for session in self._sessions:
-            if session.command is not None and session.key in self._recorded:
+            if session.waits and session.key in self._recorded:
                 self._record(session, None, None)
         latencies = sorted(self._latencies_s) or [0.0]
         return LoadReport(
@@ -167,77 +199,105 @@ class Load:
             errors=self.errors,
             lost=lost,
             answered=answered,
+            ordered=self.ordered,
         )
 
     def _drain(self, deadline_s: float = 30.0) -> int:
         """Wait until everything is answered; what is not is lost."""
         self._stopping = True
         end_s = time.monotonic() + deadline_s
-        while any(session.command is not None for session in self._sessions) and time.monotonic() < end_s:
+        while any(session.waits for session in self._sessions) and time.monotonic() < end_s:
             self._turn(0.05)
             self._resend_late(time.monotonic())
-        return sum(session.command is not None for session in self._sessions)
+        return sum(session.waits for session in self._sessions)
 
     def _turn(self, wait_s: float) -> None:
         for socket, _ in self._poller.poll(int(wait_s * 1000) + 1):
-            commands: list[t.Command] = []
+            following: list[Message] = []
             now_s = time.monotonic()
             for _ in range(64):
                 try:
                     data = socket.recv(zmq.NOBLOCK)
                 except zmq.Again:
                     break
-                for result in wire.decode_reply(data).results:
-                    following = self._hear(result, now_s)
-                    if following is not None:
-                        commands.append(following)
-            if commands:
-                socket.send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, commands)))
+                reply = wire.decode_reply(data)
+                for result in reply.results:
+                    self._hear(result, now_s, following)
+                for answer in reply.answers:
+                    self._hear_answer(answer, now_s, following)
+            if following:
+                socket.send(_request(following))
 
-    def _hear(self, result: t.Result, now_s: float) -> t.Command | None:
+    def _hear(self, result: t.Result, now_s: float, following: list[Message]) -> None:
         session = self._by_id.get(result.session)
         if session is None or session.command is None or result.number != session.command.number:
-            return None
+            return
         if result.status == t.OVERLOADED:
-            return None
+            return
+        self.ordered += 1
+        session.command = None
+        session.next = result.number + 1
+        self._finish(session, result.status, result.payload, now_s, following)
+
+    def _hear_answer(self, answer: tuple[int, int, bytes], now_s: float, following: list[Message]) -> None:
+        id_, status, payload = answer
+        session = self._by_question.pop(id_, None)
+        if session is None or session.question != id_:
+            return
+        session.question = 0
+        if status == t.OVERLOADED:
+            following.append(self._order(session, now_s))
+        else:
+            self._finish(session, status, payload, now_s, following)
+
+    def _finish(self, session: _Session, status: int, payload: bytes, now_s: float, following: list[Message]) -> None:
         self.answered += 1
         self._gap_s = max(self._gap_s, now_s - self._last_answer_s)
         self._last_answer_s = now_s
-        if result.status != t.OK:
+        if status != t.OK:
             self.errors += 1
         if self._measuring:
             self._latencies_s.append(now_s - session.first_sent_s)
         if session.key in self._recorded:
-            self._record(session, now_s, msgspec.msgpack.decode(result.payload))
-        session.command = None
-        session.next = result.number + 1
-        return None if self._stopping else self._next(session, now_s, result.number + 1)
+            self._record(session, now_s, msgspec.msgpack.decode(payload))
+        if not self._stopping:
+            following.append(self._next(session, now_s))
 
-    def _next(self, session: _Session, now_s: float, number: int = 0) -> t.Command:
+    def _next(self, session: _Session, now_s: float) -> Message:
+        session.first_sent_s = session.sent_s = now_s
         if self._reads and self._random.random() < self._reads:
             session.call = ("get",)
-            command = t.Command(session.id, number, number, t.encode(Get(session.key)), t.QUERY)
-        else:
-            value = self._payload
-            if session.key in self._recorded:
-                # Values must differ for the check; the others may as well be equal.
-                self._writes += 1
-                value = self._writes.to_bytes(8, "big") + self._payload[8:]
+            self._question += 1
+            session.question = self._question
+            self._by_question[self._question] = session
+            return wire.Read(self._question, session.get)
+        payload = session.put
+        if session.key in self._recorded:
+            # Values must differ for the check; the others may as well be equal.
+            self._writes += 1
+            value = self._writes.to_bytes(8, "big") + self._payload[8:]
             session.call = ("put", value)
-            command = t.Command(session.id, number, number, t.encode(Put(session.key, value)))
-        session.command, session.first_sent_s, session.sent_s = command, now_s, now_s
-        return command
+            payload = t.encode(Put(session.key, value))
+        session.command = t.Command(session.id, session.next, session.next, payload)
+        return session.command
+
+    def _order(self, session: _Session, now_s: float) -> t.Command:
+        """A question that was not answered in time takes its place in the order."""
+        self._by_question.pop(session.question, None)
+        session.question, session.sent_s = 0, now_s
+        session.command = t.Command(session.id, session.next, session.next, session.get, t.QUERY)
+        return session.command
 
     def _resend_late(self, now_s: float) -> None:
         for session in self._sessions:
-            if session.command is not None and now_s - session.sent_s > PATIENCE_S:
+            if session.waits and now_s - session.sent_s > PATIENCE_S:
                 session.sent_s = now_s
                 session.connection = (session.connection + 1) % len(self._sockets)
                 self.resent += 1
-                self._send(session.connection, [session.command])
+                self._send(session.connection, [session.command or self._order(session, now_s)])
 
-    def _send(self, connection: int, commands: list[t.Command]) -> None:
-        self._sockets[connection].send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, commands)))
+    def _send(self, connection: int, messages: list[Message]) -> None:
+        self._sockets[connection].send(_request(messages))
 
     def _record(self, session: _Session, returned_s: float | None, result: object) -> None:
         invoked = int(session.first_sent_s * 1e6)
@@ -249,12 +309,18 @@ class Load:
         self._recorded = set()
         now_s = time.monotonic()
         for session in self._sessions:
-            if session.command is None and session.id:
+            if not session.waits and session.id:
                 session.command = t.Command(session.id, session.next, session.next, b"", t.CLOSE)
                 session.first_sent_s = session.sent_s = now_s
                 self._send(session.connection, [session.command])
         self._drain(deadline_s=5.0)
         self._context.destroy(0)
+
+
+def _request(messages: list[Message]) -> bytes:
+    commands = [message for message in messages if type(message) is t.Command]
+    reads = [message for message in messages if type(message) is wire.Read]
+    return wire.encode(wire.ClientRequest(t.FORMAT_VERSION, commands, reads))
 
 
 def _quantile(ordered: list[float], quantile: float) -> float:

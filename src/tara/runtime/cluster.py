@@ -5,12 +5,14 @@ a contradiction is an error that names the key. The identity (cluster, era, live
 outlives every process.
 """
 
+import contextlib
 import fcntl
 import importlib
 import os
 import secrets
+import socket
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,11 +22,15 @@ from msgspec import Struct
 
 from tara.application import KeyValueStore, StateMachine
 from tara.protocol.errors import ConfigurationError
-from tara.protocol.graph import Graph
+from tara.protocol.graph import Graph, Stage
 from tara.protocol.limits import Limits
 from tara.runtime.journal import sync_directory
 
 STATE_FILE = "cluster.json"
+#: What faces the clients.
+FRONT_END = (Stage.REQUEST_SOURCE, Stage.REPLY_SINK)
+#: Several heartbeats.
+HUNG_AFTER_S_MIN = 3.0
 LOCK_FILE = "cluster.lock"
 BUILT_IN: dict[str, type[StateMachine]] = {"key-value": KeyValueStore}
 
@@ -41,13 +47,20 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     packing: str = "site"
     #: The address that containers bind.
     host: str = "127.0.0.1"
+    #: The port of the first front end, on `host`, the others follow; 0: free ones, which the cluster then keeps.
+    port: int = 0
+    #: A container that has been silent for so long is taken for hung, and replaced.
+    hung_after_s: float = 15.0
     #: The port of the Prometheus endpoint, on `host`; 0: any free one.
     metrics_port: int = 0
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.metrics_port <= 65_535:
-            raise ConfigurationError(f"metrics_port = {self.metrics_port}: must be between 0 and 65535")
+        for key, port in (("port", self.port), ("metrics_port", self.metrics_port)):
+            if not 0 <= port <= 65_535:
+                raise ConfigurationError(f"{key} = {port}: must be between 0 and 65535")
+        if not self.hung_after_s >= HUNG_AFTER_S_MIN:
+            raise ConfigurationError(f"hung_after_s = {self.hung_after_s}: must be at least {HUNG_AFTER_S_MIN}")
         _one_of("durability", self.durability, ("disk", "memory"))
         _one_of("packing", self.packing, ("site", "node"))
         if not self.host.startswith("127.") and self.host != "localhost":
@@ -173,11 +186,47 @@ def application_of(name: str) -> Callable[[], StateMachine]:
 
 
 def placement_of(graph: Graph, packing: str) -> list[list[int]]:
-    """The node numbers of each container."""
+    """The node numbers of each container. What faces the clients of a site stays together in any case: the answer to a
+    command comes out where the command went in."""
     numbers = range(len(graph.names))
-    if packing == "node":
-        return [[number] for number in numbers]
-    return [[number for number in numbers if graph.site(graph.names[number]) == site] for site in range(graph.sites)]
+    by_site = [[number for number in numbers if graph.site(graph.names[number]) == site] for site in range(graph.sites)]
+    if packing == "site":
+        return by_site
+    front_ends = [[number for number in site if graph.names[number].stage in FRONT_END] for site in by_site]
+    return front_ends + [[number] for number in numbers if graph.names[number].stage not in FRONT_END]
+
+
+def serves_clients(graph: Graph, numbers: Iterable[int]) -> bool:
+    """Whether a container with these nodes is a front end."""
+    return any(graph.names[number].stage is Stage.REPLY_SINK for number in numbers)
+
+
+def container_label(graph: Graph, packing: str, numbers: list[int]) -> str:
+    site = graph.site(graph.names[numbers[0]])
+    if packing == "site":
+        return f"site-{site}"
+    return f"front-end-{site}" if serves_clients(graph, numbers) else graph.label(numbers[0])
+
+
+def _front_end_ports(settings: Settings, graph: Graph, placement: list[list[int]], known: list[int]) -> list[int]:
+    """The port of each container's front end, 0 where there is none: as set, else as before, else free ones."""
+    serving = [serves_clients(graph, numbers) for numbers in placement]
+    if settings.port == 0 and len(known) == len(placement):
+        return known
+    if settings.port == 0:
+        ports = iter(_free_ports(settings.host, sum(serving)))
+    else:
+        ports = iter(range(settings.port, settings.port + sum(serving)))
+    return [next(ports) if serves else 0 for serves in serving]
+
+
+def _free_ports(host: str, count: int) -> list[int]:
+    """Ports that nobody uses just now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((host, 0))
+        return [int(each.getsockname()[1]) for each in sockets]
 
 
 class ClusterState(Struct, kw_only=True):
@@ -195,6 +244,8 @@ class ClusterState(Struct, kw_only=True):
     founded: list[bool]
     registry: str = ""
     endpoints: list[str] = []
+    #: The ports of the front ends: every life of a container tries to get the same one, so that clients find it again.
+    ports: list[int] = []
     metrics: str = ""
     #: The limits that must not change either.
     fixed: dict[str, int] = {}
@@ -256,10 +307,13 @@ class StateFile:
 
     def open(self, settings: Settings) -> ClusterState:
         """The state of the cluster that lives here, or that of a new one. In memory, every start is a new cluster."""
-        containers = len(placement_of(Graph(settings.limits.f, settings.limits.partitions), settings.packing))
+        graph = Graph(settings.limits.f, settings.limits.partitions)
+        placement = placement_of(graph, settings.packing)
+        ports: list[int] = []
         fixed = {name: getattr(settings.limits, name) for name in _FIXED_LIMITS}
         if self.exists():
             state = self.read()
+            ports = state.ports
             limits = settings.limits
             self._compare("f", state.f, limits.f)
             self._compare("partitions", state.partitions, limits.partitions)
@@ -268,6 +322,7 @@ class StateFile:
             if settings.durability == "disk":
                 for name, value in fixed.items():
                     self._compare(name, state.fixed.get(name, value), value)
+                state.ports = _front_end_ports(settings, graph, placement, ports)
                 return state
         state = ClusterState(
             cluster=secrets.randbits(48),
@@ -276,9 +331,10 @@ class StateFile:
             partitions=settings.limits.partitions,
             packing=settings.packing,
             durability=settings.durability,
-            lives=[0] * containers,
-            founded=[False] * containers,
+            lives=[0] * len(placement),
+            founded=[False] * len(placement),
             fixed=fixed,
+            ports=_front_end_ports(settings, graph, placement, ports),
         )
         self.write(state)
         return state

@@ -30,6 +30,7 @@ from tara.protocol.nodes.factory import create
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.sessions import Application
 from tara.runtime import wire
+from tara.runtime.cluster import serves_clients
 from tara.runtime.events import EventLog
 from tara.runtime.journal import FileJournal, Identity
 from tara.runtime.metrics import LatencySampler
@@ -55,6 +56,8 @@ class ContainerSpec(Struct, frozen=True, kw_only=True):
     durability: str
     data_dir: str
     host: str
+    #: Where its front end should be, if that port is free.
+    port: int
     #: How the container is called in logs and listings.
     label: str = ""
     #: Stands for everything that must agree between containers; see `tara.runtime.cluster.shape_of`.
@@ -118,8 +121,14 @@ class Container:
         self.events = events or EventLog(None, spec.cluster, spec.label)
         self._application = application
         self._context = context or zmq.Context()
-        self._inbox = self._bind(zmq.PULL)
-        self._clients = self._bind(zmq.ROUTER)
+        self._inbox = self._make(zmq.PULL)
+        self._bind(self._inbox, 0)
+        self._clients = self._make(zmq.ROUTER)
+        if serves_clients(self.graph, spec.placement[spec.container]):
+            self._bind(self._clients, spec.port)
+        #: Where the front ends are, and which connections have been told.
+        self._front_ends: list[str] = []
+        self._told: set[bytes] = set()
         #: Written by the stores' threads when they have an answer.
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._peers: list[zmq.Socket[bytes] | None] = [None] * len(spec.placement)
@@ -158,14 +167,22 @@ class Container:
         self._clients_unread = True
         self.stopping = False
 
-    def _bind(self, kind: int) -> zmq.Socket[bytes]:
+    def _make(self, kind: int) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVHWM, QUEUED_FRAMES_MAX)
         socket.setsockopt(zmq.SNDHWM, QUEUED_FRAMES_MAX)
         socket.setsockopt(zmq.MAXMSGSIZE, self.spec.limits.frame_bytes_max)
-        socket.bind_to_random_port(f"tcp://{self.spec.host}")
         return socket
+
+    def _bind(self, socket: zmq.Socket[bytes], port: int) -> None:
+        """To the port, or, if another process has it, to any free one: the registry tells everybody which."""
+        try:
+            socket.bind(f"tcp://{self.spec.host}:{port or '*'}")
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE:
+                raise
+            socket.bind(f"tcp://{self.spec.host}:*")
 
     @property
     def peer_address(self) -> str:
@@ -254,8 +271,11 @@ class Container:
     def site(self) -> int:
         return self.graph.site(self.graph.names[self.spec.placement[self.spec.container][0]])
 
-    def connect(self, addresses: Iterable[str | None]) -> None:
-        """(Re)connect to peers whose address is new."""
+    def connect(self, addresses: Iterable[str | None], front_ends: list[str]) -> None:
+        """(Re)connect to peers whose address is new; and let the clients know of new front ends."""
+        if front_ends != self._front_ends:
+            self._front_ends = front_ends
+            self._told.clear()
         for container, address in enumerate(addresses):
             if container == self.spec.container or address == self._addresses[container]:
                 continue
@@ -385,6 +405,8 @@ class Container:
                 self.events.flood("bad_frame", sender="client", reason=str(error))
                 continue
             self.latency.arrived(request.commands)
+            if identity not in self._told:
+                self._tell_front_ends(identity)
             self._take_commands(identity, request.commands, by_partition)
             if request.reads:
                 self._take_reads(identity, request.reads)
@@ -395,6 +417,12 @@ class Container:
             self._queue.append((t.Ask(self._questions), self._sources[0]))
             self._questions = []
         return more
+
+    def _tell_front_ends(self, identity: bytes) -> None:
+        if len(self._told) >= self.spec.limits.sessions_max:
+            self._told.clear()
+        self._told.add(identity)
+        self._reply(identity, client_wire.ClientReply(t.FORMAT_VERSION, [], endpoints=self._front_ends))
 
     def _take_commands(self, identity: bytes, commands: list[t.Command], by_partition: list[list[t.Command]]) -> None:
         """Remember where the answers go, and give each command to its session's partition."""

@@ -57,6 +57,8 @@ class Addresses(Struct, array_like=True, tag=6):
     peers: list[str | None]
     #: Heartbeats are to carry a digest of the executor's state.
     digest: bool = False
+    #: Where clients connect.
+    front_ends: list[str] = []
 
 
 class Die(Struct, array_like=True, tag=7):

@@ -132,8 +132,8 @@ class Hosted:
     def _take(self, message: control.Message) -> None:
         self._driver_heard_s = time.monotonic()
         match message:
-            case control.Addresses(peers, digest):
-                self._container.connect(peers)
+            case control.Addresses(peers, digest, front_ends):
+                self._container.connect(peers, front_ends)
                 self._with_digest = digest
             case control.Die(life) if life == self._life:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -16,7 +16,7 @@ import zmq
 from tara.protocol.errors import ConfigurationError, MalformedTuple
 from tara.protocol.graph import Graph
 from tara.runtime import control
-from tara.runtime.cluster import ClusterState, Settings, StateFile, placement_of, shape_of
+from tara.runtime.cluster import ClusterState, Settings, StateFile, container_label, placement_of, shape_of
 from tara.runtime.events import EventLog, log_path
 from tara.runtime.metrics import Recent, recent_report
 from tara.runtime.prometheus import MetricsServer, render
@@ -93,7 +93,16 @@ class Registry:
     @property
     def endpoints(self) -> list[str]:
         """Where clients connect: the front end of each container that has one and runs."""
-        return [member.client_address for member in self.members if member.client_address is not None]
+        return [member.client_address for member in self.members if member.client_address]
+
+    def silent_s(self) -> list[float]:
+        """For how long nothing has been heard of each container; 0 of one that has not registered yet."""
+        now_s = time.monotonic()
+        return [now_s - member.heard_at if member.registered_at else 0.0 for member in self.members]
+
+    def forgive(self, container: int) -> None:
+        """Begin to count its silence anew."""
+        self.members[container].heard_at = time.monotonic()
 
     def ready(self) -> bool:
         return all(member.status for member in self.members)
@@ -240,7 +249,7 @@ class Registry:
 
     def _announce(self) -> None:
         peers = [member.peer_address for member in self.members]
-        addresses = control.Addresses(peers, self.want_digests)
+        addresses = control.Addresses(peers, self.want_digests, self.endpoints)
         for member in self.members:
             self._send(member.identity, addresses)
 
@@ -263,9 +272,7 @@ class Registry:
         return None
 
     def label(self, container: int) -> str:
-        if self.settings.packing == "site":
-            return f"site-{container}"
-        return self.graph.label(self.placement[container][0])
+        return container_label(self.graph, self.settings.packing, self.placement[container])
 
     def status(self) -> dict[str, Any]:
         containers = []

@@ -7,6 +7,8 @@ would be aborted as a whole, and barrier mode would restart all of them; so ever
 import contextlib
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,6 +26,8 @@ from tara.runtime.registry import Registry
 
 JAVA_MINIMUM = 17
 START_TIMEOUT_S = 90.0
+SUPERVISE_S = 0.5
+RESUBMIT_S = 1.0
 
 
 class SparkError(TaraError):
@@ -55,6 +59,7 @@ class Cluster:
         self.registry = Registry(settings, stderr)
         self._spark: Any = None
         self._threads: list[threading.Thread] = []
+        self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
 
     def start(self) -> None:
         from pyspark.sql import SparkSession
@@ -83,6 +88,7 @@ class Cluster:
         for container in range(containers):
             self._submit(container)
         self._await_ready()
+        self._supervisor.start()
 
     @property
     def ui(self) -> str | None:
@@ -101,6 +107,7 @@ class Cluster:
             durability=self.settings.durability,
             data_dir=str(Path(self.settings.data_dir).resolve()),
             host=self.settings.host,
+            port=registry.state.ports[container],
             label=registry.label(container),
             shape=registry.shape,
         )
@@ -110,14 +117,33 @@ class Cluster:
 
         def run() -> None:
             context = self._spark.sparkContext
-            context.setJobGroup(f"tara-{label}", description, interruptOnCancel=False)
-            # Ends with the cluster; how a job fails then is of no interest.
-            with contextlib.suppress(Exception):
-                context.parallelize([container], 1).foreachPartition(task)
+            while not registry.down.is_set():
+                context.setJobGroup(_group(label), description, interruptOnCancel=False)
+                try:
+                    context.parallelize([container], 1).foreachPartition(task)
+                except Exception as error:
+                    # It was cancelled, or Spark gave it up; with the cluster, jobs end in many ways.
+                    if not registry.down.wait(RESUBMIT_S):
+                        registry.events.warning("job_ended", container=label, reason=str(error).splitlines()[0][:300])
 
         thread = InheritableThread(target=run, name=f"job-{label}", daemon=True)
         thread.start()
         self._threads.append(thread)
+
+    def _supervise(self) -> None:
+        """Replace containers that hang. Spark sees only whether a process lives."""
+        registry, here = self.registry, socket.gethostname()
+        while not registry.down.wait(SUPERVISE_S):
+            for container, silent_s in enumerate(registry.silent_s()):
+                if silent_s < self.settings.hung_after_s:
+                    continue
+                member, label = registry.members[container], registry.label(container)
+                registry.events.warning("hung", container=label, pid=member.pid, silent_s=round(silent_s, 1))
+                registry.forgive(container)
+                if member.host == here:
+                    _kill_worker(member.pid)
+                else:
+                    self._spark.sparkContext.cancelJobGroup(_group(label))
 
     def _labels(self, container: int) -> list[str]:
         return [self.registry.graph.label(number) for number in self.registry.placement[container]]
@@ -151,6 +177,17 @@ def describe_job(label: str, first_life: int, nodes: list[str]) -> str:
     task's attempt, which Spark shows beside it, rises with the life: together they say which life it is. (An attempt
     that ends before it has registered has no life of its own; `tara status` is exact.)"""
     return f"{label}: life {first_life} + attempt of the task; {', '.join(nodes)}"
+
+
+def _group(label: str) -> str:
+    return f"tara-{label}"
+
+
+def _kill_worker(pid: int) -> None:
+    """End a Python worker of this host, if that is what the process is (and not another one with its number)."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        if b"pyspark" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
 
 
 class _Task:
