@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from tara.protocol import tuples as t
 from tara.runtime.journal import sync_directory
+from tara.runtime.log import DecidedLog
 
 FORMAT_VERSION = 1
 _LENGTH = struct.Struct("<Q")
@@ -47,13 +48,23 @@ def digest_of(state: bytes, chunks: Iterable[bytes]) -> bytes:
 class CheckpointStore:
     """The checkpoints of one executor in a directory of its own."""
 
-    def __init__(self, directory: Path, cluster: int, era: int, peers: list[Path], wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        cluster: int,
+        era: int,
+        peers: list[Path],
+        wake: Callable[[], None],
+        log: DecidedLog | None = None,
+    ) -> None:
         self._directory = directory
         self._cluster = cluster
         self._era = era
         #: Directories of the other executors' stores, where this host can read them.
         self._peers = peers
         self._wake = wake
+        #: Where the executed commands go; a checkpoint is written when the log up to it is durable.
+        self.log = log
         directory.mkdir(parents=True, exist_ok=True)
         self._jobs: queue.SimpleQueue[t.Save | t.Load | t.Discard | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[t.Tuple] = queue.SimpleQueue()
@@ -63,9 +74,15 @@ class CheckpointStore:
         self._thread = threading.Thread(target=self._work, name="checkpoint-store", daemon=True)
         self._thread.start()
 
-    def submit(self, job: t.Save | t.Load | t.Discard) -> None:
+    def submit(self, job: t.Save | t.Load | t.Discard | t.Executed) -> None:
+        if isinstance(job, t.Executed):
+            if self.log is not None:
+                self.log.append(job)
+            return
         if isinstance(job, t.Discard):
             self._below = max(self._below, job.below)
+        elif isinstance(job, t.Save) and self.log is not None:
+            self.log.checkpoint(job.number, job.state)
         self._jobs.put(job)
 
     def take(self) -> Iterator[t.Tuple]:
@@ -74,6 +91,8 @@ class CheckpointStore:
             yield self._answers.get()
 
     def close(self) -> None:
+        if self.log is not None:
+            self.log.close()
         self._jobs.put(None)
         self._thread.join(timeout=10)
 
@@ -91,6 +110,8 @@ class CheckpointStore:
 
     def _save(self, save: t.Save) -> None:
         chunks = save.chunks if isinstance(save.chunks, list) else list(save.chunks)
+        if self.log is not None and not self.log.await_sealed(save.number, lambda: save.number < self._below):
+            return
         checkpoint = t.CheckpointId(save.number, digest_of(save.state, chunks))
         path = self._path(save.number)
         while save.number >= self._below:
