@@ -29,7 +29,7 @@ from tara.protocol.sessions import Application
 from tara.runtime import wire
 from tara.runtime.journal import FileJournal, Identity
 from tara.runtime.log import DecidedLog, LogIdentity, LogSettings, log_directory
-from tara.runtime.store import CheckpointStore
+from tara.runtime.store import CheckpointStore, checkpoint_directory
 
 TICK_MS = 5.0
 #: Frames taken in one turn from one socket: bounds how long a turn can be.
@@ -159,7 +159,7 @@ class Container:
                 name, self.graph, spec.limits, boot, outbox, self._application, journals.get(number, [])
             )
             if name.stage is Stage.EXECUTOR:
-                stores = [directory / f"checkpoints-{replica}" for replica in range(self.graph.sites)]
+                stores = [checkpoint_directory(directory, replica) for replica in range(self.graph.sites)]
                 self._stores[number] = CheckpointStore(
                     stores[name.replica],
                     spec.cluster,
