@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -43,11 +44,11 @@ def write(writer: LogWriter, handed: Handed) -> None:
         if isinstance(tuple_, t.Executed):
             writer.take([tuple_])
         else:
-            assert writer.seal(tuple_.number, (tuple_.number, tuple_.state)) == tuple_.number
+            writer.seal(tuple_.number, tuple_.state)
 
 
 def written(directory: Path, handed: Handed, **changes: int) -> LogReader:
-    writer, reports = opened(directory, **changes)
+    writer, reports = opened(directory, (), **changes)
     write(writer, handed)
     writer.flush()
     assert reports == []
@@ -271,7 +272,7 @@ def test_nothing_is_lost_when_the_disk_is_full_for_a_while(tmp_path: Path) -> No
     save = handed[16]
     assert isinstance(save, t.Save)
     with full_disk(), pytest.raises(OSError, match="File too large"):
-        writer.seal(save.number, (save.number, save.state))
+        writer.seal(save.number, save.state)
     assert list(tmp_path.iterdir()) == []
 
     write(writer, handed[16:])
@@ -345,6 +346,38 @@ def test_a_replica_that_jumps_to_a_peers_checkpoint_copies_what_it_lacks(tmp_pat
     assert reports == []
     assert LogReader(directories[0]).read(1).equals(peer.read(1))
     assert names(directories[0]) == names(directories[1])
+
+
+def test_a_gap_is_not_given_up_before_the_peers_had_time_to_get_there(tmp_path: Path) -> None:
+    handed = simple(100)
+    directories = [tmp_path / f"log-{replica}" for replica in range(2)]
+    peer, _ = opened(directories[1])
+    write(peer, handed[: checkpoint_of(handed, 4)])
+    writer, _ = opened(directories[0], directories)
+    for _ in range(2):
+        with pytest.raises(LogError, match="waits for a peer"):
+            write(writer, [handed[checkpoint_of(handed, 5) - 1]])
+
+    write(peer, handed[checkpoint_of(handed, 4) :])
+    write(writer, handed[checkpoint_of(handed, 5) - 1 :])
+
+    assert LogReader(directories[0]).read(1).num_rows == 96
+
+
+def test_a_peer_that_never_gets_there_is_not_waited_for_endlessly(tmp_path: Path) -> None:
+    handed = simple(100)
+    directories = [tmp_path / f"log-{replica}" for replica in range(2)]
+    written(directories[1], handed[: checkpoint_of(handed, 4)])
+    log = DecidedLog(directories[0], settings(), directories)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_module, "RETRY_S", 0.01)
+        last = handed[checkpoint_of(handed, 5) - 1]
+        assert isinstance(last, t.Save)
+        log.checkpoint(last.number, last.state)
+        assert log.await_sealed(5, lambda: False)
+    log.close()
+
+    assert log.status()["first"] == 81
 
 
 def test_a_damaged_copy_of_a_peer_is_not_taken(tmp_path: Path) -> None:
@@ -498,9 +531,7 @@ def test_a_log_that_falls_far_behind_lets_go_and_catches_up_from_a_peer(tmp_path
     assert names(directories[0]) == names(directories[1])
 
 
-def test_rows_that_cannot_be_written_do_not_stop_the_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_cannot_be_written_do_not_stop_the_checkpoints(tmp_path: Path) -> None:
     """An error that trying again would not mend: the rows are given up, and a peer has them."""
     handed = simple(40)
     directories = [tmp_path / f"log-{replica}" for replica in range(2)]
@@ -508,7 +539,7 @@ def test_rows_that_cannot_be_written_do_not_stop_the_checkpoints(
     log = DecidedLog(directories[0], settings(), directories)
     broken = handed[3]
     assert isinstance(broken, t.Executed)
-    damaged = t.Executed(*(getattr(broken, name) for name in broken.__struct_fields__[:-1]), commands=[None])  # type: ignore[list-item]
+    damaged = msgspec.structs.replace(broken, commands=[None])
     for tuple_ in [*handed[:3], damaged, *handed[4:]]:
         if isinstance(tuple_, t.Executed):
             log.append(tuple_)

@@ -61,8 +61,8 @@ class DecidedLog:
         #: Requests handed over (written by the container only) and handled (by the thread only).
         self._handed = 0
         self._handled = 0
-        #: The newest checkpoint that was handed over, and its state.
-        self._newest: tuple[int, bytes] = (0, b"")
+        #: The states of the checkpoints in the queue; if there are too many, of the newest ones.
+        self._states: dict[int, bytes] = {}
         self._wakeup = threading.Event()
         self._closing = False
         self._progress = threading.Condition()
@@ -84,7 +84,9 @@ class DecidedLog:
 
     def checkpoint(self, number: int, state: bytes) -> None:
         """The executor is at this checkpoint: seal the log here."""
-        self._newest = (number, state)
+        self._states[number] = state
+        if len(self._states) > BACKLOG_INTERVALS_MAX:
+            self._states.pop(min(self._states), None)
         self._queue.append(number)
         self._wakeup.set()
 
@@ -143,8 +145,7 @@ class DecidedLog:
         while queue:
             head = queue[0]
             if isinstance(head, int):
-                if head > self._sealed:
-                    self._is_sealed(writer.seal(head, self._newest))
+                self._seal(writer, head)
                 queue.popleft()
                 continue
             run = self._next_run()
@@ -167,7 +168,13 @@ class DecidedLog:
             rows += len(item.commands)
         return run
 
-    def _is_sealed(self, number: int) -> None:
+    def _seal(self, writer: "LogWriter", number: int) -> None:
+        state = self._states.get(number)
+        if number <= self._sealed or state is None:
+            # An older one again, or one that newer ones have overtaken.
+            return
+        writer.seal(number, state)
+        self._states.pop(number, None)
         with self._progress:
             self._sealed = number
             self._progress.notify_all()

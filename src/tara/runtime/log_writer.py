@@ -39,6 +39,8 @@ from tara.runtime.log_format import (
 #: A tail file is written anew, together with the new rows, unless it has more than so many times their number: few
 #: files, and each row is written a few times only, however slowly rows come.
 TAIL_FACTOR = 2
+#: How often it is tried again to fill a gap that peers do not reach the end of yet.
+WAITS_MAX = 5
 #: Where a log goes that cannot be continued. One is kept.
 ASIDE = "aside"
 
@@ -67,6 +69,7 @@ class LogWriter:
         #: is a gap before what comes next.
         self._position: int | None = None
         self._counter = 0
+        self._waits = 0
         directory.mkdir(parents=True, exist_ok=True)
         self._open()
 
@@ -141,15 +144,13 @@ class LogWriter:
 
     # Sealing
 
-    def seal(self, number: int, newest: tuple[int, bytes]) -> int:
-        """Make the log durable up to this checkpoint, or to the newest one, whose state is given, if there is a gap
-        before this one. Returns which it was."""
+    def seal(self, number: int, state: bytes) -> None:
+        """The executor has this checkpoint: make the log durable up to it."""
         if self._position != number * self._settings.checkpoint_interval:
-            number = self._jump(*newest)
+            self._jump(number, state)
         if self._counter > self._sealed:
             self._adopt(write_file(self._directory, self._cut(self._counter), self._identity, sealed=True))
         self._retain()
-        return number
 
     def _adopt(self, segment: LogFile) -> None:
         """A segment that follows what is sealed is in place; forget the rows and tails that it covers."""
@@ -176,17 +177,22 @@ class LogWriter:
 
     # Filling gaps
 
-    def _jump(self, number: int, state: bytes) -> int:
+    def _jump(self, number: int, state: bytes) -> None:
         """The executor came to its place by a checkpoint, whose state tells which commands are behind it."""
         counter = msgspec.msgpack.decode(state, type=ExecutorState).sessions.counter
         if counter > self.last:
             self._fill(counter)
         self._position, self._counter = number * self._settings.checkpoint_interval, counter
-        return number
 
     def _fill(self, counter: int) -> None:
         """Get the segments up to this counter from peers; begin anew with what there is if it does not join."""
         missing = self._find_missing(counter)
+        if missing is None:
+            self._waits += 1
+            if self._waits <= WAITS_MAX:
+                raise LogError(f"{self._directory}: waits for a peer to have the commands up to {counter}")
+            missing = []
+        self._waits = 0
         if not missing or missing[0].first > self._sealed + 1:
             if self._segments or self._tails:
                 self._set_aside(f"no peer has all commands of [{self._sealed + 1}, {counter}]")
@@ -196,9 +202,12 @@ class LogWriter:
             put_file(self._directory, file.path.name, file.path.read_bytes(), durable=True)
             self._adopt(file._replace(path=self._directory / file.path.name))
 
-    def _find_missing(self, counter: int) -> list[LogFile]:
-        """Intact segments of peers that lead to `counter`, from what we have on if possible."""
+    def _find_missing(self, counter: int) -> list[LogFile] | None:
+        """Intact segments of peers that lead to `counter`, from what we have on if possible. None if peers have not
+        come that far yet."""
         offered = [file for peer in self._peers for file in list_files(peer) if file.sealed]
+        if offered and max(file.last for file in offered) < counter:
+            return None
         chain: list[LogFile] = []
         wanted = counter
         while wanted > self._sealed:
