@@ -12,7 +12,8 @@ from tara.client import KeyValueClient
 from tara.experiments.load import Load
 from tara.runtime.backup import back_up, restore
 from tara.runtime.cluster import Settings, load_settings
-from tara.runtime.log_reader import LogReader, logs_in
+from tara.runtime.log import log_directory
+from tara.runtime.log_reader import LogReader
 from tara.runtime.spark import Cluster
 from tara.runtime.store import checkpoint_directory
 
@@ -33,8 +34,14 @@ def await_condition(condition: object, what: str) -> None:
         time.sleep(0.02)
 
 
-def client_of(cluster: Cluster) -> KeyValueClient:
-    return KeyValueClient(",".join(cluster.registry.endpoints), timeout_s=DEADLINE_S)
+def client_at(cluster: Cluster, container: int) -> KeyValueClient:
+    endpoint = cluster.registry.members[container].client_address
+    assert endpoint is not None
+    return KeyValueClient(endpoint, timeout_s=DEADLINE_S)
+
+
+def is_back(cluster: Cluster, container: int) -> bool:
+    return cluster.registry.state.lives[container] == 2 and cluster.registry.ready()
 
 
 def counters(cluster: Cluster) -> list[int]:
@@ -57,7 +64,7 @@ def test_a_cluster_is_backed_up_under_load_and_restored_as_another(tmp_path: Pat
     old = Cluster(settings_for(tmp_path / "old"))
     try:
         old.start()
-        with client_of(old) as client:
+        with client_at(old, 0) as client:
             client.put("city", b"Erlangen")
             load = Load(",".join(old.registry.endpoints), clients=16)
             load.open()
@@ -71,12 +78,13 @@ def test_a_cluster_is_backed_up_under_load_and_restored_as_another(tmp_path: Pat
             header = back_up(tmp_path / "old", tmp_path / "file")
             client.put("city", b"Bamberg")
             load.close()
+            await_condition(lambda: is_back(old, 1), "the killed container's next life")
             await_condition(
                 lambda: len(set(counters(old))) == 1 and len(counters(old)) == 3, "all executors to catch up"
             )
             assert header.counter > 256
-            logs = logs_in(tmp_path / "old")
-            await_condition(lambda: whole_logs_agree(logs, counters(old)[0] + 1), "the logs of all replicas")
+            logs = [LogReader(log_directory(tmp_path / "old", replica)) for replica in range(3)]
+            await_condition(lambda: whole_logs_agree(logs, max(counters(old)) + 1), "the logs of all replicas")
             assert [log.bounds().first for log in logs] == [1, 1, 1]
     finally:
         old.stop()
@@ -88,17 +96,17 @@ def test_a_cluster_is_backed_up_under_load_and_restored_as_another(tmp_path: Pat
     try:
         new.start()
         assert new.registry.state.cluster != header.cluster
-        with client_of(new) as client:
+        with client_at(new, 1) as client:
             assert client.get("city") == b"Erlangen"
             client.put("city", b"Hof")
             os.kill(new.registry.members[0].pid, signal.SIGKILL)
             assert client.get("city") == b"Hof"
-        await_condition(lambda: len(counters(new)) == 3, "the killed container's next life")
-        for endpoint in list(new.registry.endpoints):
-            with KeyValueClient(endpoint) as one:
-                await_condition(lambda one=one: one.get("city", stale=True) == b"Hof", f"the state at {endpoint}")
-        logs = logs_in(tmp_path / "new")
-        await_condition(lambda: whole_logs_agree(logs, counters(new)[0] + 1), "the logs of all replicas")
+        await_condition(lambda: is_back(new, 0), "the killed container's next life")
+        for container in range(3):
+            with client_at(new, container) as one:
+                await_condition(lambda one=one: one.get("city", stale=True) == b"Hof", f"the state of {container}")
+        logs = [LogReader(log_directory(tmp_path / "new", replica)) for replica in range(3)]
+        await_condition(lambda: whole_logs_agree(logs, max(counters(new)) + 1), "the logs of all replicas")
         assert [log.bounds().first for log in logs] == [header.counter + 1] * 3
     finally:
         new.stop()
