@@ -102,14 +102,16 @@ def rows_of(run: Sequence[t.Executed], partitions: int) -> pa.RecordBatch:
     """The rows of runs that follow each other. This is per-command work that holds the interpreter, so it goes column
     by column."""
     commands = list(chain.from_iterable(executed.commands for executed in run))
-    owners: list[t.Request] = []
-    sequences: list[int] = []
-    times: list[int] = []
-    results: list[t.Result] = []
-    for executed in run:
-        _expand(executed, owners, sequences, times)
-        results += _results_of(executed)
+    owners = list(chain.from_iterable(executed.requests for executed in run))
+    times = list(chain.from_iterable(executed.times for executed in run))
+    results = list(chain.from_iterable(executed.results for executed in run))
     first = run[0].counter + 1
+    sequences: Sequence[int] = range(run[0].first, run[-1].first + len(run[-1].requests))
+    if not _is_plain(run, sequences, results):
+        owners, sequences, times, results = [], [], [], []
+        for executed in run:
+            _expand(executed, owners, sequences, times)
+            results += _results_of(executed)
     columns: list[Iterable[Any]] = [
         range(first, first + len(commands)),
         sequences,
@@ -133,17 +135,22 @@ def rows_of(run: Sequence[t.Executed], partitions: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
+def _is_plain(run: Sequence[t.Executed], sequences: Sequence[int], results: Sequence[t.Result]) -> bool:
+    """Whether each request of the run executed one command, and there is no answer but the results of these: the usual
+    case, and the one that has to be fast."""
+    numbers = list(range(run[0].counter + 1, run[0].counter + 1 + len(sequences)))
+    return (
+        [result.counter for result in results] == numbers
+        and list(chain.from_iterable(executed.counters for executed in run)) == numbers
+        and max([result.status for result in results], default=t.OK) <= t.FAILED
+    )
+
+
 def _expand(executed: t.Executed, owners: list[t.Request], sequences: list[int], times: list[int]) -> None:
     """Per row, the request it belongs to, with its execution number and time."""
-    count, requests, first = len(executed.commands), executed.requests, executed.first
-    if executed.counters == list(range(executed.counter + 1, executed.counter + 1 + len(requests))):
-        owners += requests
-        sequences += range(first, first + count)
-        times += executed.times
-        return
-    before = executed.counter
+    before, first = executed.counter, executed.first
     for sequence, request, counter, time_ms in zip(
-        range(first, first + len(requests)), requests, executed.counters, executed.times, strict=True
+        range(first, first + len(executed.requests)), executed.requests, executed.counters, executed.times, strict=True
     ):
         if counter > before:
             owners += repeat(request, counter - before)
@@ -157,12 +164,9 @@ _EXPIRED = t.Result(0, 0, 0, t.OK, b"")
 
 def _results_of(executed: t.Executed) -> list[t.Result]:
     """The results of `commands`, one each: without answers that were repeated, and without refusals."""
-    results, numbers = executed.results, range(executed.counter + 1, executed.counter + 1 + len(executed.commands))
-    counters = [result.counter for result in results]
-    if counters == list(numbers) and max([result.status for result in results], default=t.OK) <= t.FAILED:
-        return results
-    fresh = {result.counter: result for result in results if result.status <= t.FAILED}
-    return [fresh.get(number, _EXPIRED) for number in numbers]
+    fresh = {result.counter: result for result in executed.results if result.status <= t.FAILED}
+    first = executed.counter + 1
+    return [fresh.get(number, _EXPIRED) for number in range(first, first + len(executed.commands))]
 
 
 # Files
