@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 #: How long a row may wait until readers see it.
 FLUSH_S = 0.5
+#: How often the thread takes what was handed over: often, so that what was executed does not stay in memory for long.
+TAKE_S = 0.1
 #: Rows made at once, and the pause after them: bounds how long the container's loop waits for the interpreter.
-CHUNK_ROWS = 512
+CHUNK_ROWS = 256
 PAUSE_S = 0.0005
 RETRY_S = 1.0
 #: Requests that may wait for the thread, in checkpoint intervals; more are let go, and copied from a peer.
@@ -120,14 +122,17 @@ class DecidedLog:
 
     def _work(self) -> None:
         closing = False
+        flush_due_s = 0.0
         while not closing:
-            self._wakeup.wait(0.0 if self._writer is None else FLUSH_S)
+            self._wakeup.wait(0.0 if self._writer is None else min(TAKE_S, FLUSH_S))
             self._wakeup.clear()
             closing = self._closing
             try:
                 writer = self._writer = self._writer or self._open()
                 self._handle_all(writer)
-                writer.flush()
+                if closing or time.monotonic() >= flush_due_s:
+                    flush_due_s = time.monotonic() + FLUSH_S
+                    writer.flush()
             except (OSError, TaraError) as error:
                 # A full disk, most likely. Nothing is lost: what was not handled is still in the queue.
                 self._report(str(error))
