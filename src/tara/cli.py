@@ -272,14 +272,20 @@ def log(
 def backup(
     file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
     data_dir: DataDir = DATA_DIR,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Let the running cluster take a new checkpoint first.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write the newest stable checkpoint of a cluster, running or not, to a file.
 
-    Example: tara backup city.backup --data-dir /var/lib/tara
+    Example: tara backup city.backup --fresh --data-dir /var/lib/tara
     """
     from tara.runtime.backup import back_up
+    from tara.runtime.fresh import await_fresh_checkpoint
 
+    if fresh:
+        await_fresh_checkpoint(data_dir)
     header = back_up(data_dir, file)
     if as_json:
         _print_json(header)

@@ -12,6 +12,7 @@ from tara.client import KeyValueClient
 from tara.experiments.load import Load
 from tara.runtime.backup import back_up, restore
 from tara.runtime.cluster import Settings, load_settings
+from tara.runtime.fresh import await_fresh_checkpoint
 from tara.runtime.log import log_directory
 from tara.runtime.log_reader import LogReader
 from tara.runtime.spark import Cluster
@@ -66,6 +67,9 @@ def test_a_cluster_is_backed_up_under_load_and_restored_as_another(tmp_path: Pat
         old.start()
         with client_at(old, 0) as client:
             client.put("city", b"Erlangen")
+            # Three commands so far: without help it would be long before there is a checkpoint.
+            fresh = await_fresh_checkpoint(tmp_path / "old")
+            assert back_up(tmp_path / "old", tmp_path / "early").checkpoint == fresh == 1
             load = Load(",".join(old.registry.endpoints), clients=16)
             load.open()
             victims = [old.registry.members[1].pid]
