@@ -28,7 +28,9 @@ def test_version_as_json():
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
-@pytest.mark.parametrize("command", [(), ("version",), ("sim",), ("bench",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [(), ("version",), ("log",), ("backup",), ("restore",), ("sim",), ("bench",)], ids=" ".join
+)
 def test_help(command, flag):
     result = invoke(*command, flag)
     assert result.exit_code == 0

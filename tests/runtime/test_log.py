@@ -198,6 +198,36 @@ def test_what_is_executed_again_is_not_logged_again(tmp_path: Path, restart_from
     assert names(tmp_path / "log") == names(tmp_path / "undisturbed")
 
 
+def test_decisions_may_come_in_other_runs_when_they_are_executed_again(tmp_path: Path) -> None:
+    """So a run may begin with rows that the log has, and go on with new ones."""
+    expected = written(tmp_path / "undisturbed", simple(70)).read(1)
+    writer, _ = opened(tmp_path / "log")
+    write(writer, simple(70)[:24])
+    writer.flush()
+
+    again, _ = opened(tmp_path / "log")
+    write(again, handed_over(executor(bench()), puts(70), range(5, 70, 5)))
+    again.flush()
+
+    assert LogReader(tmp_path / "log").read(1).equals(expected)
+    assert names(tmp_path / "log") == names(tmp_path / "undisturbed")
+
+
+def test_segments_end_at_checkpoints_also_when_a_former_life_had_more(tmp_path: Path) -> None:
+    """A former life passed over a checkpoint that newer ones had overtaken, and left rows from beyond it."""
+    handed = simple(70)
+    writer, _ = opened(tmp_path / "log")
+    write(writer, [tuple_ for tuple_ in handed[:60] if isinstance(tuple_, t.Executed)])
+    writer.flush()
+
+    again, _ = opened(tmp_path / "log")
+    write(again, handed)
+    again.flush()
+
+    assert LogReader(tmp_path / "log").read(1).num_rows == 70
+    assert names(tmp_path / "log") == names(written(tmp_path / "undisturbed", handed).directory)
+
+
 def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
     handed = simple(40)
     writer, _ = opened(tmp_path)

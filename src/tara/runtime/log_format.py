@@ -215,8 +215,18 @@ def _encode(table: pa.Table, first: int, last: int, identity: LogIdentity, compr
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema, options=options) as writer:
         for start in range(0, table.num_rows, BATCH_ROWS):
-            writer.write_table(table.slice(start, BATCH_ROWS).combine_chunks())
+            writer.write_batch(_compact(table.slice(start, BATCH_ROWS)))
     return sink.getvalue()
+
+
+def _compact(table: pa.Table) -> pa.RecordBatch:
+    """The rows in memory of their own. A piece of something larger would be written with whatever follows it there, up
+    to the next multiple of 64 bytes; the empty array makes sure that everything is copied."""
+    arrays = [
+        pa.concat_arrays([*column.chunks, pa.array([], field.type)])
+        for column, field in zip(table.columns, SCHEMA, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
 def read_file(file: LogFile, identity: LogIdentity | None = None) -> tuple[LogIdentity, pa.Table]:
