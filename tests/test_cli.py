@@ -31,7 +31,11 @@ def test_version_as_json():
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
-@pytest.mark.parametrize("command", [(), ("version",), ("sim",), ("bench",), ("config",), ("nodes",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "command",
+    [(), ("version",), ("log",), ("backup",), ("restore",), ("drill",), ("sim",), ("bench",), ("config",), ("nodes",)],
+    ids=" ".join,
+)
 def test_help(command, flag):
     result = invoke(*command, flag)
     assert result.exit_code == 0

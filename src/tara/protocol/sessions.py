@@ -95,6 +95,8 @@ class Sessions:
         #: No session expires before the session clock reaches this.
         self._expiry_ms = 0
         self.results: list[t.Result] = []
+        #: One for each number that the counter has taken since this list was last emptied.
+        self.executed: list[t.Command] = []
         self.events: list[t.Event] = []
         self._context = Context(self.events)
 
@@ -151,6 +153,7 @@ class Sessions:
 
     def _run(self, session: Session, command: t.Command) -> None:
         session.next = command.number + 1
+        self.executed.append(command)
         context = self._context
         context.counter = self.counter = counter = self.counter + 1
         context.time_ms = self.time_ms
@@ -216,6 +219,7 @@ class Sessions:
         limits = self._limits
         timeout_ms = min(max(timeout_ms, limits.session_timeout_ms_min), limits.session_timeout_ms_max)
         self.counter += 1
+        self.executed.append(command)
         session = Session(self.counter, timeout_ms, self._clock_ms)
         self._sessions[session.id] = session
         self._expiry_ms = min(self._expiry_ms, session.active_ms + timeout_ms)
@@ -231,6 +235,7 @@ class Sessions:
         for session in sorted(self._sessions.values(), key=lambda session: session.id):
             if session.active_ms + session.timeout_ms <= self._clock_ms:
                 self.counter += 1
+                self.executed.append(t.Command(session.id, session.next, 0, b"", t.EXPIRE))
                 self._close(session)
         deadlines = (session.active_ms + session.timeout_ms for session in self._sessions.values())
         self._expiry_ms = min(deadlines, default=0)

@@ -53,6 +53,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     hung_after_s: float = 15.0
     #: The port of the Prometheus endpoint, on `host`; 0: any free one.
     metrics_port: int = 0
+    #: Whether executors keep the decided commands in files, and how many bytes of them each keeps.
+    log: bool = True
+    log_retention_bytes: int = 1 << 30
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
@@ -63,6 +66,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ConfigurationError(f"hung_after_s = {self.hung_after_s}: must be at least {HUNG_AFTER_S_MIN}")
         _one_of("durability", self.durability, ("disk", "memory"))
         _one_of("packing", self.packing, ("site", "node"))
+        if self.log_retention_bytes < 1:
+            raise ConfigurationError(f"log_retention_bytes = {self.log_retention_bytes}: must be positive")
         if not self.host.startswith("127.") and self.host != "localhost":
             raise ConfigurationError(f"host = {self.host}: only loopback addresses (127.…) are served without keys")
 
@@ -242,6 +247,10 @@ class ClusterState(Struct, kw_only=True):
     lives: list[int]
     #: Containers whose first start is complete: their journals exist.
     founded: list[bool]
+    #: The checkpoint that the cluster was founded with, if it was restored from a backup; else 0.
+    threshold: int = 0
+    #: What was executed here last.
+    app: str = ""
     registry: str = ""
     endpoints: list[str] = []
     #: The ports of the front ends: every life of a container tries to get the same one, so that clients find it again.
@@ -249,6 +258,10 @@ class ClusterState(Struct, kw_only=True):
     metrics: str = ""
     #: The limits that must not change either.
     fixed: dict[str, int] = {}
+
+    @property
+    def checkpoint_interval(self) -> int:
+        return self.fixed["checkpoint_interval"]
 
 
 class DirectoryInUse(ConfigurationError):
@@ -309,36 +322,47 @@ class StateFile:
         """The state of the cluster that lives here, or that of a new one. In memory, every start is a new cluster."""
         graph = Graph(settings.limits.f, settings.limits.partitions)
         placement = placement_of(graph, settings.packing)
+        fixed = _fixed_limits(settings)
         ports: list[int] = []
-        fixed = {name: getattr(settings.limits, name) for name in _FIXED_LIMITS}
         if self.exists():
             state = self.read()
             ports = state.ports
-            limits = settings.limits
-            self._compare("f", state.f, limits.f)
-            self._compare("partitions", state.partitions, limits.partitions)
+            self._compare("f", state.f, settings.limits.f)
+            self._compare("partitions", state.partitions, settings.limits.partitions)
             self._compare("packing", state.packing, settings.packing)
             self._compare("durability", state.durability, settings.durability)
             if settings.durability == "disk":
                 for name, value in fixed.items():
                     self._compare(name, state.fixed.get(name, value), value)
-                state.ports = _front_end_ports(settings, graph, placement, ports)
+                state.app, state.ports = settings.app, _front_end_ports(settings, graph, placement, ports)
+                self.write(state)
                 return state
-        state = ClusterState(
-            cluster=secrets.randbits(48),
-            era=1,
-            f=settings.limits.f,
-            partitions=settings.limits.partitions,
-            packing=settings.packing,
-            durability=settings.durability,
-            lives=[0] * len(placement),
-            founded=[False] * len(placement),
-            fixed=fixed,
-            ports=_front_end_ports(settings, graph, placement, ports),
-        )
+        state = new_state(settings)
+        state.ports = _front_end_ports(settings, graph, placement, ports)
         self.write(state)
         return state
 
     def _compare(self, name: str, old: object, new: object) -> None:
         if old != new:
             raise ConfigurationError(f"{name} = {new}: the cluster in {self._directory} was made with {old}")
+
+
+def new_state(settings: Settings) -> ClusterState:
+    """A cluster that nobody has heard of yet."""
+    containers = len(placement_of(Graph(settings.limits.f, settings.limits.partitions), settings.packing))
+    return ClusterState(
+        cluster=secrets.randbits(48),
+        era=1,
+        f=settings.limits.f,
+        partitions=settings.limits.partitions,
+        packing=settings.packing,
+        durability=settings.durability,
+        app=settings.app,
+        lives=[0] * containers,
+        founded=[False] * containers,
+        fixed=_fixed_limits(settings),
+    )
+
+
+def _fixed_limits(settings: Settings) -> dict[str, int]:
+    return {name: getattr(settings.limits, name) for name in _FIXED_LIMITS}

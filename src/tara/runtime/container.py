@@ -33,9 +33,10 @@ from tara.runtime import wire
 from tara.runtime.cluster import serves_clients
 from tara.runtime.events import EventLog
 from tara.runtime.journal import FileJournal, Identity
+from tara.runtime.log import DecidedLog, LogIdentity, LogSettings, log_directory
 from tara.runtime.metrics import LatencySampler
 from tara.runtime.reporting import status_report
-from tara.runtime.store import CheckpointStore
+from tara.runtime.store import CheckpointStore, checkpoint_directory
 
 TICK_MS = 5.0
 #: Frames taken in one turn from one socket: bounds how long a turn can be.
@@ -62,6 +63,10 @@ class ContainerSpec(Struct, frozen=True, kw_only=True):
     label: str = ""
     #: Stands for everything that must agree between containers; see `tara.runtime.cluster.shape_of`.
     shape: int = 0
+    #: The checkpoint that the cluster was founded with; 0: none.
+    threshold: int = 0
+    #: Bytes of the decided log that each executor keeps; None: it keeps no log.
+    log_retention_bytes: int | None = None
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -248,17 +253,35 @@ class Container:
             name = self.graph.names[number]
             memory = GENESIS_MEMORY if start.genesis else start.life
             outbox = self._outboxes[number] = Outbox()
-            boot = Boot(start.life, memory, start.genesis, now_ms)
+            boot = Boot(start.life, memory, start.genesis, now_ms, spec.threshold)
             self._nodes[number] = create(
                 name, self.graph, spec.limits, boot, outbox, self._application, journals.get(number, [])
             )
             if name.stage is Stage.EXECUTOR:
-                stores = [directory / f"checkpoints-{replica}" for replica in range(self.graph.sites)]
+                stores = [checkpoint_directory(directory, replica) for replica in range(self.graph.sites)]
                 store = CheckpointStore(
-                    stores[name.replica], spec.cluster, spec.era, stores, lambda: os.eventfd_write(self._wake, 1)
+                    stores[name.replica],
+                    spec.cluster,
+                    spec.era,
+                    stores,
+                    lambda: os.eventfd_write(self._wake, 1),
+                    self._make_log(name.replica),
                 )
                 store.on_event = partial(self._on_store_event, self.graph.label(number))
                 self._stores[number] = store
+
+    def _make_log(self, replica: int) -> DecidedLog | None:
+        spec, limits = self.spec, self.spec.limits
+        if spec.log_retention_bytes is None:
+            return None
+        directories = [log_directory(Path(spec.data_dir), index) for index in range(self.graph.sites)]
+        settings = LogSettings(
+            identity=LogIdentity(spec.cluster, spec.era),
+            partitions=limits.partitions,
+            checkpoint_interval=limits.checkpoint_interval,
+            retention_bytes=spec.log_retention_bytes,
+        )
+        return DecidedLog(directories[replica], settings, directories)
 
     def _on_store_event(self, node: str, event: str, detail: int | str) -> None:
         """On the store's thread."""
@@ -559,7 +582,7 @@ class Container:
                     self._route_results(tuple_)
                 elif type(tuple_) is t.Answers:
                     self._route_answers(tuple_)
-                elif type(tuple_) is not t.Executed:
+                elif type(tuple_) is not t.Executed or self.spec.log_retention_bytes is not None:
                     self._store_jobs.append((number, tuple_))
         outbox.emitted = []
 

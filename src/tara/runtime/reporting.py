@@ -51,6 +51,9 @@ def status_report(container: "Container", digest: bool) -> dict[str, object]:
                     "checkpoints": [checkpoint.number for checkpoint in node.checkpoints],
                     "digest": node.digest().hex() if digest else None,
                 }
+                log = container.stores[number].log
+                if log is not None:
+                    status["log"] = log.status()
     journal = container.journal
     return {
         **status,

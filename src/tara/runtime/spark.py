@@ -110,6 +110,8 @@ class Cluster:
             port=registry.state.ports[container],
             label=registry.label(container),
             shape=registry.shape,
+            threshold=registry.state.threshold,
+            log_retention_bytes=self.settings.log_retention_bytes if self.settings.log else None,
         )
         task = _Task(msgspec.json.encode(spec), self.settings.app, registry.address)
         label = registry.label(container)

@@ -65,9 +65,9 @@ class Executor(Node):
         self._gc_sinks = graph.all(Stage.GC_SINK)
         self._controllers = [graph.all(Stage.CONTROLLER, partition) for partition in range(limits.partitions)]
         #: Until the store has told what it has, this executor has no state: it neither votes nor reports.
-        self._restored = boot.genesis
+        self._restored = boot.genesis and boot.threshold == 0
         #: The checkpoint that the store was asked for, while it has not answered.
-        self._loading = not boot.genesis
+        self._loading = not self._restored
         if self._loading:
             self.emit(t.Load(0, (name.replica,)), STORE)
 
@@ -99,8 +99,10 @@ class Executor(Node):
         sessions, partitions = self.sessions, self.limits.partitions
         execute, results = sessions.execute, sessions.results
         first, partition = self.next, self.next % partitions
+        counter = sessions.counter
         ends: list[int] = []
         times: list[int] = []
+        counters: list[int] = []
         for request in run:
             if request.source >= 0:
                 self._progress[partition][request.source].note(request.epoch, request.number)
@@ -109,9 +111,12 @@ class Executor(Node):
                     execute(command)
             ends.append(len(results))
             times.append(sessions.time_ms)
+            counters.append(sessions.counter)
             partition = (partition + 1) % partitions
         self.next += len(run)
-        self._publish(t.Executed(first, run, results.copy(), ends, times), sessions.events.copy())
+        commands, sessions.executed = sessions.executed, []
+        executed = t.Executed(first, run, results.copy(), ends, times, counter, counters, commands)
+        self._publish(executed, sessions.events.copy())
         results.clear()
         sessions.events.clear()
 
