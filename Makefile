@@ -5,6 +5,7 @@
 
 PYTHON ?= python3
 JOBS ?= 2
+SOAK_MINUTES ?= 60
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,7 +15,7 @@ STAMP := $(VENV)/.setup-done
 .PHONY: help
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
-	@printf '\nVariables: PYTHON=%s (interpreter for setup), JOBS=%s (parallel processes)\n' '$(PYTHON)' '$(JOBS)'
+	@printf '\nVariables: PYTHON=%s (interpreter for setup), JOBS=%s (parallel processes), SOAK_MINUTES=%s\n' '$(PYTHON)' '$(JOBS)' '$(SOAK_MINUTES)'
 
 .PHONY: setup
 setup: $(STAMP) java ## Create .venv and install the project with its development tools
@@ -78,11 +79,13 @@ format: setup ## Format the sources and apply the safe lint fixes
 	$(BIN)/ruff format
 
 .PHONY: soak
-soak: setup ## Simulate many seeds, then check that the simulator catches seeded bugs
+soak: setup ## Long campaigns: many simulated seeds, seeded bugs, and SOAK_MINUTES of faults on a real cluster
 	$(BIN)/tara sim run --seeds 1000 --jobs $(JOBS)
 	$(BIN)/tara sim run --f 2 --seeds 200 --jobs $(JOBS)
 	$(BIN)/tara sim run --partitions 3 --seeds 200 --jobs $(JOBS)
 	$(BIN)/tara sim mutants
+	$(BIN)/tara drill kill kill-twice hang loss flat
+	$(BIN)/tara drill chaos --minutes $(SOAK_MINUTES)
 
 .PHONY: bench
 bench: setup ## Measure the protocol, and a cluster on local Spark

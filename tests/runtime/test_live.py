@@ -2,24 +2,17 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from tara.client import CommandFailed, CommandTooLarge, KeyValueClient, NotReachable
-from tara.experiments.load import Load
-from tara.runtime import control
-from tara.runtime.asking import ask
 from tara.runtime.cluster import Settings, load_settings
 from tara.runtime.spark import Cluster
-from tara.simulator.linearizability import KeyValueModel, check
 
 pytestmark = pytest.mark.spark
 
@@ -112,29 +105,6 @@ def test_nobody_there_is_said(cluster: Cluster) -> None:
         client.put("a", b"b")
 
 
-def test_the_active_proposers_process_is_killed_under_load(cluster: Cluster) -> None:
-    victim, before = leader(cluster), max(views(cluster))
-    life = cluster.registry.state.lives[victim]
-    load = Load(endpoints(cluster), clients=16, reads=0.3, recorded_keys=8)
-    load.open()
-    killed: list[float] = []
-
-    def kill_once(now_s: float, count: int) -> None:
-        if not killed:
-            killed.append(now_s)
-            os.kill(cluster.registry.members[victim].pid, signal.SIGKILL)
-
-    report = load.run(seconds=5.0, warm_up_s=0.5, on_second=kill_once)
-    load.close()
-
-    assert (report.lost, report.errors) == (0, 0)
-    assert report.gap_ms_max < 3_000
-    assert check(load.history, KeyValueModel()).linearizable
-    await_condition(lambda: cluster.registry.state.lives[victim] > life, "Spark to start the container again")
-    await_condition(lambda: len(views(cluster)) == 3 and min(views(cluster)) > before, "all sites in a new view")
-    await_condition(lambda: equal_states(cluster), "equal replicas")
-
-
 def test_spark_shows_what_each_job_hosts(cluster: Cluster) -> None:
     with urllib.request.urlopen(f"{cluster.ui}/api/v1/applications", timeout=10) as answer:
         application = msgspec.json.decode(answer.read())[0]["id"]
@@ -194,56 +164,3 @@ def test_a_container_that_cannot_start_is_tried_again_with_patience(cluster: Clu
     await_condition(
         lambda: member.status.get("nodes", {}).get(f"committer-{victim}", {}).get("state") == "voting", "a start"
     )
-
-
-class Driver:
-    """`tara up` in a process of its own."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        command = [str(Path(sys.executable).with_name("tara")), "up", "--data-dir", str(directory)]
-        environment = os.environ | {"TARA_CHECKPOINT_INTERVAL": "512", "TARA_WINDOW": "2048"}
-        self._process = subprocess.Popen(
-            command,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line.startswith("endpoints"), line
-        self.endpoints = line.split()[1]
-
-    def status(self) -> dict[str, Any]:
-        return dict(msgspec.json.decode(ask(self._directory, control.AskStatus())))
-
-    def kill_everything(self) -> None:
-        """The driver and its JVM first, so that nobody starts the containers again."""
-        pids = [container["pid"] for container in self.status()["containers"]]
-        os.killpg(self._process.pid, signal.SIGKILL)
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        self._process.wait()
-
-    def stop(self) -> None:
-        ask(self._directory, control.AskDown())
-        assert self._process.wait(timeout=DEADLINE_S) == 0
-
-
-def test_everything_dies_and_nothing_is_lost(tmp_path: Path) -> None:
-    """SIGKILL of all processes including the driver, twice; then an orderly end."""
-    expected: dict[str, bytes] = {}
-    for round_ in range(3):
-        driver = Driver(tmp_path)
-        with KeyValueClient(driver.endpoints) as client:
-            assert {key: client.get(key) for key in expected} == expected
-            for number in range(100):
-                key = f"key-{round_}-{number}"
-                client.put(key, key.encode())
-                expected[key] = key.encode()
-            if round_ < 2:
-                driver.kill_everything()
-    assert [container["life"] for container in driver.status()["containers"]] == [3, 3, 3]
-    driver.stop()

@@ -34,6 +34,9 @@ GAP_MS_MAX = 1_000.0
 GROWTH_MB_MAX = 50.0
 THROUGHPUT_DRIFT_MAX = 0.10
 
+#: Longer than any drill.
+UNTIL_STOPPED_S = 24 * 3600.0
+
 Say = Callable[[str], None]
 
 
@@ -88,8 +91,12 @@ class Verdict(Struct, kw_only=True):
 class Deployment:
     """A cluster as a user runs it: `tara up` in a process of its own."""
 
-    def __init__(self, data_dir: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, data_dir: Path, settings: Mapping[str, str] | None = None, directory: Path | None = None
+    ) -> None:
+        """Settings as in a file; `directory` is where the command is given."""
         self.data_dir = data_dir
+        self._directory = directory
         self._settings = {f"TARA_{key.upper()}": value for key, value in (settings or {}).items()}
         self._process: subprocess.Popen[str] | None = None
 
@@ -98,6 +105,7 @@ class Deployment:
         with (self.data_dir.parent / f"{self.data_dir.name}.out").open("a") as output:
             self._process = subprocess.Popen(
                 command,
+                cwd=self._directory,
                 env=os.environ | self._settings,
                 stdout=subprocess.PIPE,
                 stderr=output,
@@ -179,7 +187,12 @@ class Course:
     """One drill as it goes: a cluster under a recorded load."""
 
     def __init__(
-        self, name: str, directory: Path, seconds: float, say: Say, settings: Mapping[str, str] | None = None
+        self,
+        name: str,
+        directory: Path,
+        say: Say,
+        settings: Mapping[str, str] | None = None,
+        seconds: float = UNTIL_STOPPED_S,
     ) -> None:
         self.name = name
         self.say = say
@@ -210,6 +223,7 @@ class Course:
         self.say(f"{self.name}: full strength after {self.full_strength_s[-1]:.1f} s")
 
     def verdict(self, gap_ms_limit: float | None = None) -> Verdict:
+        self.load.stop()
         report = self.load.finish()
         linearizable = check(self.load.history, KeyValueModel()).linearizable
         status = self.cluster.await_status(
@@ -246,22 +260,22 @@ def kill_twice(directory: Path, say: Say) -> Verdict:
 
 
 def _kill_leaders(name: str, directory: Path, say: Say, times: int) -> Verdict:
-    course = Course(name, directory, 4.0 + 8.0 * times, say)
+    course = Course(name, directory, say)
     try:
         time.sleep(4.0)
         for _ in range(times):
             leader = course.cluster.await_leader()
             course.harm(leader["container"], leader["pid"], signal.SIGKILL)
             course.await_full_strength((leader["container"], leader["life"]))
-            time.sleep(1.0)
+            time.sleep(2.0)
         return course.verdict(GAP_MS_MAX)
     finally:
         course.cluster.stop()
 
 
-def hang(directory: Path, say: Say) -> Verdict:
+def hang(directory: Path, say: Say, settings: Mapping[str, str] | None = None) -> Verdict:
     """SIGSTOP of the active proposer's container: hung, not dead. It is to be replaced without anybody's help."""
-    course = Course("hang", directory, 25.0, say)
+    course = Course("hang", directory, say, settings)
     try:
         time.sleep(4.0)
         leader = course.cluster.await_leader()
@@ -274,7 +288,7 @@ def hang(directory: Path, say: Say) -> Verdict:
 
 def loss(directory: Path, say: Say, times: int = 10) -> Verdict:
     """SIGKILL of every process, driver included, under load; then a start on the same data. The clients just retry."""
-    course = Course("loss", directory, 14.0 * times, say)
+    course = Course("loss", directory, say)
     try:
         for _ in range(times):
             time.sleep(3.0)
@@ -285,6 +299,7 @@ def loss(directory: Path, say: Say, times: int = 10) -> Verdict:
             course.cluster.start()
             course.full_strength_s.append(round(time.monotonic() - began_s, 2))
             course.say(f"loss: up again after {course.full_strength_s[-1]:.1f} s")
+        time.sleep(2.0)
         return course.verdict()
     finally:
         course.cluster.stop()
@@ -292,7 +307,7 @@ def loss(directory: Path, say: Say, times: int = 10) -> Verdict:
 
 def flat(directory: Path, say: Say, minutes: float = 10.0) -> Verdict:
     """No harm, but a long time: throughput and memory are to stay as they are."""
-    course = Course("flat", directory, 60.0 * minutes, say)
+    course = Course("flat", directory, say, seconds=60.0 * minutes)
     try:
         rates: list[int] = []
         before: dict[str, float] = {}
@@ -316,9 +331,9 @@ def flat(directory: Path, say: Say, minutes: float = 10.0) -> Verdict:
 def chaos(directory: Path, say: Say, minutes: float = 60.0, seed: int = 1) -> Verdict:
     """Kills and stops of random containers every few seconds, at most f sites at a time."""
     random = Random(seed)
-    course = Course("chaos", directory, 60.0 * minutes, say)
+    course = Course("chaos", directory, say)
     try:
-        end_s = time.monotonic() + 60.0 * minutes - FULL_STRENGTH_TIMEOUT_S / 4
+        end_s = time.monotonic() + 60.0 * minutes
         before = _resident_mb(course.cluster.pids())
         while time.monotonic() < end_s:
             victim = random.choice(course.cluster.status()["containers"])

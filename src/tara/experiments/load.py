@@ -159,8 +159,13 @@ class Load:
     # Load
 
     def run(
-        self, seconds: float, warm_up_s: float = 2.0, on_second: Callable[[float, int], None] = lambda at, n: None
+        self,
+        seconds: float,
+        warm_up_s: float = 2.0,
+        on_second: Callable[[float, int], None] = lambda at, n: None,
+        stop: Callable[[], bool] = lambda: False,
     ) -> LoadReport:
+        """Warm up, and measure for so many seconds, or until `stop` says so."""
         now_s = time.monotonic()
         for session in self._sessions:
             self._send(session.connection, [self._next(session, now_s)])
@@ -179,7 +184,10 @@ class Load:
             if now_s >= late_check_s:
                 late_check_s = now_s + 0.1
                 self._resend_late(now_s)
+                if stop():
+                    break
         measured, self._measuring = len(self._latencies_s), False
+        seconds = max(now_s - begin_s, 0.001)
         self._gap_s = max(self._gap_s, now_s - self._last_answer_s)
         lost = self._drain()
         answered = self.answered
@@ -189,7 +197,7 @@ class Load:
         latencies = sorted(self._latencies_s) or [0.0]
         return LoadReport(
             clients=len(self._sessions),
-            seconds=seconds,
+            seconds=round(seconds, 3),
             throughput_per_s=round(measured / seconds, 1),
             latency_ms_p50=_quantile(latencies, 0.5),
             latency_ms_p99=_quantile(latencies, 0.99),

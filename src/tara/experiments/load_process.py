@@ -5,6 +5,7 @@ import queue
 import time
 from collections.abc import Iterator
 from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
 from typing import Any
 
 from msgspec import Struct
@@ -32,7 +33,8 @@ class LoadProcess:
     def __init__(self, plan: LoadPlan) -> None:
         context = multiprocessing.get_context("spawn")
         self._messages: Queue[Any] = context.Queue()
-        self._process = context.Process(target=_work, args=(plan, self._messages), daemon=True)
+        self._stop = context.Event()
+        self._process = context.Process(target=_work, args=(plan, self._messages, self._stop), daemon=True)
         self._process.start()
         self.report: LoadReport | None = None
         self.history: list[Operation] = []
@@ -51,6 +53,10 @@ class LoadProcess:
         while (message := self._next()) is not None:
             yield message
         self._process.join(timeout=10)
+
+    def stop(self) -> None:
+        """Do not wait for the end of the plan."""
+        self._stop.set()
 
     def finish(self) -> LoadReport:
         """Wait for the end."""
@@ -76,7 +82,7 @@ class LoadProcess:
             return None
 
 
-def _work(plan: LoadPlan, messages: "Queue[Any]") -> None:
+def _work(plan: LoadPlan, messages: "Queue[Any]", stop: Event) -> None:
     try:
         load = Load(
             plan.endpoints, plan.clients, plan.payload_bytes, plan.reads, plan.recorded_keys, target=plan.target
@@ -85,7 +91,10 @@ def _work(plan: LoadPlan, messages: "Queue[Any]") -> None:
         messages.put(("started", None))
         started_s, cpu_s = time.monotonic(), time.process_time()
         report = load.run(
-            plan.seconds, plan.warm_up_s, lambda now_s, count: messages.put(("second", (now_s - started_s, count)))
+            plan.seconds,
+            plan.warm_up_s,
+            lambda now_s, count: messages.put(("second", (now_s - started_s, count))),
+            stop.is_set,
         )
         used = (time.process_time() - cpu_s, time.monotonic() - started_s)
         load.close()
