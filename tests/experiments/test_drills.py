@@ -1,4 +1,4 @@
-"""Fault drills on real clusters: `tara up` on local Spark, load, kills, all checks. The long ones are in `make soak`."""
+"""Fault drills on real clusters: `tara up` on local Spark, load, kills, and all checks. Long ones: `make soak`."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -15,7 +15,8 @@ from unittest import mock
 from msgspec import Struct
 
 from tara.protocol import tuples as t
-from tara.protocol.graph import STORE
+from tara.protocol.graph import STORE, Graph
+from tara.protocol.nodes import controller as controller_module
 from tara.protocol.nodes import proposer as proposer_module
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.controller import Controller
@@ -23,6 +24,7 @@ from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.gc_source import GcSource
 from tara.protocol.nodes.learner import Learner
 from tara.protocol.nodes.proposer import HeldRequests, Mode, Proposer
+from tara.protocol.nodes.reads import Reads
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.nodes.view_source import ViewSource
 from tara.protocol.observer import Observer
@@ -374,6 +376,69 @@ def poison_kills() -> Iterator[None]:
         assert self.results[-1].status != t.FAILED, "the application raised"
 
     with _replace(Sessions, "_run", run):
+        yield
+
+
+# Reads without the log
+
+
+@_mutant("a read asks f+1 committers")
+def one_committer_knows_the_end() -> Iterator[None]:
+    original = Reads.__init__
+
+    def init(self: Reads, graph: Graph, quorum: int, capacity: int) -> None:
+        original(self, graph, 1, capacity)
+
+    with _replace(Reads, "__init__", init):
+        yield
+
+
+@_mutant("a read waits until its executor is as far as the committers said")
+def read_does_not_wait() -> Iterator[None]:
+    original = Reads.due
+
+    with _replace(Reads, "due", lambda self, executed: original(self, 1 << 60)):
+        yield
+
+
+@_mutant("a committer without its memory does not tell where the log ends")
+def amnesiac_tells_the_end() -> Iterator[None]:
+    original = Committer._on_read
+
+    def on_read(self: Committer, read: t.Read) -> None:
+        recovering, self.recovering = self.recovering, False
+        original(self, read)
+        self.recovering = recovering
+
+    with _replace(Committer, "_on_read", on_read):
+        yield
+
+
+# Rejoining
+
+
+@_mutant("R2: a record counts only if no other one knows a newer memory of its sender")
+def records_of_past_memories() -> Iterator[None]:
+    def usable(self: Proposer) -> list[proposer_module.RecordParts]:
+        complete = [parts for parts in self._records.values() if parts.complete]
+        return [parts for parts in complete if parts.credential.memories[self._member] == self.boot.memory]
+
+    with _replace(Proposer, "_usable_records", usable):
+        yield
+
+
+@_mutant("a committer takes its new memory from a view that f+1 others recorded for, knowing of its loss")
+def any_start_restores_memory() -> Iterator[None]:
+    with _replace(Committer, "_knows_me", lambda self, start: True):
+        yield
+
+
+@_mutant("a restarted executor may be behind where its former life was")
+def place_of_a_former_life() -> Iterator[None]:
+    def order(progress: t.Progress) -> tuple[int, int]:
+        return (progress.position, progress.slowest)
+
+    with _replace(controller_module, "_order", order):
         yield
 
 
