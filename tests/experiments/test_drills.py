@@ -1,10 +1,14 @@
 """Fault drills on real clusters: `tara up` on local Spark, load, kills, and all checks. Long ones: `make soak`."""
 
+import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tara.client import KeyValueClient
 from tara.experiments import drills
 from tara.experiments.drills import Deployment, Verdict
 from tara.experiments.load_process import LoadPlan, LoadProcess
@@ -60,3 +64,25 @@ def test_other_shapes_serve_clients(unusual: Deployment) -> None:
     status = unusual.await_status(lambda found: health.replicas_equal(found) is not None, "digests", digests=True)
     assert health.replicas_equal(status)
     assert health.counter(status) == report.ordered + 2 * plan.clients
+
+
+def test_a_pause_of_the_driver_harms_nobody(tmp_path: Path) -> None:
+    """It hears nobody for longer than a container may be silent; they go on, and none of them is to blame."""
+    cluster = Deployment(tmp_path / "data", {"hung_after_s": "3"})
+    try:
+        cluster.start()
+        driver = cluster.pids()["driver"]
+        with KeyValueClient(cluster.endpoints) as client:
+            os.killpg(driver, signal.SIGSTOP)
+            try:
+                for number in range(50):
+                    client.put("city", str(number).encode())
+                    time.sleep(0.1)
+            finally:
+                os.killpg(driver, signal.SIGCONT)
+            time.sleep(2.0)
+            assert client.get("city") == b"49"
+        status = cluster.await_status(health.full_strength, "full strength")
+        assert [container["restarts"] for container in status["containers"]] == [0, 0, 0]
+    finally:
+        cluster.stop()

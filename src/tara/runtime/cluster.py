@@ -72,7 +72,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if not self.host.startswith("127.") and self.host != "localhost":
             raise ConfigurationError(f"host = {self.host}: only loopback addresses (127.…) are served without keys")
 
-
     @property
     def keeps_log(self) -> bool:
         return self.durability == "disk" if self.log is None else self.log

@@ -7,6 +7,7 @@ higher life, and genesis happens once. It is not on the request path: containers
 import os
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -100,9 +101,13 @@ class Registry:
         now_s = time.monotonic()
         return [now_s - member.heard_at if member.registered_at else 0.0 for member in self.members]
 
-    def forgive(self, container: int) -> None:
-        """Begin to count its silence anew."""
-        self.members[container].heard_at = time.monotonic()
+    def forgive(self, containers: Iterable[int]) -> None:
+        """Begin to count their silence anew."""
+        for container in containers:
+            self.members[container].heard_at = time.monotonic()
+
+    def site_of(self, container: int) -> int:
+        return self.graph.site(self.graph.names[self.placement[container][0]])
 
     def ready(self) -> bool:
         return all(member.status for member in self.members)

@@ -27,6 +27,8 @@ from tara.runtime.registry import Registry
 JAVA_MINIMUM = 17
 START_TIMEOUT_S = 90.0
 SUPERVISE_S = 0.5
+#: A look at the containers that comes so late tells of a pause of this process.
+PAUSED_S = 3.0
 RESUBMIT_S = 1.0
 
 
@@ -134,18 +136,33 @@ class Cluster:
 
     def _supervise(self) -> None:
         """Replace containers that hang. Spark sees only whether a process lives."""
-        registry, here = self.registry, socket.gethostname()
+        registry, looked_s = self.registry, time.monotonic()
         while not registry.down.wait(SUPERVISE_S):
-            for container, silent_s in enumerate(registry.silent_s()):
-                if silent_s < self.settings.hung_after_s:
-                    continue
-                member, label = registry.members[container], registry.label(container)
-                registry.events.warning("hung", container=label, pid=member.pid, silent_s=round(silent_s, 1))
-                registry.forgive(container)
-                if member.host == here:
-                    _kill_worker(member.pid)
-                else:
-                    self._spark.sparkContext.cancelJobGroup(_group(label))
+            before_s, looked_s = looked_s, time.monotonic()
+            if looked_s - before_s > PAUSED_S:
+                # It was this process that did not listen.
+                registry.forgive(range(len(registry.members)))
+                continue
+            silent = [
+                container
+                for container, silent_s in enumerate(registry.silent_s())
+                if silent_s >= self.settings.hung_after_s
+            ]
+            if len({registry.site_of(container) for container in silent}) > self.settings.limits.f:
+                # More than may fail at a time: rather this process cannot hear. To end them all would do the harm.
+                registry.events.flood("many_silent", containers=[registry.label(container) for container in silent])
+                continue
+            for container in silent:
+                self._replace(container)
+            registry.forgive(silent)
+
+    def _replace(self, container: int) -> None:
+        member, label = self.registry.members[container], self.registry.label(container)
+        self.registry.events.warning("hung", container=label, pid=member.pid, host=member.host)
+        if member.host == socket.gethostname():
+            _kill_worker(member.pid)
+        else:
+            self._spark.sparkContext.cancelJobGroup(_group(label))
 
     def _labels(self, container: int) -> list[str]:
         return [self.registry.graph.label(number) for number in self.registry.placement[container]]
