@@ -20,10 +20,16 @@ from tara.application import KeyValueStore, StateMachine
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import Graph
 from tara.protocol.limits import Limits
+from tara.runtime.gateway import Options
 from tara.runtime.journal import sync_directory
 
 STATE_FILE = "cluster.json"
 BUILT_IN: dict[str, type[StateMachine]] = {"key-value": KeyValueStore}
+#: Built-in applications of the packages above this one, found by name when they are asked for.
+NAMED = {"coordination": "tara.coordination.service:CoordinationService"}
+#: Settings that an application needs to be other than usual: for one, ZooKeeper's limit on a request is close to the
+#: usual limit on a command, without its envelope.
+DEFAULTS: dict[str, dict[str, Any]] = {"coordination": {"batch_size": 16, "command_bytes_max": (1 << 20) + (1 << 17)}}
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,11 +44,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     packing: str = "site"
     #: The address that containers bind.
     host: str = "127.0.0.1"
+    #: Options of the application's gateway, if it has one; the coordination service's are in its documentation.
+    gateway: Options = {}
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
         _one_of("durability", self.durability, ("disk", "memory"))
         _one_of("packing", self.packing, ("site", "node"))
+        if self.app in NAMED and self.packing != "site":
+            raise ConfigurationError(f"packing = {self.packing}: the front end of {self.app} needs `site`")
         if not self.host.startswith("127.") and self.host != "localhost":
             raise ConfigurationError(f"host = {self.host}: only loopback addresses (127.…) are served without keys")
 
@@ -66,9 +76,10 @@ def load_settings(
             raise ConfigurationError(f"{path}: {error}") from error
     known = {*Settings.__struct_fields__, *Limits.__struct_fields__} - {"limits"}
     for name, value in environment.items():
-        if name.startswith("TARA_") and name.removeprefix("TARA_").lower() in known:
+        if name.startswith("TARA_") and name.removeprefix("TARA_").lower() in known - {"gateway"}:
             merged[name.removeprefix("TARA_").lower()] = value
     merged.update({key: value for key, value in (flags or {}).items() if value is not None})
+    merged = {**DEFAULTS.get(str(merged.get("app")), {}), **merged}
     unknown = sorted(set(merged) - known)
     if unknown:
         raise ConfigurationError(f"unknown setting {unknown[0]!r}")
@@ -87,9 +98,10 @@ def application_of(name: str) -> Callable[[], StateMachine]:
     """The class that plays the application; a clear error if there is none."""
     if name in BUILT_IN:
         return BUILT_IN[name]
+    name = NAMED.get(name, name)
     module, separator, attribute = name.partition(":")
     if not separator:
-        raise ConfigurationError(f"app = {name}: must be one of {', '.join(BUILT_IN)}, or module:Class")
+        raise ConfigurationError(f"app = {name}: must be one of {', '.join((*BUILT_IN, *NAMED))}, or module:Class")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:

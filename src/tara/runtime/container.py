@@ -27,6 +27,7 @@ from tara.protocol.nodes.proposer import Proposer
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.sessions import Application
 from tara.runtime import wire
+from tara.runtime.gateway import Gateway, Options, make_gateway
 from tara.runtime.journal import FileJournal, Identity
 from tara.runtime.store import CheckpointStore
 
@@ -35,6 +36,8 @@ TICK_MS = 5.0
 FRAMES_PER_TURN = 64
 #: Frames that may wait for a slow peer, or for this process; more are dropped, and sent again by the protocol.
 QUEUED_FRAMES_MAX = 10_000
+#: Stands for the gateway where a client connection is named; no connection has an empty identity.
+GATEWAY = b""
 
 
 class ContainerSpec(Struct, frozen=True, kw_only=True):
@@ -49,6 +52,8 @@ class ContainerSpec(Struct, frozen=True, kw_only=True):
     durability: str
     data_dir: str
     host: str
+    #: Options of the application's gateway.
+    gateway: Options = {}
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -111,6 +116,7 @@ class Container:
         self._outboxes: dict[int, Outbox] = {}
         self._stores: dict[int, CheckpointStore] = {}
         self._journal: FileJournal | None = None
+        self._gateway: Gateway | None = None
         self._clock_base_ms = time.time() * 1e3 - time.monotonic() * 1e3
         self._next_tick_ms = 0.0
         self.stopping = False
@@ -162,6 +168,14 @@ class Container:
         self._sources = [
             self.graph.number(Stage.REQUEST_SOURCE, self.site, partition) for partition in range(spec.limits.partitions)
         ]
+        self._start_gateway()
+
+    def _start_gateway(self) -> None:
+        executor = self._nodes.get(self.graph.number(Stage.EXECUTOR, self.site))
+        if isinstance(executor, Executor):
+            name = getattr(executor.application, "gateway", None)
+            if name is not None:
+                self._gateway = make_gateway(name, _Site(self, executor), self.spec.gateway)
 
     def _make_wake(self) -> Callable[[], None]:
         socket = self._context.socket(zmq.PUSH)
@@ -204,8 +218,10 @@ class Container:
         for socket in (self._inbox, self._clients, self._wake_in):
             poller.register(socket, zmq.POLLIN)
         poller.register(control, zmq.POLLIN)
+        if self._gateway is not None:
+            poller.register(self._gateway.fileno(), zmq.POLLIN)
         while not self.stopping:
-            wait_ms = max(self._next_tick_ms - time.monotonic() * 1e3, 0.0)
+            wait_ms = 0.0 if self._queue else max(self._next_tick_ms - time.monotonic() * 1e3, 0.0)
             ready = dict(poller.poll(int(wait_ms + 0.999)))
             if control in ready:
                 on_control()
@@ -221,12 +237,17 @@ class Container:
             self._receive_requests()
         if self._wake_in in ready:
             self._receive_from_stores()
+        gateway = self._gateway
+        if gateway is not None and gateway.fileno() in ready:
+            gateway.receive()
         self._work()
         monotonic_ms = time.monotonic() * 1e3
         if monotonic_ms >= self._next_tick_ms:
             self._next_tick_ms = monotonic_ms + TICK_MS
             self._tick()
         self._flush()
+        if self._gateway is not None:
+            self._gateway.respond(monotonic_ms / 1e3)
 
     def _now_ms(self) -> float:
         return self._clock_base_ms + time.monotonic() * 1e3
@@ -357,6 +378,9 @@ class Container:
 
     def _halt(self, number: int, error: Exception) -> None:
         """A broken invariant stops one node, as if it had crashed, and shows."""
+        if isinstance(self._nodes[number], Executor) and self._gateway is not None:
+            self._gateway.close()
+            self._gateway = None
         del self._nodes[number]
         self.counters.halted[self.graph.label(number)] = repr(error)
 
@@ -429,6 +453,10 @@ class Container:
         if self._replies:
             for identity, results in self._replies.items():
                 self.counters.results += len(results)
+                if identity == GATEWAY:
+                    if self._gateway is not None:
+                        self._gateway.take(results)
+                    continue
                 self._clients.send_multipart(
                     (identity, wire.encode(client_wire.ClientReply(t.FORMAT_VERSION, results))), zmq.NOBLOCK
                 )
@@ -480,11 +508,48 @@ class Container:
                         "digest": node.digest().hex() if digest else None,
                     }
         status["partitions"] = partitions
+        if self._gateway is not None:
+            status["gateway"] = self._gateway.status()
         return status
 
+    # For the gateway
+
+    def capacity(self, session: int) -> int:
+        source = self._nodes.get(self._sources[session % len(self._sources)])
+        return source.capacity if isinstance(source, RequestSource) else 0
+
+    def submit(self, commands: list[t.Command]) -> None:
+        by_partition: list[list[t.Command]] = [[] for _ in self._sources]
+        for command in commands:
+            self._take_command(GATEWAY, command, by_partition)
+        self.counters.commands += len(commands)
+        for source, some in zip(self._sources, by_partition, strict=True):
+            if some:
+                self._queue.append((t.Submit(some), source))
+
     def _close(self) -> None:
+        if self._gateway is not None:
+            self._gateway.close()
         for store in self._stores.values():
             store.close()
         if self._journal is not None:
             self._journal.close()
         self._context.destroy(0)
+
+
+class _Site:
+    """The container as its gateway sees it."""
+
+    def __init__(self, container: Container, executor: Executor) -> None:
+        self._executor = executor
+        self.site = container.site
+        self.host = container.spec.host
+        self.data_dir = Path(container.spec.data_dir)
+        self.limits = container.spec.limits
+        self.application = executor.application
+        self.capacity = container.capacity
+        self.submit = container.submit
+
+    @property
+    def counter(self) -> int:
+        return self._executor.sessions.counter

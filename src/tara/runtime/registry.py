@@ -58,6 +58,12 @@ class Registry:
         """Where clients connect: the front end of each container that has one and runs."""
         return [member.client_address for member in self.members if member.client_address is not None]
 
+    @property
+    def gateways(self) -> list[str]:
+        """Where clients of the application's own protocol connect, if it has one."""
+        statuses = [member.status.get("gateway") for member in self.members]
+        return [status["address"] for status in statuses if status and status["address"]]
+
     def ready(self) -> bool:
         return all(member.status for member in self.members)
 

@@ -98,6 +98,7 @@ class Cluster:
             durability=self.settings.durability,
             data_dir=str(Path(self.settings.data_dir).resolve()),
             host=self.settings.host,
+            gateway=self.settings.gateway,
         )
         task = _Task(msgspec.json.encode(spec), self.settings.app, registry.address)
         label = registry.label(container)
