@@ -108,9 +108,9 @@ class Tree:
         self.changes: list[tuple[Event, str]] = []
         self._clear()
         for path in ("/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"):
-            acl = acls.READ_ONLY if path == "/zookeeper/config" else acls.OPEN
-            data = None if path == "/zookeeper/config" else b""
-            self._insert(path, Node(data, acl, 0, 0, 0, 0))
+            self._insert(path, Node(b"", acls.OPEN, 0, 0, 0, 0))
+        self.nodes["/zookeeper/config"].acl = acls.READ_ONLY
+        self.nodes["/zookeeper/config"].aversion = -1
 
     def _clear(self) -> None:
         self.nodes: dict[str, Node] = {}
