@@ -69,8 +69,10 @@ class Machine:
         code, body = self.apply(commands.attach(session, password))
         return code, msgspec.msgpack.decode(body)[2] if code == 0 else 0
 
-    def touch(self, *sessions: int, collect: bool = False) -> None:
-        assert self.apply(commands.touch(list(sessions), collect)) == (0, b"")
+    def touch(self, *sessions: int, collect: bool = False) -> int:
+        code, _ = self.apply(commands.touch(list(sessions), collect))
+        assert code == 0
+        return code
 
     def run(
         self, session: int, op: int, body: bytes = b"", ids: Ids = (), attachment: int | None = None
@@ -98,7 +100,8 @@ class Machine:
         """(type, error) of each result."""
         code, body = self.run(session, Op.MULTI, multi_body(*operations))
         assert code == 0
-        reader, results = Reader(body), []
+        reader = Reader(body)
+        results: list[tuple[int, int]] = []
         while True:
             op, done, error = jute.MULTI_HEADER.unpack(reader.take(9))
             if done:
