@@ -6,9 +6,10 @@ import msgspec
 
 from tara.coordination import commands, jute
 from tara.coordination.acl import OPEN, Ids
-from tara.coordination.codes import Event, Mode, Op
+from tara.coordination.codes import Mode, Op
 from tara.coordination.jute import Acl, Reader, Stat
 from tara.coordination.service import CoordinationService
+from tara.coordination.tree import Change
 from tara.protocol.sessions import Context
 
 PASSWORD = b"0123456789abcdef"
@@ -41,8 +42,8 @@ class Machine:
         self.clock_ms = 0
         self.told: list[tuple[object, ...]] = []
 
-    def changed(self, event: Event, path: str, zxid: int) -> None:
-        self.told.append((event, path, zxid))
+    def changed(self, change: Change, zxid: int) -> None:
+        self.told.append((change.event, change.path, zxid))
 
     def attached(self, session: int, attachment: int) -> None:
         self.told.append(("attached", session))

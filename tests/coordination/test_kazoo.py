@@ -19,22 +19,9 @@ from kazoo.recipe.watchers import PatientChildrenWatch
 from tara.coordination import jute
 from tara.coordination.codes import Code, Event, Op
 from tara.experiments.zookeeper_peer import four_letter_word
-from tara.runtime.spark import Cluster
-from tests.coordination.live import Wire, await_condition, endpoints, kazoo, start_cluster
+from tests.coordination.live import Wire, await_condition, kazoo
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    running = start_cluster(tmp_path_factory.mktemp("kazoo"))
-    yield running
-    running.stop()
-
-
-@pytest.fixture(scope="module")
-def hosts(cluster: Cluster) -> str:
-    return endpoints(cluster)
 
 
 @pytest.fixture

@@ -25,13 +25,22 @@ from pathlib import Path
 import msgspec
 
 from tara.coordination import commands, reads, words
-from tara.coordination.acl import digest_id
-from tara.coordination.codes import Code, Event, Op, Refusal
+from tara.coordination.acl import OPEN, digest_id, permits
+from tara.coordination.codes import READ, Code, Event, Op, Refusal
 from tara.coordination.connection import Closed, Connection
-from tara.coordination.jute import FRAMED_REPLY_HEADER, JuteError, Reader, pack_buffer, pack_int, pack_long, pack_text
-from tara.coordination.paths import is_valid
+from tara.coordination.jute import (
+    FRAMED_REPLY_HEADER,
+    Acl,
+    JuteError,
+    Reader,
+    pack_buffer,
+    pack_int,
+    pack_long,
+    pack_text,
+)
 from tara.coordination.service import CoordinationService
 from tara.coordination.settings import GatewaySettings, gateway_settings
+from tara.coordination.tree import Change
 from tara.coordination.watches import REMOVABLE, Kind, Watches
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
@@ -386,12 +395,13 @@ class ZooKeeperGateway:
             if node is None:
                 self._notify(connection, Event.DELETED, path)
             elif node.mzxid > since:
-                self._notify(connection, Event.DATA_CHANGED, path)
+                self._notify(connection, Event.DATA_CHANGED, path, node.acl)
             else:
                 self.watches.add(Kind.DATA, path, connection)
         for path in reader.texts():
-            if path in nodes:
-                self._notify(connection, Event.CREATED, path)
+            node = nodes.get(path)
+            if node is not None:
+                self._notify(connection, Event.CREATED, path, node.acl)
             else:
                 self.watches.add(Kind.DATA, path, connection)
         for path in reader.texts():
@@ -399,7 +409,7 @@ class ZooKeeperGateway:
             if node is None:
                 self._notify(connection, Event.DELETED, path)
             elif node.pzxid > since:
-                self._notify(connection, Event.CHILDREN_CHANGED, path)
+                self._notify(connection, Event.CHILDREN_CHANGED, path, node.acl)
             else:
                 self.watches.add(Kind.CHILD, path, connection)
         if op == Op.SET_WATCHES2:
@@ -409,7 +419,7 @@ class ZooKeeperGateway:
 
     def _remove_watches(self, connection: Connection, reader: Reader, remove: bool) -> bytes:
         path, number = reader.text(), reader.number()
-        if number not in REMOVABLE or not is_valid(path):
+        if number not in REMOVABLE:
             raise Refusal(Code.BAD_ARGUMENTS)
         found = [kind for kind in REMOVABLE[number] if self.watches.has(kind, path, connection)]
         if not found:
@@ -419,15 +429,18 @@ class ZooKeeperGateway:
                 self.watches.remove(kind, path, connection)
         return b""
 
-    def _notify(self, connection: Connection, event: Event, path: str) -> None:
+    def _notify(self, connection: Connection, event: Event, path: str, acl: Acl = OPEN) -> None:
+        """Send an event, if the client may read the node."""
+        if not permits(acl, READ, connection.ids):
+            return
         body = pack_int(event) + pack_int(SYNC_CONNECTED) + pack_text(path)
         self._send(connection, _EVENT_HEADER(16 + len(body), NOTIFICATION_XID, -1, 0) + body)
 
     # What the replica does; told while it executes, dealt with at the end of the turn
 
-    def changed(self, event: Event, path: str, zxid: int) -> None:
+    def changed(self, change: Change, zxid: int) -> None:
         if self.watches.watchers:
-            self._happened.append((zxid, lambda: self._trigger(event, path)))
+            self._happened.append((zxid, lambda: self._trigger(change)))
 
     def attached(self, session: int, attachment: int) -> None:
         self._happened.append((attachment, lambda: self._on_attached(session, attachment)))
@@ -442,9 +455,9 @@ class ZooKeeperGateway:
         self._drop_all()
         self._channel.reset()
 
-    def _trigger(self, event: Event, path: str) -> None:
-        for connection, own_event, own_path in self.watches.trigger(event, path):
-            self._notify(connection, own_event, own_path)
+    def _trigger(self, change: Change) -> None:
+        for connection, event, path in self.watches.trigger(change.event, change.path):
+            self._notify(connection, event, path, change.acl if event is change.event else change.parent_acl)
 
     def _on_attached(self, session: int, attachment: int) -> None:
         connection = self._by_session.get(session)

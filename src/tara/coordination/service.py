@@ -16,10 +16,10 @@ from msgspec import Struct
 from tara.application import ApplicationError, Context, StateMachine
 from tara.coordination import commands, reads
 from tara.coordination.acl import Ids
-from tara.coordination.codes import Code, Event, Op, Refusal
+from tara.coordination.codes import Code, Mode, Op, Refusal
 from tara.coordination.commands import DONE, PASSWORD_BYTES, CreateSession, Touch
 from tara.coordination.jute import MULTI_HEADER, JuteError, Reader, pack_int, pack_text
-from tara.coordination.tree import Tree
+from tara.coordination.tree import Change, Tree
 from tara.protocol.tuples import DECODE_ERRORS
 
 SESSIONS_MAX = 100_000
@@ -46,7 +46,7 @@ class SessionRecord(Struct, array_like=True):
 class Observer(Protocol):
     """Somebody beside one replica who wants to know what happens there, in order."""
 
-    def changed(self, event: Event, path: str, zxid: int) -> None: ...
+    def changed(self, change: Change, zxid: int) -> None: ...
     def attached(self, session: int, attachment: int) -> None: ...
     def ended(self, session: int, zxid: int) -> None: ...
     def restored(self) -> None:
@@ -157,8 +157,8 @@ class CoordinationService(StateMachine):
     def _tell(self, zxid: int) -> None:
         changes = self.tree.changes
         if self.observer is not None:
-            for event, path in changes:
-                self.observer.changed(event, path, zxid)
+            for change in changes:
+                self.observer.changed(change, zxid)
         changes.clear()
 
     # Sessions
@@ -261,10 +261,10 @@ class CoordinationService(StateMachine):
         tree.begin()
         try:
             for op, body in operations:
-                result = self._writes[op](body, session, ids, context)
-                if op in (Op.CREATE_CONTAINER, Op.CREATE_TTL):
-                    op = Op.CREATE2
-                results += (MULTI_HEADER.pack(op, False, 0), result)
+                results += (
+                    MULTI_HEADER.pack(_RESULT_TYPES.get(op, op), False, 0),
+                    self._writes[op](body, session, ids, context),
+                )
         except Refusal as refusal:
             tree.rollback(before)
             return _failed(len(operations), len(results) // 2, refusal.code)
@@ -276,8 +276,11 @@ class CoordinationService(StateMachine):
         return b"".join(results)
 
 
+#: Creations that answer with a stat say that they are a create2.
+_RESULT_TYPES: dict[int, int] = {Op.CREATE_CONTAINER: Op.CREATE2, Op.CREATE_TTL: Op.CREATE2}
+
 #: What may be in a multi, and what its request has behind the header.
-_PARTS: dict[int, Callable[[Reader], object]] = {
+_PARTS: dict[int, Callable[[Reader], tuple[object, ...]]] = {
     Op.CREATE: lambda r: (r.text(), r.buffer(), r.acl(), r.number()),
     Op.CREATE2: lambda r: (r.text(), r.buffer(), r.acl(), r.number()),
     Op.CREATE_CONTAINER: lambda r: (r.text(), r.buffer(), r.acl(), r.number()),
@@ -294,11 +297,14 @@ def _operations(reader: Reader) -> Iterator[tuple[int, Reader]]:
         op, done, _ = MULTI_HEADER.unpack(reader.take(MULTI_HEADER.size))
         if done:
             return
-        skip = _PARTS.get(op)
-        if skip is None:
+        read = _PARTS.get(op)
+        if read is None:
             raise JuteError(f"operation {op} in a multi")
         body = reader.fork()
-        skip(reader)
+        fields = read(reader)
+        if op in (Op.CREATE, Op.CREATE2, Op.CREATE_CONTAINER):
+            # As ZooKeeper does: in a multi, the flags decide, and only a container is answered with a stat.
+            op = Op.CREATE_CONTAINER if fields[3] == Mode.CONTAINER else Op.CREATE
         yield op, body
     raise JuteError(f"a multi of more than {MULTI_OPERATIONS_MAX} operations")
 

@@ -9,7 +9,7 @@ A snapshot shares the nodes with the living tree. A node that existed when it wa
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,6 +27,15 @@ SPECIAL = frozenset(("/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota")
 #: path, data, acl, czxid, mzxid, ctime, mtime, version, creations, aversion, owner, pzxid
 Row = tuple[str, bytes | None, Acl, int, int, int, int, int, int, int, int, int]
 _decode_rows = msgspec.msgpack.Decoder(list[Row]).decode
+
+
+class Change(NamedTuple):
+    """What happened to a node. Only those are told who may read the node, and of its parent's children, the parent."""
+
+    event: Event
+    path: str
+    acl: Acl
+    parent_acl: Acl
 
 
 class Node:
@@ -77,7 +86,8 @@ class Node:
             # What clients see counts creations and deletions.
             2 * self.creations - children,
             self.aversion,
-            self.owner,
+            # Containers and nodes with a time to live show none.
+            max(self.owner, 0),
             len(self.data) if self.data else 0,
             children,
             self.pzxid,
@@ -105,7 +115,7 @@ class Tree:
         self._generation = 0
         self._undo: list[tuple[Callable[..., Any], tuple[Any, ...]]] | None = None
         #: What happened, in order; the owner of the tree takes it.
-        self.changes: list[tuple[Event, str]] = []
+        self.changes: list[Change] = []
         self._clear()
         for path in ("/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"):
             self._insert(path, Node(b"", acls.OPEN, 0, 0, 0, 0))
@@ -180,7 +190,7 @@ class Tree:
         parent.creations += 1
         parent.pzxid = zxid
         self._insert(path, Node(data, acl, zxid, time_ms, owner, self._generation))
-        self.changes.append((Event.CREATED, path))
+        self.changes.append(Change(Event.CREATED, path, acl, parent.acl))
         return path
 
     def delete(self, path: str, version: int, ids: Ids, zxid: int) -> None:
@@ -199,8 +209,8 @@ class Tree:
         parent_path = parent_of(path)
         parent = self._own(parent_path, self.nodes[parent_path])
         parent.pzxid = zxid
+        self.changes.append(Change(Event.DELETED, path, self.nodes[path].acl, parent.acl))
         self._detach(path)
-        self.changes.append((Event.DELETED, path))
 
     def set_data(self, path: str, data: bytes | None, version: int, ids: Ids, zxid: int, time_ms: int) -> Node:
         node = self._valid(path)
@@ -213,7 +223,7 @@ class Tree:
         node.version = _successor(node.version)
         node.mzxid = zxid
         node.mtime = time_ms
-        self.changes.append((Event.DATA_CHANGED, path))
+        self.changes.append(Change(Event.DATA_CHANGED, path, node.acl, acls.OPEN))
         return node
 
     def set_acl(self, path: str, acl: Acl, version: int, ids: Ids) -> Node:

@@ -70,7 +70,7 @@ class Watches(Generic[Watcher]):
             self.remove(kind, path, watcher)
 
     def trigger(self, event: Event, path: str) -> Iterator[tuple[Watcher, Event, str]]:
-        """Whom a change has to be told to, and as what; one-shot watches are used up."""
+        """Whom a change has to be told to, as what, and about which node; one-shot watches are used up."""
         if not self._by_watcher:
             return
         kinds = (Kind.DATA, Kind.CHILD) if event is Event.DELETED else (Kind.DATA,)
