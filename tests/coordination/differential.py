@@ -12,6 +12,7 @@ from tara.coordination import jute
 from tara.coordination.acl import OPEN, digest_id
 from tara.coordination.codes import Op
 from tara.coordination.jute import Reader
+from tara.coordination.paths import parent_of
 from tests.coordination.live import Wire
 from tests.coordination.machine import create_body, multi_body, set_body, versioned_body
 
@@ -32,7 +33,9 @@ ACLS: list[jute.Acl] = [
     ((31, "digest", "nocolon"),),
     (),
 ]
-BAD_PATHS = ["", "a", "/a/", "/a//b", "//", "/.", "/a/..", "/a\x01", "/zookeeper", "/zookeeper/config", "/"]
+BAD_PATHS = ["a", "/a/", "/a//b", "//", "/.", "/a/..", "/a\x01"]
+#: Nobody may delete these; anything else would make one script depend on another.
+SPECIAL = ["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota", ""]
 
 Step = tuple[int, int, bytes]
 
@@ -40,10 +43,11 @@ Step = tuple[int, int, bytes]
 class Script:
     def __init__(self, seed: int, length: int, root: str = "/diff") -> None:
         self._random = Random(seed)
-        self.root = f"{root}-{seed}"
+        # Sequential siblings of the root must not depend on what else there is.
+        self.root = f"{root}-{seed}/root"
         #: Of watches that stay: persistent or recursive.
         self._mode = seed % 2
-        self.steps: list[Step] = [(0, Op.CREATE, create_body(self.root))]
+        self.steps: list[Step] = [(0, Op.CREATE, create_body(path)) for path in (parent_of(self.root), self.root)]
         self.steps += [self._step() for _ in range(length)]
 
     def _path(self) -> str:
@@ -70,6 +74,8 @@ class Script:
                 return create_body(self._path(), self._data(), choose((5, 6)), choose(ACLS)) + jute.pack_long(ttl_ms)
             case Op.SET_DATA:
                 return set_body(self._path(), self._data(), self._version())
+            case Op.DELETE if self._random.random() < 0.05:
+                return versioned_body(choose(SPECIAL), self._version())
             case _:
                 return versioned_body(self._path(), self._version())
 
