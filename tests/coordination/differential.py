@@ -33,7 +33,7 @@ ACLS: list[jute.Acl] = [
     ((31, "digest", "nocolon"),),
     (),
 ]
-BAD_PATHS = ["a", "/a/", "/a//b", "//", "/.", "/a/..", "/a\x01"]
+BAD_ENDS = ["/", "//b", "//", "/.", "/..", "/../a", "/\x01", "/\u0085", "/\uf8ff"]
 #: Nobody may delete these; anything else would make one script depend on another.
 SPECIAL = ["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota", ""]
 
@@ -52,7 +52,7 @@ class Script:
 
     def _path(self) -> str:
         if self._random.random() < 0.06:
-            return self._random.choice(BAD_PATHS)
+            return self._random.choice(["relative", *(self.root + end for end in BAD_ENDS)])
         depth = self._random.choice((0, 1, 1, 1, 2, 2, 3))
         return self.root + "".join(f"/{self._random.choice(NAMES)}" for _ in range(depth))
 
