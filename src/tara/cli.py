@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from tara import __version__
+from tara.coordination.command_line import zk_app
 
 if TYPE_CHECKING:
     from tara.client import KeyValueClient
@@ -31,6 +32,8 @@ app.add_typer(sim_app, name="sim")
 
 bench_app = typer.Typer(help="Measure performance.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
+
+app.add_typer(zk_app, name="zk")
 
 
 @app.command("version")
@@ -93,11 +96,14 @@ def up(
     config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the cluster keeps its state.")] = None,
     master: Annotated[str | None, typer.Option(help="Spark master; by default Spark runs in this process.")] = None,
-    app_name: Annotated[str | None, typer.Option("--app", help="key-value, or module:Class.")] = None,
+    app_name: Annotated[str | None, typer.Option("--app", help="key-value, coordination, or module:Class.")] = None,
     f: Annotated[int | None, typer.Option("--f", help="Crashes per stage that are survived.")] = None,
     partitions: Annotated[int | None, typer.Option(help="Consensus pipelines.")] = None,
     durability: Annotated[str | None, typer.Option(help="disk or memory.")] = None,
     packing: Annotated[str | None, typer.Option(help="site or node.")] = None,
+    gateway: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE: an option of the application's front end; may be repeated.")
+    ] = None,
 ) -> None:
     """Start a cluster and serve until interrupted, or until `tara down`.
 
@@ -114,17 +120,37 @@ def up(
         "partitions": partitions,
         "durability": durability,
         "packing": packing,
+        "gateway": _options(gateway),
     }
-    cluster = Cluster(load_settings(config, flags=flags))
+    settings = load_settings(config, flags=flags)
+    if settings.app == "coordination":
+        from tara.coordination.settings import gateway_settings
+
+        gateway_settings(settings.gateway)
+    cluster = Cluster(settings)
     try:
         cluster.start()
         typer.echo(f"endpoints  {','.join(_plain(cluster.registry.endpoints))}")
+        if cluster.registry.gateways:
+            typer.echo(f"ZooKeeper  {','.join(cluster.registry.gateways)}")
+        for problem in cluster.registry.gateway_problems:
+            typer.echo(f"tara: {problem}", err=True)
         typer.echo(f"Spark UI   {cluster.ui}")
         cluster.wait()
     except KeyboardInterrupt:
         typer.echo("going down", err=True)
     finally:
         cluster.stop()
+
+
+def _options(pairs: list[str] | None) -> dict[str, str] | None:
+    """KEY=VALUE, several times."""
+    if not pairs:
+        return None
+    for pair in pairs:
+        if "=" not in pair:
+            raise typer.BadParameter(f"{pair}: must be KEY=VALUE", param_hint="--gateway")
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def _plain(endpoints: list[str]) -> list[str]:

@@ -164,6 +164,7 @@ def test_locks_leaders_watches_and_ephemerals_while_every_site_is_killed(
 
     def write(client: KazooClient) -> None:
         if paused.is_set():
+            time.sleep(0.02)
             return
         retry(client.set, "/fire/value", str(written[0] + 1).encode())
         written[0] += 1

@@ -2,8 +2,6 @@
 
 import enum
 
-from tara.protocol.errors import TaraError
-
 
 class Op(enum.IntEnum):
     NOTIFICATION = 0
@@ -73,19 +71,6 @@ class Refusal(Exception):
     def __init__(self, code: Code, detail: str = "") -> None:
         super().__init__(code.name, detail)
         self.code = code
-
-
-class CoordinationError(TaraError):
-    """What a client of the service is told; `code` is ZooKeeper's number for it."""
-
-    def __init__(self, code: int, path: str = "") -> None:
-        try:
-            name = Code(code).name
-        except ValueError:
-            name = f"error {code}"
-        super().__init__(f"{name.lower().replace('_', ' ')}{': ' if path else ''}{path}")
-        self.code = code
-        self.path = path
 
 
 READ, WRITE, CREATE, DELETE, ADMIN = 1, 2, 4, 8, 16

@@ -112,6 +112,7 @@ class Container:
         self._session_routes: dict[int, bytes] = {}
         self._opening: dict[int, bytes] = {}
         self._replies: dict[bytes, list[t.Result]] = {}
+        self._events: dict[bytes, list[t.Event]] = {}
         self._nodes: dict[int, Node] = {}
         self._outboxes: dict[int, Outbox] = {}
         self._stores: dict[int, CheckpointStore] = {}
@@ -433,6 +434,11 @@ class Container:
                     replies[identity] = [result]
                 else:
                     waiting.append(result)
+        for event in results.events:
+            identity = routes.get(event.session)
+            receivers = set(routes.values()) if event.session == 0 else {identity} if identity is not None else set()
+            for receiver in receivers - {GATEWAY}:
+                self._events.setdefault(receiver, []).append(event)
 
     def _flush(self) -> None:
         """Sync, then let everything out."""
@@ -450,6 +456,12 @@ class Container:
                     self.counters.frames_out += 1
                 except zmq.Again:
                     self.counters.frames_dropped += 1
+        if self._events:
+            # Before the results: who has one has heard of everything up to it.
+            for identity, events in self._events.items():
+                reply = client_wire.ClientReply(t.FORMAT_VERSION, [], events)
+                self._clients.send_multipart((identity, wire.encode(reply)), zmq.NOBLOCK)
+            self._events = {}
         if self._replies:
             for identity, results in self._replies.items():
                 self.counters.results += len(results)

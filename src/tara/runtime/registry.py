@@ -64,6 +64,12 @@ class Registry:
         statuses = [member.status.get("gateway") for member in self.members]
         return [status["address"] for status in statuses if status and status["address"]]
 
+    @property
+    def gateway_problems(self) -> list[str]:
+        """Front ends that could not be started, and why."""
+        statuses = [(self.label(index), member.status.get("gateway")) for index, member in enumerate(self.members)]
+        return [f"{label}: {status['error']}" for label, status in statuses if status and status["error"]]
+
     def ready(self) -> bool:
         return all(member.status for member in self.members)
 
