@@ -230,3 +230,31 @@ def test_a_session_survives_its_front_end_and_ends_on_all_sites_at_once(cluster:
             await_condition(lambda client=client: client.exists("/survivor") is None, "the end of the session")  # type: ignore[misc]
             ended.append(client.get("/")[1].pzxid)
     assert len(set(ended)) == 1
+
+
+def test_a_stall_of_the_service_costs_no_session_its_life(cluster: Cluster, hosts: str) -> None:
+    """Two of three sites stand still for longer than the time-out. The third one closes its connections, because it
+    cannot renew their sessions; when the others go on, the session is as it was."""
+    address = hosts.split(",")[0]
+    with Wire(address) as wire, Wire(address) as idle:
+        assert wire.connect(timeout_ms=2_000)
+        assert idle.connect(timeout_ms=2_000)
+        assert wire.create("/patient", flags=1) == 0
+        stopped = [cluster.registry.members[container].pid for container in (1, 2)]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            started_s = time.monotonic()
+            assert idle.receive() is None
+            assert wire.receive() is None
+            assert time.monotonic() - started_s < 6
+            with Wire(address) as refused:
+                assert not refused.connect()
+            time.sleep(max(started_s + 5 - time.monotonic(), 0))
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+    await_condition(lambda: serving(cluster), "all front ends to serve again")
+    with Wire(address) as again:
+        assert again.connect(session=wire.session, password=wire.password)
+        assert again.create("/patient", flags=1) == -110

@@ -4,7 +4,6 @@ import select
 import socket
 import ssl
 from collections import deque
-from collections.abc import Iterator
 
 from tara.coordination.acl import Ids
 from tara.coordination.commands import encode_ids, envelope
@@ -48,6 +47,9 @@ class Connection:
         self.received = 0
         self.sent = 0
         self._in = b""
+        self._position = 0
+        #: Frames have arrived that were not looked at, because it was full.
+        self.held = False
         self._out = bytearray()
         self._interest = select.EPOLLIN
         self._handshake = isinstance(sock, ssl.SSLSocket)
@@ -88,31 +90,31 @@ class Connection:
             raise Closed(str(error)) from error
         if not data:
             raise Closed("the client closed it")
-        self._in = self._in + data if self._in else data
+        self._in = self._in[self._position :] + data if self._in else data
+        self._position = 0
         return True
 
     @property
     def beginning(self) -> bytes:
         """The first bytes that were not taken yet."""
-        return self._in[:4]
+        return self._in[self._position : self._position + 4]
 
-    def frames(self, length_max: int) -> Iterator[bytes]:
-        """The complete frames that have arrived."""
-        data, position = self._in, 0
-        end = len(data)
-        try:
-            while end - position >= 4:
-                length: int = unpack_int(data, position)[0]
-                if length < 0 or length > length_max:
-                    raise Closed(f"a length of {length}, {length_max} is the limit")
-                if end - position - 4 < length:
-                    return
+    def next_frame(self, length_max: int) -> bytes | None:
+        """The next complete frame, if it has arrived."""
+        data, position = self._in, self._position
+        left = len(data) - position
+        if left >= 4:
+            length: int = unpack_int(data, position)[0]
+            if length < 0 or length > length_max:
+                raise Closed(f"a length of {length}, {length_max} is the limit")
+            if left - 4 >= length:
                 begin = position + 4
-                position = begin + length
+                self._position = begin + length
                 self.received += 1
-                yield data[begin:position]
-        finally:
-            self._in = data[position:] if position else data
+                return data[begin : self._position]
+        if position:
+            self._in, self._position = data[position:], 0
+        return None
 
     # Out
 
@@ -121,9 +123,14 @@ class Connection:
         self.sent += 1
 
     @property
+    def clogged(self) -> bool:
+        """Whether the client must fetch answers before it gets more."""
+        return len(self._out) > UNSENT_BYTES_MAX
+
+    @property
     def full(self) -> bool:
         """Whether the client must wait before it is listened to."""
-        return len(self._out) > UNSENT_BYTES_MAX or self.outstanding + len(self.queue) >= REQUESTS_MAX
+        return self.clogged or self.outstanding + len(self.queue) >= REQUESTS_MAX
 
     def flush(self) -> None:
         """Send what the socket takes. Raises `Closed` if the connection is to end."""

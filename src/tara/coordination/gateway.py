@@ -126,8 +126,8 @@ class ZooKeeperGateway:
         self._results: deque[t.Result] = deque()
         #: What the replica did since the last turn: the zxid, and what follows from it here.
         self._happened: deque[tuple[int, Callable[[], None]]] = deque()
-        #: Connections whose queues may move on, now that a result is here.
-        self._unblocked: list[Connection] = []
+        #: Connections whose waiting requests may move on: a result has come, or answers have been fetched.
+        self._waiting: dict[Connection, None] = {}
         self._changed: set[Connection] = set()
         self._heard: dict[int, None] = {}
         self._pinging: list[Connection] = []
@@ -246,7 +246,14 @@ class ZooKeeperGateway:
                 connection.send(words.answer(self, word))
                 connection.last_words = True
                 return
-        for frame in connection.frames(self.settings.jute_max_buffer):
+        self._consume(connection)
+        if connection.session:
+            self._heard[connection.session] = None
+
+    def _consume(self, connection: Connection) -> None:
+        """Look at the frames that have arrived, as far as there is room for their answers."""
+        connection.held = False
+        while (frame := connection.next_frame(self.settings.jute_max_buffer)) is not None:
             self.received += 1
             if connection.session:
                 self._request(connection, frame)
@@ -256,8 +263,9 @@ class ZooKeeperGateway:
                 self._connect(connection, frame)
             if connection.closed or connection.last_words:
                 return
-        if connection.session:
-            self._heard[connection.session] = None
+            if connection.full:
+                connection.held = True
+                return
 
     # Sessions
 
@@ -488,7 +496,7 @@ class ZooKeeperGateway:
                 token(result)
         while happened:
             happened.popleft()[1]()
-        if self._unblocked:
+        if self._waiting:
             self._resume()
         self._watch_time(now_s)
         self._channel.pump(now_s)
@@ -508,17 +516,24 @@ class ZooKeeperGateway:
         if commands.error_of(answer) in _FATAL or write.op == Op.CLOSE_SESSION:
             connection.last_words = True
             return
-        if connection.queue:
-            self._unblocked.append(connection)
+        if connection.queue or connection.held:
+            self._waiting[connection] = None
 
     def _resume(self) -> None:
-        unblocked, self._unblocked = self._unblocked, []
-        for connection in unblocked:
+        """Go on with requests that waited: for the results of earlier ones, or for room for their answers."""
+        waiting, self._waiting = self._waiting, {}
+        for connection in waiting:
+            if connection.closed:
+                continue
             queue = connection.queue
             try:
-                while queue and not connection.last_words and (not connection.outstanding or queue[0][1] in WRITES):
+                while queue and not (connection.last_words or connection.clogged):
+                    if connection.outstanding and queue[0][1] not in WRITES:
+                        break
                     self._handle(connection, *queue.popleft())
-            except Closed:
+                if connection.held and not (connection.full or connection.last_words):
+                    self._consume(connection)
+            except (Closed, JuteError):
                 self._drop(connection)
 
     def _on_lost(self, tokens: list[Write | Token]) -> None:
@@ -581,6 +596,8 @@ class ZooKeeperGateway:
             except Closed:
                 self._drop(connection)
                 continue
+            if (connection.queue or connection.held) and not connection.clogged:
+                self._waiting[connection] = None
             interest = connection.interest()
             if interest is not None:
                 self._epoll.modify(connection.descriptor, interest)
