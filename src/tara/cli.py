@@ -130,11 +130,11 @@ def up(
     cluster = Cluster(settings)
     try:
         cluster.start()
+        if settings.app == "coordination":
+            cluster.await_gateways()
         typer.echo(f"endpoints  {','.join(_plain(cluster.registry.endpoints))}")
         if cluster.registry.gateways:
             typer.echo(f"ZooKeeper  {','.join(cluster.registry.gateways)}")
-        for problem in cluster.registry.gateway_problems:
-            typer.echo(f"tara: {problem}", err=True)
         typer.echo(f"Spark UI   {cluster.ui}")
         cluster.wait()
     except KeyboardInterrupt:
@@ -444,6 +444,43 @@ def bench_protocol(
             f"{report.requests_per_s:.0f} requests/s with {clients} clients: {report.microseconds_per_request:.1f} µs "
             f"per request for all {2 * f + 1} sites on one core, {report.checkpoints} checkpoints"
         )
+
+
+@bench_app.command("zookeeper")
+def bench_zookeeper(
+    services: Annotated[str, typer.Option(help="tara, zookeeper, or both.")] = "tara,zookeeper",
+    durability: Annotated[str, typer.Option(help="disk, memory, or both.")] = "disk,memory",
+    sessions: Annotated[str, typer.Option(help="Numbers of closed-loop sessions.")] = "1,64,256",
+    seconds: Annotated[float, typer.Option(help="Measured seconds, each.", min=0.5)] = 5.0,
+    warm_up: Annotated[float, typer.Option(help="Seconds of load before, per operation.", min=0.0)] = 5.0,
+    payload: Annotated[int, typer.Option(help="Bytes of a value.", min=1)] = 64,
+    as_json: Json = False,
+) -> None:
+    """The coordination service and Apache ZooKeeper, three servers each, under the same load.
+
+    Example: tara bench zookeeper --sessions 64 --json
+    """
+    from tara.experiments.zookeeper_speed import measure
+
+    for name, text, known in (
+        ("services", services, ("tara", "zookeeper")),
+        ("durability", durability, ("disk", "memory")),
+    ):
+        if not set(text.split(",")) <= set(known):
+            raise typer.BadParameter(f"{text}: known are {', '.join(known)}", param_hint=f"--{name}")
+    if not all(count.isdigit() and int(count) > 0 for count in sessions.split(",")):
+        raise typer.BadParameter(f"{sessions}: must be numbers", param_hint="--sessions")
+    report = measure(
+        services.split(","),
+        durability.split(","),
+        [int(count) for count in sessions.split(",")],
+        seconds,
+        payload,
+        warm_up,
+        lambda line: typer.echo(line, err=as_json),
+    )
+    if as_json:
+        _print_json(report)
 
 
 def main() -> None:

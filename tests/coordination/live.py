@@ -38,13 +38,12 @@ def start_cluster(directory: Path, **options: Any) -> Cluster:
     }
     cluster = Cluster(load_settings(environment={}, flags=flags))
     cluster.start()
-    await_condition(lambda: serving(cluster), "three front ends that serve")
+    cluster.await_gateways()
     return cluster
 
 
 def serving(cluster: Cluster) -> bool:
-    statuses = [member.status.get("gateway") for member in cluster.registry.members]
-    return all(status is not None and status["serving"] for status in statuses)
+    return cluster.registry.gateways_serve()
 
 
 def endpoints(cluster: Cluster) -> str:

@@ -217,7 +217,7 @@ def test_locks_leaders_watches_and_ephemerals_while_every_site_is_killed(
 def test_a_session_survives_its_front_end_and_ends_on_all_sites_at_once(cluster: Cluster, hosts: str) -> None:
     addresses = hosts.split(",")
     with Wire(addresses[0]) as wire:
-        assert wire.connect(timeout_ms=8_000)
+        assert wire.connect(timeout_ms=5_000)
         assert wire.create("/survivor", flags=1) == 0
         kill(cluster, 0)
         assert wire.receive() is None

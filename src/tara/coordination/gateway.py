@@ -136,6 +136,9 @@ class ZooKeeperGateway:
         self._collect_due_s = time.monotonic() + settings.collect_interval_ms / 1e3
         #: Its commands do not come back: nobody is served.
         self.stalled = False
+        #: How often that has happened, and how often the channel had to begin anew.
+        self.stalls = 0
+        self.resets = 0
         self.started_s = time.monotonic()
         self.received = 0
         self.sent = 0
@@ -185,6 +188,8 @@ class ZooKeeperGateway:
             "sessions": len(self.service.sessions),
             "nodes": len(self.tree.nodes),
             "watches": len(self.watches),
+            "stalls": self.stalls,
+            "resets": self.resets,
             "error": self.bind_error,
         }
 
@@ -539,6 +544,7 @@ class ZooKeeperGateway:
     def _on_lost(self, tokens: list[Write | Token]) -> None:
         """The channel begins anew; what was on its way may or may not happen."""
         self._touch_sent_s = None
+        self.resets += 1
         self._drop_all()
 
     # Time
@@ -551,6 +557,7 @@ class ZooKeeperGateway:
         if self._touch_sent_s is not None:
             if not self.stalled and now_s - self._touch_sent_s > 2 * self.settings.tick_time_ms / 1e3:
                 self.stalled = True
+                self.stalls += 1
                 self._drop_all()
             return
         if now_s >= self._touch_due_s or (

@@ -64,6 +64,11 @@ class Registry:
         statuses = [member.status.get("gateway") for member in self.members]
         return [status["address"] for status in statuses if status and status["address"]]
 
+    def gateways_serve(self) -> bool:
+        """Whether all front ends of the application's own protocol are ready for clients."""
+        statuses = [member.status.get("gateway") for member in self.members]
+        return all(status is not None and status["serving"] and status["address"] for status in statuses)
+
     @property
     def gateway_problems(self) -> list[str]:
         """Front ends that could not be started, and why."""

@@ -123,6 +123,15 @@ class Cluster:
                 raise SparkError(f"not all containers started within {START_TIMEOUT_S:.0f} s: see Spark's log")
             time.sleep(0.05)
 
+    def await_gateways(self) -> None:
+        """Until every front end of the application's own protocol serves; a clear error if one does not."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self.registry.gateways_serve():
+            if time.monotonic() > deadline:
+                reasons = self.registry.gateway_problems or ["no reason known"]
+                raise SparkError(f"not all front ends serve after {START_TIMEOUT_S:.0f} s: {'; '.join(reasons)}")
+            time.sleep(0.05)
+
     def wait(self) -> None:
         """Until somebody asks the registry to take the cluster down."""
         while not self.registry.down.wait(timeout=0.5):
