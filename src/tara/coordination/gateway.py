@@ -20,6 +20,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -56,6 +57,8 @@ _EVENT_HEADER = _HEADER.pack
 #: Sessions are renewed at most so often, and time is let pass at least so often.
 TOUCH_INTERVAL_S = 0.2
 TIME_INTERVAL_S = 0.5
+#: Sessions in one such command, which must not become too long; the others come with the next one.
+TOUCHED_MAX = 50_000
 #: Connections taken, and connections read, in one turn.
 ACCEPTED_PER_TURN = 64
 READ_PER_TURN = 256
@@ -144,6 +147,8 @@ class ZooKeeperGateway:
         self.sent = 0
         self.latencies = words.Latencies()
         self.bind_error = ""
+        #: The last error here that should not have been.
+        self.fault = ""
         self._bind()
 
     # The listening socket
@@ -190,7 +195,7 @@ class ZooKeeperGateway:
             "watches": len(self.watches),
             "stalls": self.stalls,
             "resets": self.resets,
-            "error": self.bind_error,
+            "error": self.bind_error or self.fault,
         }
 
     def close(self) -> None:
@@ -216,8 +221,8 @@ class ZooKeeperGateway:
                 if events & ~select.EPOLLOUT:
                     self._read(connection)
                 self._changed.add(connection)
-            except (Closed, JuteError):
-                self._drop(connection)
+            except Exception as error:
+                self._fail(connection, error)
         self._channel.pump(time.monotonic())
         self._flush()
 
@@ -538,8 +543,8 @@ class ZooKeeperGateway:
                     self._handle(connection, *queue.popleft())
                 if connection.held and not (connection.full or connection.last_words):
                     self._consume(connection)
-            except (Closed, JuteError):
-                self._drop(connection)
+            except Exception as error:
+                self._fail(connection, error)
 
     def _on_lost(self, tokens: list[Write | Token]) -> None:
         """The channel begins anew; what was on its way may or may not happen."""
@@ -566,7 +571,9 @@ class ZooKeeperGateway:
             self._touch(now_s)
 
     def _touch(self, now_s: float) -> None:
-        sessions, self._heard = list(self._heard), {}
+        sessions = list(islice(self._heard, TOUCHED_MAX))
+        for session in sessions:
+            del self._heard[session]
         pinging, self._pinging = self._pinging, []
         collect = now_s >= self._collect_due_s
         if collect:
@@ -608,6 +615,12 @@ class ZooKeeperGateway:
             interest = connection.interest()
             if interest is not None:
                 self._epoll.modify(connection.descriptor, interest)
+
+    def _fail(self, connection: Connection, error: Exception) -> None:
+        """What one client sends can end its own connection, and nothing else: a fault of ours is shown, not spread."""
+        if not isinstance(error, Closed | JuteError):
+            self.fault = f"{type(error).__name__}: {error}"
+        self._drop(connection)
 
     def _drop(self, connection: Connection) -> None:
         if connection.closed:
