@@ -28,7 +28,14 @@ def await_condition(condition: Callable[[], object], what: str, deadline_s: floa
 
 def start_cluster(directory: Path, **options: Any) -> Cluster:
     """Short time-outs, so that tests do not wait for long."""
-    gateway = {"port": 0, "tick_time_ms": 1_000, "max_client_connections": 0, "collect_interval_ms": 200, **options}
+    gateway = {
+        "port": 0,
+        "tick_time_ms": 1_000,
+        "session_timeout_ms_max": 6_000,
+        "max_client_connections": 0,
+        "collect_interval_ms": 200,
+        **options,
+    }
     flags = {
         "data_dir": str(directory),
         "app": "coordination",
