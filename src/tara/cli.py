@@ -483,6 +483,32 @@ def bench_zookeeper(
         _print_json(report)
 
 
+@bench_app.command("zookeeper-scale")
+def bench_zookeeper_scale(
+    nodes: Annotated[int, typer.Option(help="Znodes.", min=1)] = 100_000,
+    sessions: Annotated[int, typer.Option(help="Open sessions.", min=1)] = 1_000,
+    seconds: Annotated[float, typer.Option(help="Measured seconds.", min=1.0)] = 10.0,
+    as_json: Json = False,
+) -> None:
+    """The coordination service with many znodes and sessions: memory, checkpoints, restart.
+
+    Example: tara bench zookeeper-scale --nodes 100000
+    """
+    from tara.experiments.zookeeper_scale import measure
+
+    report = measure(nodes, sessions, seconds, say=lambda line: typer.echo(line, err=True))
+    if as_json:
+        _print_json(report)
+    else:
+        memory = ", ".join(f"{megabytes:.0f}" for megabytes in report.memory_mb)
+        typer.echo(
+            f"{nodes} znodes ({report.creations_per_s:.0f}/s), {sessions} sessions: {memory} MB a site; "
+            f"{report.checkpoints} checkpoints of {report.checkpoint_bytes / 1e6:.1f} MB, a write took "
+            f"{report.latency_ms_p50} ms (p50), {report.latency_ms_max} ms at most; a killed site served again after "
+            f"{report.restart_s} s"
+        )
+
+
 def main() -> None:
     """Run the command line; an error of Tara's own becomes one line and exit status 2."""
     try:

@@ -31,6 +31,7 @@ class ZooKeeperLoadReport(Struct, kw_only=True):
     throughput_per_s: float
     latency_ms_p50: float
     latency_ms_p99: float
+    latency_ms_max: float
     errors: int
 
 
@@ -114,6 +115,7 @@ class ZooKeeperLoad:
             throughput_per_s=round(len(latencies) / seconds, 1),
             latency_ms_p50=_quantile(latencies, 0.5),
             latency_ms_p99=_quantile(latencies, 0.99),
+            latency_ms_max=_quantile(latencies, 1.0),
             errors=errors,
         )
 
@@ -161,6 +163,11 @@ class ZooKeeperLoad:
             session.socket.sendall(frame)
         for session in self._sessions:
             _receive(session.socket)
+            session.socket.close()
+
+    def abandon(self) -> None:
+        """Leave without a word; the sessions expire."""
+        for session in self._sessions:
             session.socket.close()
 
 
