@@ -14,6 +14,8 @@ from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 
+from tara.coordination import jute
+from tara.coordination.codes import Op
 from tara.runtime.spark import Cluster
 from tests.coordination.live import Wire, await_condition, kazoo, serving
 
@@ -254,7 +256,48 @@ def test_a_stall_of_the_service_costs_no_session_its_life(cluster: Cluster, host
         finally:
             for pid in stopped:
                 os.kill(pid, signal.SIGCONT)
-    await_condition(lambda: serving(cluster), "all front ends to serve again")
+    await_condition(lambda: accepts(address), "the front end to serve again")
     with Wire(address) as again:
         assert again.connect(session=wire.session, password=wire.password)
         assert again.create("/patient", flags=1) == -110
+
+
+def test_a_site_that_missed_too_much_begins_anew_from_a_checkpoint(cluster: Cluster, hosts: str) -> None:
+    """It cannot know which events it missed, so it closes its connections; its replica catches up with the others."""
+    addresses = hosts.split(",")
+    stopped = cluster.registry.members[2].pid
+    life = cluster.registry.state.lives[2]
+    with Wire(addresses[2]) as left_behind, Wire(addresses[0]) as writer:
+        assert left_behind.connect()
+        assert left_behind.call(Op.GET_DATA, jute.pack_text("/") + b"\1")[0] == 0
+        assert writer.connect()
+        assert writer.create("/missed") == 0
+        stable = cluster.registry.members[0].status["executor"]["stable"]
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            body = jute.pack_text("/missed") + jute.pack_buffer(b"x") + jute.pack_int(-1)
+            end_s = time.monotonic() + 30
+            while cluster.registry.members[0].status["executor"]["stable"] < stable + 5:
+                assert time.monotonic() < end_s, "no checkpoints"
+                for _ in range(100):
+                    assert writer.call(Op.SET_DATA, body)[0] == 0
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        while (answer := left_behind.reply()) is not None:
+            assert answer[0] == -1
+    await_condition(lambda: accepts(addresses[2]), "its front end to serve again")
+    assert cluster.registry.state.lives[2] == life
+    versions = []
+    for address in addresses:
+        with Wire(address) as reader:
+            assert reader.connect()
+            stat = reader.call(Op.EXISTS, jute.pack_text("/missed") + b"\0")[1]
+            versions.append(jute.Stat.read(jute.Reader(stat)).version)
+    assert versions[0] >= 2_000
+    assert len(set(versions)) == 1
+    assert [member.status["counters"]["halted"] for member in cluster.registry.members] == [{}, {}, {}]
+
+
+def accepts(address: str) -> bool:
+    with Wire(address) as wire:
+        return wire.connect()

@@ -220,7 +220,8 @@ class ZooKeeperGateway:
             try:
                 if events & ~select.EPOLLOUT:
                     self._read(connection)
-                self._changed.add(connection)
+                if events & select.EPOLLOUT or connection.full:
+                    self._changed.add(connection)
             except Exception as error:
                 self._fail(connection, error)
         self._channel.pump(time.monotonic())
