@@ -15,6 +15,7 @@ from tara.coordination.client import CoordinationClient
 from tara.coordination.codes import Code, Op
 from tara.coordination.service import CoordinationService
 from tara.coordination.settings import gateway_settings
+from tara.experiments.zookeeper_peer import four_letter_word
 from tara.protocol.errors import ConfigurationError
 from tara.runtime.container import Container
 from tara.runtime.gateway import Options
@@ -175,3 +176,10 @@ def test_requests_before_the_session_are_refused(tmp_path: Path) -> None:
 def test_bad_options_are_named(options: Options, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         gateway_settings(options)
+
+
+def test_words_are_answered_and_the_connection_closed(tmp_path: Path) -> None:
+    with single_site(CoordinationService, tmp_path, {"port": 0}) as site:
+        address = address_of(site)
+        assert four_letter_word(address, b"ruok") == "imok"
+        assert "zk_znode_count\t4\n" in four_letter_word(address, b"mntr")

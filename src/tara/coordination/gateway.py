@@ -254,7 +254,7 @@ class ZooKeeperGateway:
         if connection.session == 0 and not connection.joining:
             word = connection.beginning
             if word in words.WORDS:
-                connection.send(words.answer(self, word))
+                self._send(connection, words.answer(self, word))
                 connection.last_words = True
                 return
         self._consume(connection)
