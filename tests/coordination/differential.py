@@ -66,12 +66,14 @@ class Script:
         choose = self._random.choice
         match op:
             case Op.CREATE | Op.CREATE2:
-                return create_body(self._path(), self._data(), choose((0, 0, 0, 1, 2, 3, 9)), choose(ACLS))
+                return create_body(self._path(), self._data(), choose((0, 0, 0, 1, 2, 3, 4, 9)), choose(ACLS))
             case Op.CREATE_CONTAINER:
                 return create_body(self._path(), self._data(), 4, choose(ACLS))
             case Op.CREATE_TTL:
-                ttl_ms = choose((0, -5, 3_600_000, 1 << 45))
-                return create_body(self._path(), self._data(), choose((5, 6)), choose(ACLS)) + jute.pack_long(ttl_ms)
+                flags, ttl_ms = choose(
+                    ((5, 3_600_000), (6, 3_600_000), (5, 0), (6, -5), (5, 1 << 45), (0, 3_600_000), (2, 0))
+                )
+                return create_body(self._path(), self._data(), flags, choose(ACLS)) + jute.pack_long(ttl_ms)
             case Op.SET_DATA:
                 return set_body(self._path(), self._data(), self._version())
             case Op.DELETE if self._random.random() < 0.05:

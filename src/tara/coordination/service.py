@@ -19,7 +19,7 @@ from tara.coordination.acl import Ids
 from tara.coordination.codes import Code, Mode, Op, Refusal
 from tara.coordination.commands import DONE, PASSWORD_BYTES, CreateSession, Touch
 from tara.coordination.jute import MULTI_HEADER, JuteError, Reader, pack_int, pack_text
-from tara.coordination.tree import Change, Tree
+from tara.coordination.tree import NO_TTL, Change, Tree
 from tara.protocol.tuples import DECODE_ERRORS
 
 SESSIONS_MAX = 100_000
@@ -230,7 +230,7 @@ class CoordinationService(StateMachine):
 
     def _make(self, reader: Reader, session: int, ids: Ids, context: Context, with_ttl: bool = False) -> str:
         path, data, acl, flags = reader.text(), reader.buffer(), reader.acl(), reader.number()
-        ttl_ms = reader.long() if with_ttl else 0
+        ttl_ms = reader.long() if with_ttl else NO_TTL
         return self.tree.create(path, data, acl, flags, ttl_ms, session, ids, context.counter, context.time_ms)
 
     def _delete(self, reader: Reader, session: int, ids: Ids, context: Context) -> bytes:

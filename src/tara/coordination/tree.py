@@ -21,6 +21,8 @@ from tara.coordination.jute import STAT, Acl
 from tara.coordination.paths import child_of, is_valid, name_of, parent_of
 
 NODES_PER_CHUNK = 500
+#: In place of a time to live, for nodes that have none.
+NO_TTL = -1
 #: Nodes that nobody may delete.
 SPECIAL = frozenset(("/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"))
 
@@ -367,14 +369,15 @@ def _encode(nodes: dict[str, Node]) -> Iterator[bytes]:
 
 
 def _owner(mode: Mode, session: int, ttl_ms: int) -> int:
+    with_ttl = mode in (Mode.PERSISTENT_WITH_TTL, Mode.PERSISTENT_SEQUENTIAL_WITH_TTL)
+    if not (0 < ttl_ms <= codes.TTL_MS_MAX if with_ttl else ttl_ms < 0):
+        raise Refusal(Code.BAD_ARGUMENTS)
     match mode:
         case Mode.EPHEMERAL | Mode.EPHEMERAL_SEQUENTIAL:
             return session
         case Mode.CONTAINER:
             return CONTAINER_OWNER
         case Mode.PERSISTENT_WITH_TTL | Mode.PERSISTENT_SEQUENTIAL_WITH_TTL:
-            if not 0 < ttl_ms <= codes.TTL_MS_MAX:
-                raise Refusal(Code.BAD_ARGUMENTS)
             return TTL_OWNER + ttl_ms
         case _:
             return 0

@@ -182,7 +182,8 @@ class Session:
             host, port = self._hosts[self._next_host]
             self._next_host = (self._next_host + 1) % len(self._hosts)
             try:
-                async with asyncio.timeout(self._timeout_ms / 1e3):
+                # Within a session's time-out, every host gets its chance.
+                async with asyncio.timeout(self._timeout_ms / 1e3 / len(self._hosts)):
                     reader, self._writer = await asyncio.open_connection(host, port, ssl=self._tls)
                     joined = await self._join(reader)
                 if joined:
@@ -191,7 +192,7 @@ class Session:
                 else:
                     self._lose()
                     continue
-            except (OSError, EOFError, TimeoutError, jute.JuteError):
+            except (OSError, EOFError, TimeoutError, ValueError):
                 pass
             finally:
                 self._disconnect(Code.CONNECTION_LOSS)
