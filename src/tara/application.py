@@ -31,6 +31,9 @@ class StateMachine(abc.ABC):
     #: must then have captured the state. If false, the chunks are drawn before the next command.
     concurrent_snapshot: bool = False
 
+    #: `module:function` of a front end that the live runtime starts beside each replica: `tara.runtime.gateway`.
+    gateway: str | None = None
+
     @abc.abstractmethod
     def apply(self, command: bytes, context: Context) -> bytes:
         """Execute a command and return its result."""

@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from tara import __version__
+from tara.coordination.command_line import zk_app
 
 if TYPE_CHECKING:
     from tara.client import KeyValueClient
@@ -34,6 +35,8 @@ app.add_typer(config_app, name="config")
 
 bench_app = typer.Typer(help="Measure performance.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
+
+app.add_typer(zk_app, name="zk")
 
 
 @app.command("version")
@@ -96,13 +99,16 @@ def up(
     config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the cluster keeps its state.")] = None,
     master: Annotated[str | None, typer.Option(help="Spark master; by default Spark runs in this process.")] = None,
-    app_name: Annotated[str | None, typer.Option("--app", help="key-value, or module:Class.")] = None,
+    app_name: Annotated[str | None, typer.Option("--app", help="key-value, coordination, or module:Class.")] = None,
     f: Annotated[int | None, typer.Option("--f", help="Crashes per stage that are survived.")] = None,
     partitions: Annotated[int | None, typer.Option(help="Consensus pipelines.")] = None,
     durability: Annotated[str | None, typer.Option(help="disk or memory.")] = None,
     packing: Annotated[str | None, typer.Option(help="site or node.")] = None,
     port: Annotated[int | None, typer.Option(help="Of the first front end; by default free ones.")] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Of the Prometheus endpoint; by default a free one.")] = None,
+    gateway: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE: an option of the application's front end; may be repeated.")
+    ] = None,
 ) -> None:
     """Start a cluster and serve until interrupted, or until `tara down`.
 
@@ -121,14 +127,24 @@ def up(
         "packing": packing,
         "port": port,
         "metrics_port": metrics_port,
+        "gateway": _options(gateway),
     }
     # An application is looked for here, too, by this process and by the Python workers of Spark.
     sys.path.insert(0, str(Path.cwd()))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])])
-    cluster = Cluster(load_settings(config, flags=flags), sys.stderr)
+    settings = load_settings(config, flags=flags)
+    if settings.app == "coordination":
+        from tara.coordination.settings import gateway_settings
+
+        gateway_settings(settings.gateway)
+    cluster = Cluster(settings, sys.stderr)
     try:
         cluster.start()
+        if settings.app == "coordination":
+            cluster.await_gateways()
         typer.echo(f"endpoints  {','.join(_plain(cluster.registry.endpoints))}")
+        if cluster.registry.gateways:
+            typer.echo(f"ZooKeeper  {','.join(cluster.registry.gateways)}")
         typer.echo(f"Spark UI   {cluster.ui}")
         typer.echo(f"metrics    {cluster.registry.metrics_address}")
         cluster.wait()
@@ -136,6 +152,16 @@ def up(
         typer.echo("going down", err=True)
     finally:
         cluster.stop()
+
+
+def _options(pairs: list[str] | None) -> dict[str, str] | None:
+    """KEY=VALUE, several times."""
+    if not pairs:
+        return None
+    for pair in pairs:
+        if "=" not in pair:
+            raise typer.BadParameter(f"{pair}: must be KEY=VALUE", param_hint="--gateway")
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def _plain(endpoints: list[str]) -> list[str]:
@@ -577,6 +603,69 @@ def bench_protocol(
         typer.echo(
             f"{report.requests_per_s:.0f} requests/s with {clients} clients: {report.microseconds_per_request:.1f} µs "
             f"per request for all {2 * f + 1} sites on one core, {report.checkpoints} checkpoints"
+        )
+
+
+@bench_app.command("zookeeper")
+def bench_zookeeper(
+    services: Annotated[str, typer.Option(help="tara, zookeeper, or both.")] = "tara,zookeeper",
+    durability: Annotated[str, typer.Option(help="disk, memory, or both.")] = "disk,memory",
+    sessions: Annotated[str, typer.Option(help="Numbers of closed-loop sessions.")] = "1,64,256",
+    seconds: Annotated[float, typer.Option(help="Measured seconds, each.", min=0.5)] = 5.0,
+    warm_up: Annotated[float, typer.Option(help="Seconds of load before, per operation.", min=0.0)] = 5.0,
+    payload: Annotated[int, typer.Option(help="Bytes of a value.", min=1)] = 64,
+    as_json: Json = False,
+) -> None:
+    """The coordination service and Apache ZooKeeper, three servers each, under the same load.
+
+    Example: tara bench zookeeper --sessions 64 --json
+    """
+    from tara.experiments.zookeeper_speed import measure
+
+    for name, text, known in (
+        ("services", services, ("tara", "zookeeper")),
+        ("durability", durability, ("disk", "memory")),
+    ):
+        if not set(text.split(",")) <= set(known):
+            raise typer.BadParameter(f"{text}: known are {', '.join(known)}", param_hint=f"--{name}")
+    if not all(count.isdigit() and int(count) > 0 for count in sessions.split(",")):
+        raise typer.BadParameter(f"{sessions}: must be numbers", param_hint="--sessions")
+    report = measure(
+        services.split(","),
+        durability.split(","),
+        [int(count) for count in sessions.split(",")],
+        seconds,
+        payload,
+        warm_up,
+        lambda line: typer.echo(line, err=as_json),
+    )
+    if as_json:
+        _print_json(report)
+
+
+@bench_app.command("zookeeper-scale")
+def bench_zookeeper_scale(
+    nodes: Annotated[int, typer.Option(help="Znodes.", min=1)] = 100_000,
+    sessions: Annotated[int, typer.Option(help="Open sessions.", min=1)] = 1_000,
+    seconds: Annotated[float, typer.Option(help="Measured seconds.", min=1.0)] = 10.0,
+    as_json: Json = False,
+) -> None:
+    """The coordination service with many znodes and sessions: memory, checkpoints, restart.
+
+    Example: tara bench zookeeper-scale --nodes 100000
+    """
+    from tara.experiments.zookeeper_scale import measure
+
+    report = measure(nodes, sessions, seconds, say=lambda line: typer.echo(line, err=True))
+    if as_json:
+        _print_json(report)
+    else:
+        memory = ", ".join(f"{megabytes:.0f}" for megabytes in report.memory_mb)
+        typer.echo(
+            f"{nodes} znodes ({report.creations_per_s:.0f}/s), {sessions} sessions: {memory} MB a site; "
+            f"{report.checkpoints} checkpoints of {report.checkpoint_bytes / 1e6:.1f} MB, a write took "
+            f"{report.latency_ms_p50} ms (p50), {report.latency_ms_max} ms at most; a killed site served again after "
+            f"{report.restart_s} s"
         )
 
 

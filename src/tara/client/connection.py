@@ -20,6 +20,10 @@ from tara.protocol.errors import ConfigurationError, MalformedTuple
 DEFAULT_TIMEOUT_S = 10.0
 SESSION_TIMEOUT_MS = 30_000
 
+#: Hears the events that the application publishes, each with the counter of its command: in their order, but those that
+#: are published while the client is between two front ends are lost. Called on the client's thread; must not wait.
+OnEvent = Callable[[int, bytes], object]
+
 
 def parse_endpoints(endpoints: str) -> list[str]:
     """`host:port,host:port` as ZeroMQ addresses."""
@@ -41,10 +45,12 @@ class Client:
         endpoints: str,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         on_state: Callable[[State], None] = lambda state: None,
+        on_event: OnEvent = lambda counter, payload: None,
     ) -> None:
         self._endpoints = parse_endpoints(endpoints)
         self._timeout_s = timeout_s
         self._on_state = on_state
+        self._on_event = on_event
         self._state = State.CONNECTING
         self._context = zmq.Context()
         self._calls: deque[Call] = deque()
@@ -182,6 +188,8 @@ class Client:
                 continue
             self._ever_heard = True
             self._tell(State.CONNECTED)
+            for event in reply.events:
+                self._on_event(event.counter, event.payload)
             for result in reply.results:
                 self._session.hear(result, now_s)
             if reply.endpoints:
@@ -209,8 +217,15 @@ class AsyncClient:
         endpoints: str,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         on_state: Callable[[State], None] = lambda state: None,
+        on_event: OnEvent | None = None,
     ) -> None:
-        self._client = Client(endpoints, timeout_s, on_state)
+        if on_event is None:
+            self._client = Client(endpoints, timeout_s, on_state)
+            return
+        loop, hear = asyncio.get_running_loop(), on_event
+        self._client = Client(
+            endpoints, timeout_s, on_state, lambda counter, payload: loop.call_soon_threadsafe(hear, counter, payload)
+        )
 
     async def execute(self, command: bytes, timeout_s: float | None = None) -> bytes:
         return await asyncio.wrap_future(self._client.submit(command, timeout_s))

@@ -23,13 +23,16 @@ class ApplicationError(Exception):
 class Context:
     """What an application may know about the command that it executes. Equal on all replicas."""
 
-    __slots__ = ("_events", "counter", "session", "time_ms")
+    __slots__ = ("_events", "clock_ms", "counter", "session", "time_ms")
 
     def __init__(self, events: list[t.Event]) -> None:
         #: The number of this command in the order of all commands, from 1.
         self.counter = 0
         #: The agreed time, milliseconds since 1970: never falls.
         self.time_ms = 0
+        #: Time as sessions see it, from an arbitrary start: moves by small steps only, so that a stall of the service
+        #: does not count. For time-outs of the application's own. Never falls.
+        self.clock_ms = 0
         #: The session of the command.
         self.session = 0
         self._events = events
@@ -157,6 +160,7 @@ class Sessions:
         context = self._context
         context.counter = self.counter = counter = self.counter + 1
         context.time_ms = self.time_ms
+        context.clock_ms = self._clock_ms
         context.session = session.id
         if command.kind == t.CLOSE:
             self._close(session)
@@ -173,7 +177,7 @@ class Sessions:
     def ask(self, question: bytes) -> tuple[int, bytes]:
         """Ask the application as it is now, outside the order: status and payload of a result."""
         context = Context([])
-        context.counter, context.time_ms = self.counter, self.time_ms
+        context.counter, context.time_ms, context.clock_ms = self.counter, self.time_ms, self._clock_ms
         return self._outcome(self._application.query, question, context)
 
     def _outcome(
@@ -242,7 +246,8 @@ class Sessions:
 
     def _tell(self, session: Session, hook: object) -> None:
         context = self._context
-        context.counter, context.time_ms, context.session = self.counter, self.time_ms, session.id
+        context.counter, context.time_ms, context.clock_ms = self.counter, self.time_ms, self._clock_ms
+        context.session = session.id
         try:
             hook(context)  # type: ignore[operator]
         except MemoryError:

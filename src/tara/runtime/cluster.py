@@ -24,6 +24,7 @@ from tara.application import KeyValueStore, StateMachine
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import Graph, Stage
 from tara.protocol.limits import Limits
+from tara.runtime.gateway import Options
 from tara.runtime.journal import sync_directory
 
 STATE_FILE = "cluster.json"
@@ -33,6 +34,11 @@ FRONT_END = (Stage.REQUEST_SOURCE, Stage.REPLY_SINK)
 HUNG_AFTER_S_MIN = 3.0
 LOCK_FILE = "cluster.lock"
 BUILT_IN: dict[str, type[StateMachine]] = {"key-value": KeyValueStore}
+#: Built-in applications of the packages above this one, found by name when they are asked for.
+NAMED = {"coordination": "tara.coordination.service:CoordinationService"}
+#: Settings that an application needs to be other than usual: for one, ZooKeeper's limit on a request is close to the
+#: usual limit on a command, without its envelope.
+DEFAULTS: dict[str, dict[str, Any]] = {"coordination": {"batch_size": 16, "command_bytes_max": (1 << 20) + (1 << 17)}}
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,6 +63,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     #: said, they do if the cluster outlives its processes.
     log: bool | None = None
     log_retention_bytes: int = 1 << 30
+    #: Options of the application's gateway, if it has one; the coordination service's are in its documentation.
+    gateway: Options = {}
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
@@ -69,6 +77,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _one_of("packing", self.packing, ("site", "node"))
         if self.log_retention_bytes < 1:
             raise ConfigurationError(f"log_retention_bytes = {self.log_retention_bytes}: must be positive")
+        if self.app in NAMED and self.packing != "site":
+            raise ConfigurationError(f"packing = {self.packing}: the front end of {self.app} needs `site`")
         if not self.host.startswith("127.") and self.host != "localhost":
             raise ConfigurationError(f"host = {self.host}: only loopback addresses (127.…) are served without keys")
 
@@ -104,11 +114,14 @@ def given_settings(
     known = set(known_settings())
     for name, value in environment.items():
         key = name.removeprefix("TARA_").lower()
-        if name.startswith("TARA_") and key in known:
+        if name.startswith("TARA_") and key in known - {"gateway"}:
             given[key] = Setting(value, name)
     for key, value in (flags or {}).items():
         if value is not None:
             given[key] = Setting(value, "--" + key.replace("_", "-"))
+    app = str(given["app"].value) if "app" in given else ""
+    for key, value in DEFAULTS.get(app, {}).items():
+        given.setdefault(key, Setting(value, f"app = {app}"))
     for key, setting in given.items():
         if key not in known:
             raise ConfigurationError(f"unknown setting {key!r} ({setting.origin})")
@@ -183,9 +196,10 @@ def application_of(name: str) -> Callable[[], StateMachine]:
     """The class that plays the application; a clear error if there is none."""
     if name in BUILT_IN:
         return BUILT_IN[name]
+    name = NAMED.get(name, name)
     module, separator, attribute = name.partition(":")
     if not separator:
-        raise ConfigurationError(f"app = {name}: must be one of {', '.join(BUILT_IN)}, or module:Class")
+        raise ConfigurationError(f"app = {name}: must be one of {', '.join((*BUILT_IN, *NAMED))}, or module:Class")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:

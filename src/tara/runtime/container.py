@@ -32,6 +32,7 @@ from tara.protocol.sessions import Application
 from tara.runtime import wire
 from tara.runtime.cluster import serves_clients
 from tara.runtime.events import EventLog
+from tara.runtime.gateway import Gateway, Options, make_gateway
 from tara.runtime.journal import FileJournal, Identity
 from tara.runtime.log import DecidedLog, LogIdentity, LogSettings, log_directory
 from tara.runtime.metrics import LatencySampler
@@ -43,6 +44,8 @@ TICK_MS = 5.0
 FRAMES_PER_TURN = 64
 #: Frames that may wait for a slow peer, or for this process; more are dropped, and sent again by the protocol.
 QUEUED_FRAMES_MAX = 10_000
+#: Stands for the gateway where a client connection is named; no connection has an empty identity.
+GATEWAY = b""
 
 
 class ContainerSpec(Struct, frozen=True, kw_only=True):
@@ -67,6 +70,8 @@ class ContainerSpec(Struct, frozen=True, kw_only=True):
     threshold: int = 0
     #: Bytes of the decided log that each executor keeps; None: it keeps no log.
     log_retention_bytes: int | None = None
+    #: Options of the application's gateway.
+    gateway: Options = {}
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -161,10 +166,13 @@ class Container:
         self._ticket = 0
         self._questions: list[t.Question] = []
         self._answers: dict[bytes, list[tuple[int, int, bytes]]] = {}
+        #: What the application has published, by connection.
+        self._published: dict[bytes, list[t.Event]] = {}
         self._nodes: dict[int, Node] = {}
         self._outboxes: dict[int, Outbox] = {}
         self._stores: dict[int, CheckpointStore] = {}
         self._journal: FileJournal | None = None
+        self._gateway: Gateway | None = None
         self._clock_base_ms = time.time() * 1e3 - time.monotonic() * 1e3
         self._next_tick_ms = 0.0
         #: The socket may have more to read, although its descriptor says nothing.
@@ -231,6 +239,14 @@ class Container:
         self.events.info(
             "started", how="genesis" if start.genesis else "rejoined", journal_entries=entries, nodes=len(self._nodes)
         )
+        self._start_gateway()
+
+    def _start_gateway(self) -> None:
+        executor = self._nodes.get(self.graph.number(Stage.EXECUTOR, self.site))
+        if isinstance(executor, Executor):
+            name = getattr(executor.application, "gateway", None)
+            if name is not None:
+                self._gateway = make_gateway(name, _Site(self, executor), self.spec.gateway)
 
     def _replay(self, journal: FileJournal) -> dict[int, list[t.JournalEntry]]:
         """What the journal has. From one that cannot be trusted, nothing: the committers rejoin without memory, under
@@ -331,20 +347,22 @@ class Container:
         asked again before the next wait. The front end's socket has to be asked after sending, too, because sending
         takes in the news.
         """
-        inbox, clients = self._inbox.FD, self._clients.FD
+        gateway = self._gateway.fileno() if self._gateway is not None else -1
+        inbox, clients, wake = self._inbox.FD, self._clients.FD, self._wake
         epoll = select.epoll()
-        for descriptor in (inbox, clients, self._wake):
-            epoll.register(descriptor, select.EPOLLIN)
+        for descriptor in (inbox, clients, wake, gateway):
+            if descriptor >= 0:
+                epoll.register(descriptor, select.EPOLLIN)
         while not self.stopping:
             wait_s = max(self._next_tick_ms / 1e3 - time.monotonic(), 0.0)
-            if self._inbox_unread or self._clients_unread:
+            if self._inbox_unread or self._clients_unread or self._queue:
                 wait_s = 0.0
             news = [descriptor for descriptor, _ in epoll.poll(wait_s)]
-            self.turn(inbox in news, clients in news, self._wake in news, on_tick)
+            self.turn(inbox in news, clients in news, wake in news, gateway in news, on_tick)
         epoll.close()
         self._close()
 
-    def turn(self, inbox: bool, clients: bool, stores: bool, on_tick: Callable[[], None]) -> None:
+    def turn(self, inbox: bool, clients: bool, stores: bool, gateway: bool, on_tick: Callable[[], None]) -> None:
         self.counters.turns += 1
         if inbox or self._inbox_unread:
             self._inbox_unread = self._receive_frames()
@@ -352,6 +370,8 @@ class Container:
             self._clients_unread = self._receive_requests()
         if stores:
             self._receive_from_stores()
+        if gateway and self._gateway is not None:
+            self._gateway.receive()
         self._work()
         monotonic_ms = time.monotonic() * 1e3
         if monotonic_ms >= self._next_tick_ms:
@@ -362,6 +382,8 @@ class Container:
                 waiting.clear()
             on_tick()
         self._flush()
+        if self._gateway is not None:
+            self._gateway.respond(monotonic_ms / 1e3)
 
     def _now_ms(self) -> float:
         return self._clock_base_ms + time.monotonic() * 1e3
@@ -554,6 +576,9 @@ class Container:
 
     def _halt(self, number: int, error: Exception) -> None:
         """A broken invariant stops one node, as if it had crashed, and shows."""
+        if isinstance(self._nodes[number], Executor) and self._gateway is not None:
+            self._gateway.close()
+            self._gateway = None
         del self._nodes[number]
         self.counters.halted[self.graph.label(number)] = repr(error)
         self.events.error("halted", self.graph.label(number), reason=repr(error))
@@ -610,6 +635,11 @@ class Container:
                     replies[identity] = [result]
                 else:
                     waiting.append(result)
+        for event in results.events:
+            identity = routes.get(event.session)
+            receivers = set(routes.values()) if event.session == 0 else {identity} if identity is not None else set()
+            for receiver in receivers - {GATEWAY}:
+                self._published.setdefault(receiver, []).append(event)
 
     def _send_frames(self) -> None:
         """Sync, then one frame per peer."""
@@ -634,15 +664,21 @@ class Container:
     def _flush(self) -> None:
         """Let everything out."""
         self._send_frames()
-        if self._replies or self._answers:
+        if self._published or self._replies or self._answers:
+            # Events first: who has a result has heard of everything up to it.
+            for identity, published in self._published.items():
+                self._reply(identity, client_wire.ClientReply(t.FORMAT_VERSION, [], published))
             for identity, results in self._replies.items():
                 self.counters.results += len(results)
                 self.latency.answered(results)
-                self._reply(identity, client_wire.ClientReply(t.FORMAT_VERSION, results))
+                if identity != GATEWAY:
+                    self._reply(identity, client_wire.ClientReply(t.FORMAT_VERSION, results))
+                elif self._gateway is not None:
+                    self._gateway.take(results)
             for identity, answers in self._answers.items():
                 self.counters.answers += len(answers)
                 self._reply(identity, client_wire.ClientReply(t.FORMAT_VERSION, [], [], answers))
-            self._replies, self._answers = {}, {}
+            self._published, self._replies, self._answers = {}, {}, {}
             self._clients_unread |= wire.readable(self._clients)
         if self._store_jobs:
             for number, job in self._store_jobs:
@@ -676,6 +712,10 @@ class Container:
         return self._stores
 
     @property
+    def gateway(self) -> Gateway | None:
+        return self._gateway
+
+    @property
     def journal(self) -> FileJournal | None:
         return self._journal
 
@@ -683,10 +723,43 @@ class Container:
         if self._journal is not None:
             self._journal.close()
 
+    # For the gateway
+
+    def capacity(self, session: int) -> int:
+        source = self._nodes.get(self._sources[session % len(self._sources)])
+        return source.capacity if isinstance(source, RequestSource) else 0
+
+    def submit(self, commands: list[t.Command]) -> None:
+        by_partition: list[list[t.Command]] = [[] for _ in self._sources]
+        self._take_commands(GATEWAY, commands, by_partition)
+        for number, some in zip(self._sources, by_partition, strict=True):
+            if some:
+                self._submit(number, some)
+
     def _close(self) -> None:
+        if self._gateway is not None:
+            self._gateway.close()
         for store in self._stores.values():
             store.close()
         self.close_journal()
         self.events.info("stopped")
         os.close(self._wake)
         self._context.destroy(0)
+
+
+class _Site:
+    """The container as its gateway sees it."""
+
+    def __init__(self, container: Container, executor: Executor) -> None:
+        self._executor = executor
+        self.site = container.site
+        self.host = container.spec.host
+        self.data_dir = Path(container.spec.data_dir)
+        self.limits = container.spec.limits
+        self.application = executor.application
+        self.capacity = container.capacity
+        self.submit = container.submit
+
+    @property
+    def counter(self) -> int:
+        return self._executor.sessions.counter

@@ -109,6 +109,23 @@ class Registry:
     def site_of(self, container: int) -> int:
         return self.graph.site(self.graph.names[self.placement[container][0]])
 
+    @property
+    def gateways(self) -> list[str]:
+        """Where clients of the application's own protocol connect, if it has one."""
+        statuses = [member.status.get("gateway") for member in self.members]
+        return [status["address"] for status in statuses if status and status["address"]]
+
+    def gateways_serve(self) -> bool:
+        """Whether all front ends of the application's own protocol are ready for clients."""
+        statuses = [member.status.get("gateway") for member in self.members]
+        return all(status is not None and status["serving"] and status["address"] for status in statuses)
+
+    @property
+    def gateway_problems(self) -> list[str]:
+        """Front ends that could not be started, and why."""
+        statuses = [(self.label(index), member.status.get("gateway")) for index, member in enumerate(self.members)]
+        return [f"{label}: {status['error']}" for label, status in statuses if status and status["error"]]
+
     def ready(self) -> bool:
         return all(member.status for member in self.members)
 

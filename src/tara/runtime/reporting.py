@@ -54,6 +54,8 @@ def status_report(container: "Container", digest: bool) -> dict[str, object]:
                 log = container.stores[number].log
                 if log is not None:
                     status["log"] = log.status()
+    if container.gateway is not None:
+        status["gateway"] = container.gateway.status()
     journal = container.journal
     return {
         **status,

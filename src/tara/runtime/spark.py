@@ -114,6 +114,7 @@ class Cluster:
             shape=registry.shape,
             threshold=registry.state.threshold,
             log_retention_bytes=self.settings.log_retention_bytes if self.settings.keeps_log else None,
+            gateway=self.settings.gateway,
         )
         task = _Task(msgspec.json.encode(spec), self.settings.app, registry.address)
         label = registry.label(container)
@@ -173,6 +174,15 @@ class Cluster:
             if time.monotonic() > deadline:
                 self.stop()
                 raise SparkError(f"not all containers started within {START_TIMEOUT_S:.0f} s: see Spark's log")
+            time.sleep(0.05)
+
+    def await_gateways(self) -> None:
+        """Until every front end of the application's own protocol serves; a clear error if one does not."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self.registry.gateways_serve():
+            if time.monotonic() > deadline:
+                reasons = self.registry.gateway_problems or ["no reason known"]
+                raise SparkError(f"not all front ends serve after {START_TIMEOUT_S:.0f} s: {'; '.join(reasons)}")
             time.sleep(0.05)
 
     def wait(self) -> None:

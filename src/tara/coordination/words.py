@@ -1,0 +1,150 @@
+"""The four-letter words: what operators and monitoring ask a front end on a fresh connection."""
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from tara import __version__
+
+if TYPE_CHECKING:
+    from tara.coordination.gateway import ZooKeeperGateway
+
+#: Clients and tools look at the version's form; the numbers are those of the protocol that is spoken here.
+VERSION = f"3.8.0-tara-{__version__}"
+
+
+class Latencies:
+    """Of ordered requests, in milliseconds: over the whole life, and the newest ones."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sum_ms = 0.0
+        self.min_ms = 0.0
+        self.max_ms = 0.0
+        self._newest: deque[float] = deque(maxlen=1024)
+
+    def note(self, seconds: float) -> None:
+        latency_ms = seconds * 1e3
+        self.min_ms = min(self.min_ms, latency_ms) if self.count else latency_ms
+        self.max_ms = max(self.max_ms, latency_ms)
+        self.sum_ms += latency_ms
+        self.count += 1
+        self._newest.append(latency_ms)
+
+    @property
+    def mean_ms(self) -> float:
+        return self.sum_ms / self.count if self.count else 0.0
+
+
+def answer(gateway: "ZooKeeperGateway", word: bytes) -> bytes:
+    if word == b"ruok":
+        return b"imok"
+    if not gateway.serving and word not in (b"conf", b"envi"):
+        return b"This ZooKeeper instance is not currently serving requests\n"
+    return "".join(f"{line}\n" for line in WORDS[word](gateway)).encode()
+
+
+def _server(gateway: "ZooKeeperGateway") -> list[str]:
+    latencies = gateway.latencies
+    return [
+        f"Zookeeper version: {VERSION}, built on 2026-01-01 00:00 UTC",
+        f"Latency min/avg/max: {latencies.min_ms:.0f}/{latencies.mean_ms:.4f}/{latencies.max_ms:.0f}",
+        f"Received: {gateway.received}",
+        f"Sent: {gateway.sent}",
+        f"Connections: {len(gateway.connections)}",
+        f"Outstanding: {_outstanding(gateway)}",
+        f"Zxid: {gateway.zxid:#x}",
+        "Mode: follower",
+        f"Node count: {len(gateway.tree.nodes)}",
+    ]
+
+
+def _outstanding(gateway: "ZooKeeperGateway") -> int:
+    return sum(connection.outstanding + len(connection.queue) for connection in gateway.connections.values())
+
+
+def _stat(gateway: "ZooKeeperGateway") -> list[str]:
+    version, *rest = _server(gateway)
+    return [version, "Clients:", *(f" {line}" for line in _connections(gateway, brief=True)), "", *rest]
+
+
+def _connections(gateway: "ZooKeeperGateway", brief: bool = False) -> list[str]:
+    lines = []
+    for connection in gateway.connections.values():
+        details = f"queued={len(connection.queue)},recved={connection.received},sent={connection.sent}"
+        if not brief:
+            details += f",sid={connection.session:#x},to={connection.timeout_ms}"
+        lines.append(f"/{connection.address}:{connection.port}[{int(connection.session != 0)}]({details})")
+    return lines
+
+
+def _monitor(gateway: "ZooKeeperGateway") -> list[str]:
+    latencies, tree = gateway.latencies, gateway.tree
+    values = {
+        "version": VERSION,
+        "server_state": "follower",
+        "peer_state": "following - broadcast",
+        "avg_latency": f"{latencies.mean_ms:.4f}",
+        "min_latency": f"{latencies.min_ms:.0f}",
+        "max_latency": f"{latencies.max_ms:.0f}",
+        "packets_received": gateway.received,
+        "packets_sent": gateway.sent,
+        "num_alive_connections": len(gateway.connections),
+        "outstanding_requests": _outstanding(gateway),
+        "znode_count": len(tree.nodes),
+        "watch_count": len(gateway.watches),
+        "ephemerals_count": sum(len(paths) for paths in tree.ephemerals.values()),
+        "approximate_data_size": tree.size,
+        "global_sessions": len(gateway.service.sessions),
+        "uptime": int((time.monotonic() - gateway.started_s) * 1e3),
+    }
+    return [f"zk_{name}\t{value}" for name, value in values.items()]
+
+
+def _configuration(gateway: "ZooKeeperGateway") -> list[str]:
+    settings = gateway.settings
+    low, high = settings.timeouts_ms
+    return [
+        f"clientPort={gateway.port}",
+        f"tickTime={settings.tick_time_ms}",
+        f"maxClientCnxns={settings.max_client_connections}",
+        f"minSessionTimeout={low}",
+        f"maxSessionTimeout={high}",
+        f"jute.maxbuffer={settings.jute_max_buffer}",
+    ]
+
+
+def _environment(gateway: "ZooKeeperGateway") -> list[str]:
+    return ["Environment:", f"zookeeper.version={VERSION}"]
+
+
+def _watches(gateway: "ZooKeeperGateway") -> list[str]:
+    watches = gateway.watches
+    return [f"{watches.watchers} connections watching {watches.paths} paths", f"Total watches:{len(watches)}"]
+
+
+def _dump(gateway: "ZooKeeperGateway") -> list[str]:
+    sessions, ephemerals = gateway.service.sessions, gateway.tree.ephemerals
+    lines = [f"Sessions ({len(sessions)}):", *(f"{session:#x}" for session in sessions)]
+    lines.append(f"Sessions with Ephemerals ({len(ephemerals)}):")
+    for session, paths in ephemerals.items():
+        lines += (f"{session:#x}:", *(f"\t{path}" for path in paths))
+    return lines
+
+
+def _read_only(gateway: "ZooKeeperGateway") -> list[str]:
+    return ["rw"]
+
+
+WORDS = {
+    b"ruok": _read_only,
+    b"srvr": _server,
+    b"stat": _stat,
+    b"mntr": _monitor,
+    b"conf": _configuration,
+    b"cons": _connections,
+    b"envi": _environment,
+    b"wchs": _watches,
+    b"dump": _dump,
+    b"isro": _read_only,
+}

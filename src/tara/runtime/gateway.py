@@ -1,0 +1,163 @@
+"""Gateways: front ends for other wire protocols, inside a site's container, beside the replica they serve.
+
+An application names its gateway in `StateMachine.gateway`. The container's loop drives it, on its own thread: a gateway
+sees the replica only between two turns, and what it sends leaves after the journal is synced. Its commands go through a
+`Channel`, a session of its own in the replicated log.
+"""
+
+import importlib
+import os
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from tara.protocol import tuples as t
+from tara.protocol.errors import ConfigurationError
+from tara.protocol.limits import Limits
+from tara.protocol.sessions import Application
+
+Token = TypeVar("Token")
+
+#: Commands of one channel in flight; well below the replicas' limit for results that are not acknowledged.
+IN_FLIGHT_MAX = 512
+SESSION_TIMEOUT_MS = 30_000
+OPEN_PATIENCE_S = 5.0
+
+Options = dict[str, str | int | float | bool]
+
+
+class Site(Protocol):
+    """What a container offers to its gateway."""
+
+    @property
+    def site(self) -> int: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def data_dir(self) -> Path: ...
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def application(self) -> Application:
+        """The replica that is here: to be read, never changed."""
+
+    @property
+    def counter(self) -> int:
+        """How many commands it has executed."""
+
+    def capacity(self, session: int) -> int:
+        """How many commands of a session are taken now."""
+
+    def submit(self, commands: list[t.Command]) -> None:
+        """Order commands; results come through `Gateway.take`."""
+
+
+class Gateway(Protocol):
+    def fileno(self) -> int:
+        """Readable when `receive` has something to do."""
+
+    def receive(self) -> None:
+        """Take what clients have sent. What executed before is durable; what they ask may be answered from it."""
+
+    def take(self, results: list[t.Result]) -> None:
+        """Results of submitted commands, in order."""
+
+    def respond(self, now_s: float) -> None:
+        """Called at the end of every turn of the loop, after the sync: answer what can be answered."""
+
+    def status(self) -> dict[str, object]:
+        """For `tara status`; has the address under `address`."""
+
+    def close(self) -> None: ...
+
+
+def make_gateway(name: str, site: Site, options: Options) -> Gateway:
+    """The gateway `module:function`."""
+    module, _, attribute = name.partition(":")
+    try:
+        factory: Callable[[Site, Options], Gateway] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"gateway = {name}: {error}") from error
+    return factory(site, options)
+
+
+class Channel(Generic[Token]):
+    """A session of the replicated log whose commands come from inside the container, so that none is lost on the way.
+
+    Results come in the order of the commands, each with the token that was given with it. If the session expires, or
+    the replica jumps over commands (it loaded a checkpoint), what was in flight has an unknown outcome: the owner is
+    told once, by `on_lost`, and a new session is opened.
+    """
+
+    def __init__(self, site: Site, on_lost: Callable[[list[Token]], None]) -> None:
+        self._site = site
+        self._on_lost = on_lost
+        #: The session; 0 while it is being opened.
+        self.id = 0
+        self._nonce = 0
+        self._nonce_s = 0.0
+        self._next = 0
+        self._waiting: deque[tuple[bytes, Token]] = deque()
+        self._in_flight: deque[tuple[int, Token]] = deque()
+        #: Bytes of commands that wait.
+        self.waiting_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._in_flight)
+
+    def order(self, payload: bytes, token: Token) -> None:
+        self._waiting.append((payload, token))
+        self.waiting_bytes += len(payload)
+
+    def pump(self, now_s: float) -> None:
+        """Submit what may be submitted."""
+        if self.id == 0:
+            self._open(now_s)
+            return
+        waiting, in_flight = self._waiting, self._in_flight
+        if not waiting:
+            return
+        room = min(len(waiting), IN_FLIGHT_MAX - len(in_flight), self._site.capacity(self.id))
+        commands = []
+        for _ in range(room):
+            payload, token = waiting.popleft()
+            self.waiting_bytes -= len(payload)
+            in_flight.append((self._next, token))
+            commands.append(t.Command(self.id, self._next, in_flight[0][0], payload))
+            self._next += 1
+        if commands:
+            self._site.submit(commands)
+
+    def _open(self, now_s: float) -> None:
+        if self._nonce and now_s - self._nonce_s < OPEN_PATIENCE_S:
+            return
+        self._nonce, self._nonce_s = int.from_bytes(os.urandom(7), "big") + 1, now_s
+        payload = msgspec.msgpack.encode(SESSION_TIMEOUT_MS)
+        self._site.submit([t.Command(0, self._nonce, 0, payload, t.OPEN)])
+
+    def hear(self, result: t.Result) -> Token | None:
+        """The token of the command that this is the result of; None if it is not of a command in flight."""
+        if result.session == 0:
+            if result.number == self._nonce and self.id == 0 and result.status == t.OK:
+                self.id = msgspec.msgpack.decode(result.payload, type=tuple[int, int])[0]
+            return None
+        if result.session != self.id:
+            return None
+        if result.status == t.EXPIRED:
+            self.reset()
+            return None
+        if not self._in_flight or self._in_flight[0][0] != result.number:
+            return None
+        return self._in_flight.popleft()[1]
+
+    def reset(self) -> None:
+        """Forget everything and open a new session."""
+        lost = [token for _, token in self._in_flight] + [token for _, token in self._waiting]
+        self._in_flight.clear()
+        self._waiting.clear()
+        self.waiting_bytes = 0
+        self.id = self._nonce = self._next = 0
+        self._on_lost(lost)

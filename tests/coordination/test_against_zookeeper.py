@@ -1,0 +1,99 @@
+"""Apache ZooKeeper and Tara side by side, and ZooKeeper's own command line on Tara."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tara.experiments import zookeeper_peer
+from tara.experiments.zookeeper_peer import ZooKeeperEnsemble
+from tests.coordination.differential import Player, Script
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(
+        not zookeeper_peer.installed(), reason="Apache ZooKeeper is not installed (Debian: apt-get install zookeeper)"
+    ),
+]
+
+SEEDS = int(os.environ.get("TARA_DIFFERENTIAL_SEEDS", "12"))
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with ZooKeeperEnsemble(tmp_path_factory.mktemp("zookeeper"), servers=1) as ensemble:
+        yield ensemble.addresses[0]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_random_requests_get_the_same_answers(hosts: str, zookeeper: str, seed: int) -> None:
+    script = Script(seed, 150)
+    answers = []
+    for address in (zookeeper, hosts.split(",")[seed % 3]):
+        player = Player(address)
+        answers.append(player.play(script.steps))
+        player.close()
+    for number, (theirs, ours) in enumerate(zip(*answers, strict=True)):
+        assert ours == theirs, f"request {number}: {script.steps[number]}"
+
+
+def zk_cli(hosts: str, *commands: str) -> list[str]:
+    """What zkCli.sh prints for commands on its standard input."""
+    finished = subprocess.run(
+        [str(zookeeper_peer.CLI), "-server", hosts, "-timeout", "10000"],
+        input="\n".join((*commands, "quit")) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "JVMFLAGS": "-Dlog4j.rootLogger=ERROR"},
+    )
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    return (finished.stdout + finished.stderr).splitlines()
+
+
+def test_zookeepers_own_command_line(hosts: str) -> None:
+    lines = zk_cli(
+        hosts,
+        "create /cli hello",
+        "create -s -e /cli/job- x",
+        "create -c /cli/box",
+        "create -t 60000 /cli/ttl",
+        "get -w /cli",
+        "set -s /cli world",
+        "get /cli",
+        "ls /cli",
+        "stat /cli",
+        "getAcl /cli",
+        "setAcl /cli world:anyone:cdrwa",
+        "addauth digest ann:secret",
+        "whoami",
+        "getEphemerals /cli",
+        "getAllChildrenNumber /cli",
+        "addWatch -m PERSISTENT /cli",
+        "set /cli again",
+        "removewatches /cli",
+        "sync /cli",
+        "delete /cli",
+        "get /nowhere",
+        "deleteall /cli",
+        "ls /",
+    )
+    text = "\n".join(lines)
+    for wanted in (
+        "Created /cli",
+        "Created /cli/job-0000000000",
+        "world",
+        "[box, job-0000000000, ttl]",
+        "dataVersion = 1",
+        "numChildren = 3",
+        "'world,'anyone",
+        "WatchedEvent state:SyncConnected type:NodeDataChanged path:/cli",
+        "digest: ann",
+        "Sync is OK",
+        "Node not empty: /cli",
+        "Node does not exist: /nowhere",
+        "zookeeper]",
+    ):
+        assert wanted in text, f"{wanted}\n{text}"

@@ -1,0 +1,185 @@
+"""The front end by itself, beside a single site: TLS, limits, ports, clients that misbehave."""
+
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from tara.coordination import jute
+from tara.coordination.client import CoordinationClient
+from tara.coordination.codes import Code, Op
+from tara.coordination.service import CoordinationService
+from tara.coordination.settings import gateway_settings
+from tara.experiments.zookeeper_peer import four_letter_word
+from tara.protocol.errors import ConfigurationError
+from tara.runtime.container import Container
+from tara.runtime.gateway import Options
+from tests.coordination.live import Wire, await_condition
+from tests.runtime.single import single_site
+
+
+def address_of(site: Container) -> str:
+    """When it serves."""
+    await_condition(lambda: site.status()["gateway"]["serving"], "the front end to serve")  # type: ignore[index]
+    return str(site.status()["gateway"]["address"])  # type: ignore[index]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    directory = tmp_path_factory.mktemp("tls")
+    for name in ("server", "client"):
+        command = (
+            f"openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -keyout {name}.key -out {name}.pem"
+        )
+        command += " -addext subjectAltName=DNS:localhost,IP:127.0.0.1"
+        subprocess.run(command.split(), cwd=directory, check=True, capture_output=True)
+    return directory
+
+
+def test_tls_and_client_certificates(certificates: Path, tmp_path: Path) -> None:
+    options: Options = {
+        "port": 0,
+        "tls_certificate": str(certificates / "server.pem"),
+        "tls_key": str(certificates / "server.key"),
+        "tls_authorities": str(certificates / "client.pem"),
+    }
+    trusted = ssl.create_default_context(cafile=str(certificates / "server.pem"))
+    trusted.load_cert_chain(certificates / "client.pem", certificates / "client.key")
+    unknown = ssl.create_default_context(cafile=str(certificates / "server.pem"))
+    with single_site(CoordinationService, tmp_path, options) as site:
+        address = address_of(site)
+        with CoordinationClient(address, tls=trusted) as client:
+            client.create("/secret", bytes(300_000))
+            assert len(client.get("/secret")[0]) == 300_000
+        kazoo = KazooClient(
+            hosts=address,
+            use_ssl=True,
+            ca=str(certificates / "server.pem"),
+            certfile=str(certificates / "client.pem"),
+            keyfile=str(certificates / "client.key"),
+        )
+        kazoo.start()
+        assert kazoo.exists("/secret")
+        kazoo.stop()
+        host, port = address.split(":")
+        with pytest.raises(OSError), socket.create_connection((host, int(port)), 5) as raw:
+            wrapped = unknown.wrap_socket(raw, server_hostname="localhost")
+            wrapped.sendall(b"ruok")
+            if not wrapped.recv(10):
+                raise OSError("closed")
+        with Wire(address) as plain:
+            assert not plain.connect()
+
+
+def test_connections_from_one_address_are_limited(tmp_path: Path) -> None:
+    with single_site(CoordinationService, tmp_path, {"port": 0, "max_client_connections": 2}) as site:
+        address = address_of(site)
+        with Wire(address) as one, Wire(address) as two:
+            assert one.connect()
+            assert two.connect()
+            with Wire(address) as three:
+                assert three.receive() is None
+            two.socket.close()
+            await_condition(lambda: site.status()["gateway"]["connections"] == 1, "the end of the second one")  # type: ignore[index]
+            with Wire(address) as four:
+                assert four.connect()
+
+
+def test_time_outs_are_negotiated(tmp_path: Path) -> None:
+    with single_site(CoordinationService, tmp_path, {"port": 0, "tick_time_ms": 500}) as site:
+        for asked, granted in ((1, 1_000), (3_000, 3_000), (1 << 30, 10_000)):
+            with Wire(address_of(site)) as wire:
+                assert wire.connect(timeout_ms=asked)
+                assert wire.timeout_ms == granted
+
+
+def test_a_smaller_limit_on_requests(tmp_path: Path) -> None:
+    with (
+        single_site(CoordinationService, tmp_path, {"port": 0, "jute_max_buffer": 1_000}) as site,
+        Wire(address_of(site)) as wire,
+    ):
+        assert wire.connect()
+        assert wire.create("/small", bytes(900)) == Code.OK
+        wire.request(2, Op.SET_DATA, bytes(1_000))
+        assert wire.receive() is None
+
+
+def test_the_port_stays_the_same_over_restarts(tmp_path: Path) -> None:
+    found = []
+    for _ in range(2):
+        with single_site(CoordinationService, tmp_path, {"port": 0}) as site:
+            found.append(address_of(site))
+    assert found[0] == found[1]
+
+
+def test_a_port_in_use_is_said_and_tried_again(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as squatter:
+        port = squatter.getsockname()[1]
+        with single_site(CoordinationService, tmp_path, {"port": port}) as site:
+            assert "in use" in site.status()["gateway"]["error"]  # type: ignore[index]
+            squatter.close()
+            await_condition(lambda: site.status()["gateway"]["address"] == f"127.0.0.1:{port}", "the port")  # type: ignore[index]
+
+
+def test_a_client_that_does_not_fetch_its_answers_harms_nobody(tmp_path: Path) -> None:
+    with single_site(CoordinationService, tmp_path, {"port": 0}) as site:
+        address = address_of(site)
+        with Wire(address) as greedy, Wire(address) as other:
+            assert greedy.connect(timeout_ms=40_000)
+            assert greedy.create("/big", bytes(900_000)) == Code.OK
+            greedy.socket.settimeout(0.2)
+            sent = 0
+            try:
+                for sent in range(200_000):
+                    greedy.request(sent, Op.GET_DATA, jute.pack_text("/big") + b"\0")
+            except TimeoutError:
+                pass
+            assert sent < 199_999, "it was read without end"
+            assert other.connect()
+            started_s = time.monotonic()
+            assert other.create("/small") == Code.OK
+            assert time.monotonic() - started_s < 2
+            greedy.socket.settimeout(20)
+            for xid in range(30):
+                answer = greedy.reply()
+                assert answer is not None
+                assert (answer[0], len(answer[3])) == (xid, 900_000 + 4 + 68)
+
+
+def test_requests_before_the_session_are_refused(tmp_path: Path) -> None:
+    with single_site(CoordinationService, tmp_path, {"port": 0}) as site, Wire(address_of(site)) as wire:
+        body = jute.pack_int(0) + jute.pack_long(0) + jute.pack_int(4_000) + jute.pack_long(0) + jute.pack_buffer(b"")
+        frame = jute.pack_int(len(body)) + body
+        request = jute.REQUEST_HEADER.pack(1, Op.GET_DATA) + jute.pack_text("/") + b"\0"
+        wire.socket.sendall(frame + jute.pack_int(len(request)) + request)
+        assert wire.receive() is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prot": 1}, "prot"),
+        ({"tick_time_ms": 0}, "tick_time_ms"),
+        ({"port": 70_000}, "port"),
+        ({"tls_key": "x"}, "tls_certificate"),
+        ({"session_timeout_ms_min": 90_000}, "session_timeout_ms_min"),
+        ({"port": "many"}, "port"),
+    ],
+)
+def test_bad_options_are_named(options: Options, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        gateway_settings(options)
+
+
+def test_words_are_answered_and_the_connection_closed(tmp_path: Path) -> None:
+    with single_site(CoordinationService, tmp_path, {"port": 0}) as site:
+        address = address_of(site)
+        assert four_letter_word(address, b"ruok") == "imok"
+        assert "zk_znode_count\t4\n" in four_letter_word(address, b"mntr")

@@ -1,0 +1,43 @@
+"""A site of its own (f = 0) on a thread: a real container with real sockets, without Spark."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tara.application import StateMachine
+from tara.protocol.graph import Graph
+from tara.protocol.limits import Limits
+from tara.runtime.cluster import placement_of
+from tara.runtime.container import Container, ContainerSpec, Start
+from tara.runtime.gateway import Options
+
+
+@contextlib.contextmanager
+def single_site(
+    application: Callable[[], StateMachine], directory: Path, gateway: Options | None = None, **limits: int
+) -> Iterator[Container]:
+    graph = Graph(0, 1)
+    spec = ContainerSpec(
+        cluster=1,
+        era=1,
+        container=0,
+        placement=placement_of(graph, "site"),
+        limits=Limits(f=0, **limits),
+        durability="memory",
+        data_dir=str(directory),
+        host="127.0.0.1",
+        port=0,
+        gateway=gateway or {},
+    )
+    container = Container(spec, application)
+    container.start(Start(life=1, genesis=True))
+    container.found()
+    thread = threading.Thread(target=container.run, args=(lambda: None,), name="site", daemon=True)
+    thread.start()
+    try:
+        yield container
+    finally:
+        container.stopping = True
+        thread.join(10)
+        assert not thread.is_alive()
