@@ -4,6 +4,10 @@ A session is opened by an ordered command, and its id is that command's counter,
 commands execute in number order; one that was ordered too early waits here. Results are kept until the client has
 acknowledged them, so a command that is sent again gets the same answer. Sessions expire on a clock that only
 ordered requests move. All of this is part of the snapshot: it is replicated state, and a function of the log.
+
+A session may have a name. It never expires, and opening it again gives the same session and the number of its next
+command: a client that comes back goes on where any former life of it stopped. Two lives may be at it at once, so before
+they send numbered commands they agree on them by a claim: the first one of a key wins, and both send what it says.
 """
 
 from collections.abc import Iterable, Iterator
@@ -52,6 +56,32 @@ class Application(Protocol):
     def closed(self, context: Context) -> None: ...
 
 
+def call(
+    application: Application, query: bool, payload: bytes, context: Context, result_bytes_max: int
+) -> tuple[int, bytes]:
+    """Let the application execute a command (or answer a question): status and result, whatever it does."""
+    try:
+        result = application.query(payload, context) if query else application.apply(payload, context)
+    except ApplicationError as error:
+        return t.FAILED, str(error).encode(errors="backslashreplace")[:result_bytes_max]
+    except MemoryError:
+        raise
+    except Exception as error:
+        # Only the type: a message may contain addresses, and would then differ between replicas.
+        return t.FAILED, f"the application raised {type(error).__name__}".encode()
+    if type(result) is not bytes:
+        return t.FAILED, b"the application returned something other than bytes"
+    if len(result) > result_bytes_max:
+        return t.FAILED, b"the result is too large"
+    return t.OK, result
+
+
+#: Bytes of a session's name.
+NAME_BYTES_MAX = 255
+_decode_opening = msgspec.msgpack.Decoder(int | str).decode
+_decode_claim = msgspec.msgpack.Decoder(t.Claim).decode
+
+
 class Session(Struct, array_like=True):
     """Invariants: results has only numbers in [acknowledged, next); early only numbers above next."""
 
@@ -64,6 +94,10 @@ class Session(Struct, array_like=True):
     acknowledged: int = 0
     results: dict[int, t.Result] = {}
     early: dict[int, t.Command] = {}
+    #: A session with a name never expires; its time-out is 0.
+    name: str = ""
+    #: The newest claim of a named session.
+    claim: t.Claim | None = None
 
 
 class SessionsState(Struct, array_like=True):
@@ -81,6 +115,8 @@ class Sessions:
         self._application = application
         self._limits = limits
         self._sessions: dict[int, Session] = {}
+        #: The ids of the sessions that have names.
+        self._named: dict[str, int] = {}
         #: Executed commands; also the id of the newest session at its opening. Never falls.
         self.counter = 0
         #: The agreed time. Never falls.
@@ -131,6 +167,9 @@ class Sessions:
             self._answer(command, t.EXPIRED, b"")
             return
         session.active_ms = self._clock_ms
+        if command.kind == t.CLAIM:
+            self._claim(session, command)
+            return
         if command.acknowledged > session.acknowledged:
             self._acknowledge(session, command.acknowledged)
         number = command.number
@@ -161,24 +200,8 @@ class Sessions:
                 self._answer(late, t.EXPIRED, b"")
             session.early.clear()
             return
-        status = t.OK
-        try:
-            if command.kind == t.EXECUTE:
-                payload = self._application.apply(command.payload, context)
-            else:
-                payload = self._application.query(command.payload, context)
-            if type(payload) is not bytes:
-                status, payload = t.FAILED, b"the application returned something other than bytes"
-            elif len(payload) > self._limits.result_bytes_max:
-                status, payload = t.FAILED, b"the result is too large"
-        except ApplicationError as error:
-            message = str(error).encode(errors="backslashreplace")
-            status, payload = t.FAILED, message[: self._limits.result_bytes_max]
-        except MemoryError:
-            raise
-        except Exception as error:
-            # Only the type: a message may contain addresses, and would then differ between replicas.
-            status, payload = t.FAILED, f"the application raised {type(error).__name__}".encode()
+        query = command.kind == t.QUERY
+        status, payload = call(self._application, query, command.payload, context, self._limits.result_bytes_max)
         result = t.Result(session.id, command.number, self.counter, status, payload)
         session.results[command.number] = result
         self.results.append(result)
@@ -195,13 +218,17 @@ class Sessions:
 
     def _open(self, command: t.Command) -> None:
         try:
-            timeout_ms = msgspec.msgpack.decode(command.payload, type=int)
-        except msgspec.DecodeError:
-            self._answer(command, t.REJECTED, b"the time-out is not an integer")
+            opening = _decode_opening(command.payload)
+        except t.DECODE_ERRORS:
+            self._answer(command, t.REJECTED, b"neither a time-out (an integer) nor a name (a string)")
+            return
+        if isinstance(opening, str):
+            self._open_named(command, opening)
             return
         if len(self._sessions) >= self._limits.sessions_max:
             self._answer(command, t.FULL, b"too many sessions")
             return
+        timeout_ms = opening
         limits = self._limits
         timeout_ms = min(max(timeout_ms, limits.session_timeout_ms_min), limits.session_timeout_ms_max)
         self.counter += 1
@@ -211,17 +238,55 @@ class Sessions:
         self._tell(session, self._application.opened)
         self._answer(command, t.OK, msgspec.msgpack.encode((session.id, timeout_ms)))
 
+    def _open_named(self, command: t.Command, name: str) -> None:
+        """Open the session of this name, or find it: its id, no time-out, and the number of its next command."""
+        session = self._sessions.get(self._named.get(name, 0))
+        if session is None:
+            if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
+                self._answer(command, t.REJECTED, f"a name has 1 to {NAME_BYTES_MAX} bytes".encode())
+                return
+            if len(self._sessions) >= self._limits.sessions_max:
+                self._answer(command, t.FULL, b"too many sessions")
+                return
+            self.counter += 1
+            session = Session(self.counter, 0, self._clock_ms, name=name)
+            self._sessions[session.id] = session
+            self._named[name] = session.id
+            self._tell(session, self._application.opened)
+        self._answer(command, t.OK, msgspec.msgpack.encode((session.id, 0, session.next)))
+
+    def _claim(self, session: Session, command: t.Command) -> None:
+        """Decide what the key stands for, unless that is decided; say what it stands for."""
+        try:
+            claim = _decode_claim(command.payload)
+        except t.DECODE_ERRORS:
+            self._answer(command, t.REJECTED, b"not a claim")
+            return
+        known = session.claim
+        if not session.name:
+            self._answer(command, t.REJECTED, b"only a session with a name has claims")
+            return
+        if known is not None and claim.key < known.key:
+            self._answer(command, t.REJECTED, f"claim {claim.key} is older than claim {known.key}".encode())
+            return
+        if known is None or claim.key > known.key:
+            known = session.claim = t.Claim(claim.key, claim.value, session.next)
+        self._answer(command, t.OK, msgspec.msgpack.encode(known))
+
     def _close(self, session: Session) -> None:
         del self._sessions[session.id]
+        if session.name:
+            del self._named[session.name]
         self._tell(session, self._application.closed)
 
     def _expire(self) -> None:
         """End the sessions whose time is up, oldest first; each is an event of its own in the order."""
         for session in sorted(self._sessions.values(), key=lambda session: session.id):
-            if session.active_ms + session.timeout_ms <= self._clock_ms:
+            if session.timeout_ms and session.active_ms + session.timeout_ms <= self._clock_ms:
                 self.counter += 1
                 self._close(session)
-        deadlines = (session.active_ms + session.timeout_ms for session in self._sessions.values())
+        sessions = self._sessions.values()
+        deadlines = (session.active_ms + session.timeout_ms for session in sessions if session.timeout_ms)
         self._expiry_ms = min(deadlines, default=0)
 
     def _tell(self, session: Session, hook: object) -> None:
@@ -247,4 +312,5 @@ class Sessions:
         self.counter, self.time_ms = state.counter, state.time_ms
         self._stamp_ms, self._clock_ms = state.stamp_ms, state.clock_ms
         self._sessions = {session.id: session for session in state.sessions}
+        self._named = {session.name: session.id for session in state.sessions if session.name}
         self._expiry_ms = 0
