@@ -36,7 +36,7 @@ class Query:
         if tick:
             flow += queue.ticks(self.graph, self.batch, 1_000_000 + 700 * self.batch)
         flow += [
-            Row(site, site, rows.COMMAND, 0, number, client, payload)
+            Row(site, site, rows.COMMAND, int(payload is None), number, client, payload or b"")
             for client, number, payload in commands
             for site in (sum(client.encode()) % self.config.limits.replicas,)
         ]
@@ -104,7 +104,7 @@ def test_states_do_not_grow() -> None:
     sizes = []
     for n in range(60):
         query.run([(client, n, b"x" * 1000) for client in "abcde"])
-        sizes.append(sum(map(len, query.states.values())) + sum(len(row.data or b"") for row in query.queue.rows))
+        sizes.append(sum(map(len, query.states.values())) + sum(len(row.data) for row in query.queue.rows))
     assert max(sizes[40:]) < 1.1 * max(sizes[10:20])
 
 

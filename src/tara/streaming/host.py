@@ -176,7 +176,6 @@ class Host:
         tuples = sorted((row for row in taken if row.sender >= 0), key=lambda row: rows.order(self.graph, row))
         try:
             for row in tuples:
-                assert row.data is not None
                 turn.deliver(row, _decode(row.data))
             if seat.front_end is not None:
                 turn.submit([row for row in taken if row.sender == rows.COMMAND])
@@ -197,7 +196,7 @@ class Host:
             return 0.0
         tick = ticks[0]
         is_controller = self.graph.names[key].stage is Stage.CONTROLLER
-        return tick.emission * CONTROLLER_TICK_MS if is_controller else float(tick.number or 0)
+        return tick.emission * CONTROLLER_TICK_MS if is_controller else float(tick.number)
 
 
 class _Turn:
@@ -222,7 +221,7 @@ class _Turn:
             self._lend(row.sender, tuple_)
             return
         if seat.replies is not None:
-            seat.view = row.number or 0
+            seat.view = row.number
         elif isinstance(tuple_, t.Commit):
             seat.view = tuple_.view
         node = seat.nodes[row.node - self._key]
@@ -250,11 +249,11 @@ class _Turn:
 
     def _send(self, numbers: Sequence[int], tuple_: t.Tuple) -> None:
         data = t.encode(tuple_)
-        view = self._seat.view if isinstance(tuple_, t.Results) else None
+        view = self._seat.view if isinstance(tuple_, t.Results) else rows.NONE
         for number in numbers:
             self._seat.emission += 1
             self.out.append(
-                Row(rows.key_of(self._graph, number), number, self._key, self._seat.emission, view, None, data)
+                Row(rows.key_of(self._graph, number), number, self._key, self._seat.emission, view, data=data)
             )
 
     # The front end of a request source
@@ -280,12 +279,13 @@ class _Turn:
     def _slice(self, front_end: FrontEnd, commands: list[Row]) -> None:
         """Cut the commands of the micro-batch into slices, each of which will be one request."""
         valid: list[clients.CommandRow] = []
-        invalid: list[tuple[int, str | None, int | None, int, bytes]] = []
+        invalid: list[clients.Outcome] = []
         for row in commands:
-            if row.client is None or row.number is None or row.number < 0:
-                invalid.append((0, row.client, row.number, t.REJECTED, b"client and number must be there, number >= 0"))
+            if not row.client or row.number < 0:
+                message = b"a command must have a client, and a number that is not negative"
+                invalid.append((0, row.client, row.number, t.REJECTED, message))
             else:
-                valid.append((row.client, row.number, row.data))
+                valid.append((row.client, row.number, None if row.emission == rows.NULL_PAYLOAD else row.data))
         # The order of the rows must not matter, nor be different when the micro-batch is executed again.
         valid.sort(key=lambda row: (row[0], row[1], row[2] is not None, row[2] or b""))
         start = size = 0
@@ -300,15 +300,15 @@ class _Turn:
         if valid:
             front_end.waiting.append(clients.encode(valid[start:]))
         if invalid:
-            invalid.sort(key=lambda outcome: (outcome[1] or "", outcome[2] or 0))
-            self._give(clients.encode(invalid), None)
+            invalid.sort()
+            self._give(clients.encode(invalid), rows.NONE)
 
     def _report_busy(self) -> None:
         (source,), front_end = self._seat.nodes, self._seat.front_end
         assert isinstance(source, RequestSource)
         assert front_end is not None
         if source.pending or front_end.waiting or not front_end.session:
-            self.out.append(Row(rows.WRITER, rows.WRITER, rows.BUSY, 0, None, None, None))
+            self.out.append(Row(rows.WRITER, rows.WRITER, rows.BUSY, 0))
 
     # The reply sinks
 
@@ -326,8 +326,8 @@ class _Turn:
             else:
                 raise StreamingError(f"a request failed: {result.payload.decode(errors='replace')}")
 
-    def _give(self, outcomes: bytes, view: int | None) -> None:
-        self.out.append(Row(rows.WRITER, rows.WRITER, rows.OUTCOMES, 0, view, None, outcomes))
+    def _give(self, outcomes: bytes, view: int) -> None:
+        self.out.append(Row(rows.WRITER, rows.WRITER, rows.OUTCOMES, 0, view, data=outcomes))
 
     # The store of an executor
 

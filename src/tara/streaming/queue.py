@@ -85,7 +85,6 @@ class Sinks:
 
     def _pass_on(self, row: Row) -> list[Row]:
         """Let the sink hand the tuple over. It keeps its sender and place: a queue adds no order of its own."""
-        assert row.data is not None
         sink = self._nodes.get(row.node)
         if sink is None:
             boot = Boot(1, GENESIS_MEMORY, True, 0.0)
@@ -102,7 +101,7 @@ class Sinks:
 def ticks(graph: Graph, tick: int, now_ms: int) -> list[Row]:
     """A tick for every node that has state."""
     keys = {rows.key_of(graph, n) for n, name in enumerate(graph.names) if name.stage in _WITH_STATE}
-    return [Row(key, key, rows.TICK, tick, now_ms, None, None) for key in sorted(keys)]
+    return [Row(key, key, rows.TICK, tick, now_ms) for key in sorted(keys)]
 
 
 class QueueSource(DataSource):
@@ -232,7 +231,7 @@ def results_table(outcomes: list[Row]) -> "pa.Table | None":
     """Outcomes as columns, in the order of execution."""
     import pyarrow as pa
 
-    found = [(*outcome, row.number) for row in outcomes for outcome in clients.decode_outcomes(row.data or b"\x90")]
+    found = [(*outcome, row.number) for row in outcomes for outcome in clients.decode_outcomes(row.data)]
     if not found:
         return None
     found.sort(key=lambda outcome: outcome[0])
@@ -244,7 +243,7 @@ def results_table(outcomes: list[Row]) -> "pa.Table | None":
             "number": pa.array(numbers, pa.int64()),
             "status": pa.array([clients.STATUS_NAMES[status] for status in statuses], pa.string()),
             "result": pa.array(results, pa.binary()),
-            "view": pa.array(views, pa.int64()),
+            "view": pa.array([None if view == rows.NONE else view for view in views], pa.int64()),
         }
     )
 

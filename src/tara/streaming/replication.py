@@ -109,14 +109,15 @@ class StreamingReplication:
         feedback = spark.readStream.format(queue.FORMAT).option("config", _text(config)).load()
         first = graph.number(Stage.REQUEST_SOURCE, 0)
         source = F.pmod(F.xxhash64("client"), F.lit(graph.replicas(Stage.REQUEST_SOURCE))).cast("int") + first
+        null_payload = F.when(F.col("payload").isNull(), rows.NULL_PAYLOAD).otherwise(0)
         commands = self._commands.select(
-            F.coalesce(source, F.lit(first)).alias("key"),
-            F.coalesce(source, F.lit(first)).alias("node"),
+            source.alias("key"),
+            source.alias("node"),
             F.lit(rows.COMMAND).alias("sender"),
-            F.lit(0).cast("long").alias("emission"),
-            F.col("number"),
-            F.col("client"),
-            F.col("payload").alias("data"),
+            null_payload.cast("long").alias("emission"),
+            F.coalesce(F.col("number"), F.lit(rows.NONE)).alias("number"),
+            F.coalesce(F.col("client"), F.lit("")).alias("client"),
+            F.coalesce(F.col("payload"), F.lit(b"")).alias("data"),
         )
         flow = feedback.unionByName(commands)
         for name, stages in rows.OPERATORS:
@@ -187,20 +188,11 @@ class _Operator:
         if saved is not None:
             state.update((saved,))
         if out:
-            yield pd.DataFrame(dict(zip(COLUMNS, zip(*out, strict=True), strict=True)), dtype=object)
+            yield pd.DataFrame(dict(zip(COLUMNS, zip(*out, strict=True), strict=True)))
 
 
 def _rows(frame: "pd.DataFrame") -> Iterator[Row]:
-    import pandas as pd
-
-    columns = []
-    for name in COLUMNS:
-        values = frame[name].tolist()
-        if name == "number":
-            # pandas makes floats of integers with gaps; those of ours that matter are exact up to 2^53.
-            values = [None if pd.isna(value) else int(value) for value in values]
-        columns.append(values)
-    return map(Row._make, zip(*columns, strict=True))
+    return map(Row._make, zip(*(frame[name].tolist() for name in COLUMNS), strict=True))
 
 
 def _operator(flow: "DataFrame", name: str, operator: _Operator) -> "DataFrame":

@@ -5,10 +5,12 @@
 | key | the state that it belongs to: that of the node (of the first reply sink, for all reply sinks) | same | same | - |
 | node | the receiver | a request source | every node | WRITER |
 | sender | the node that emitted it | COMMAND | TICK | OUTCOMES |
-| emission | the how manieth tuple of that node | - | the tick's number | - |
+| emission | the how manieth tuple of that node | NULL_PAYLOAD or 0 | the tick's number | - |
 | number | Results: the view | its number | the time in ms | the view |
 | client | - | the client | - | - |
 | data | the tuple in bytes | the payload | - | outcomes in bytes |
+
+No column is ever null: pandas, which carries the rows between Spark and the nodes, would make other types of them.
 """
 
 from typing import NamedTuple
@@ -23,6 +25,10 @@ TICK = -2
 OUTCOMES = -3
 #: A request source has something undecided: the query must not fall asleep.
 BUSY = -4
+#: The emission of a command without a payload.
+NULL_PAYLOAD = 1
+#: No number, no view.
+NONE = -1
 #: The receiver of what only the sink takes.
 WRITER = -1
 
@@ -32,9 +38,9 @@ class Row(NamedTuple):
     node: int
     sender: int
     emission: int
-    number: int | None
-    client: str | None
-    data: bytes | None
+    number: int = NONE
+    client: str = ""
+    data: bytes = b""
 
 
 COLUMNS = list(Row._fields)
