@@ -73,41 +73,40 @@ class Clients(StateMachine):
         #: Executed commands.
         self.counter = 0
         self._outcomes: list[Outcome] = []
+        #: What the application publishes has no receiver here.
+        self._events: list[t.Event] = []
+        self._context = Context(self._events)
 
     def apply(self, command: bytes, context: Context) -> bytes:
         self._outcomes = []
+        self._context.time_ms = context.time_ms
         for client, number, payload in _decode_rows(command):
             known = self._clients.get(client)
             if known is None:
-                known = self._welcome(client, context)
+                known = self._welcome(client)
                 if known is None:
                     self._outcomes.append((0, client, number, t.FULL, b"too many clients"))
                     continue
             if number == known.next:
-                self._run(client, known, payload, context)
+                self._run(client, known, payload)
                 while known.early and known.next in known.early:
-                    self._run(client, known, known.early.pop(known.next), context)
+                    self._run(client, known, known.early.pop(known.next))
             elif number < known.next:
                 self._repeat(client, known, number, payload)
             else:
                 self._wait(client, known, number, payload)
+        self._events.clear()
         return encode(self._outcomes)
 
-    def _welcome(self, client: str, context: Context) -> Known | None:
+    def _welcome(self, client: str) -> Known | None:
         if len(self._clients) >= self._clients_max:
             return None
         known = self._clients[client] = Known(len(self._clients) + 1)
-        inner = self._context(known, context)
-        inner.counter = self.counter
-        self.application.opened(inner)
+        self._context.counter, self._context.session = self.counter, known.session
+        self.application.opened(self._context)
         return known
 
-    def _context(self, known: Known, context: Context) -> Context:
-        inner = Context([])
-        inner.counter, inner.time_ms, inner.session = self.counter, context.time_ms, known.session
-        return inner
-
-    def _run(self, client: str, known: Known, payload: bytes | None, context: Context) -> None:
+    def _run(self, client: str, known: Known, payload: bytes | None) -> None:
         number = known.next
         known.next += 1
         self.counter += 1
@@ -118,8 +117,9 @@ class Clients(StateMachine):
         elif len(payload) > self._command_bytes_max:
             status, result = t.FAILED, f"a command may have {self._command_bytes_max} bytes".encode()
         else:
-            inner = self._context(known, context)
-            status, result = call(self.application, False, payload, inner, self._result_bytes_max)
+            context = self._context
+            context.counter, context.session = self.counter, known.session
+            status, result = call(self.application, False, payload, context, self._result_bytes_max)
         self._outcomes.append((self.counter, client, number, status, result))
 
     def _repeat(self, client: str, known: Known, number: int, payload: bytes | None) -> None:

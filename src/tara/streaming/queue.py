@@ -184,6 +184,12 @@ def _read(path: Path) -> QueueFile:
     return queue
 
 
+def is_busy(directory: Path, batch: int) -> bool:
+    """Whether something was undecided at the end of this micro-batch."""
+    path = directory / _file_name(batch)
+    return not path.exists() or _read(path).busy
+
+
 class Staged(WriterCommitMessage):
     def __init__(self, queue: str, results: str | None) -> None:
         self.queue, self.results = queue, results
