@@ -278,6 +278,70 @@ def stream(
         typer.echo(f"{report.commands} commands, {report.results} results in {output / 'results'}")
 
 
+@app.command("log")
+def log(
+    start: Annotated[
+        int | None, typer.Option("--from", help="The first command counter; by default the oldest.")
+    ] = None,
+    end: Annotated[int | None, typer.Option("--to", help="The counter to stop before.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for new commands.")] = False,
+    replica: Annotated[int | None, typer.Option(help="Whose log; by default the one that reaches furthest.")] = None,
+    data_dir: DataDir = DATA_DIR,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
+) -> None:
+    """Print the decided commands in their order, with their results.
+
+    Example: tara log --from 1000 --to 1010
+    """
+    from tara.runtime.log_text import print_log
+
+    try:
+        print_log(data_dir, start, end, follow, replica, as_json, typer.echo)
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+@app.command("backup")
+def backup(
+    file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
+    data_dir: DataDir = DATA_DIR,
+    as_json: Json = False,
+) -> None:
+    """Write the newest stable checkpoint of a cluster, running or not, to a file.
+
+    Example: tara backup city.backup --data-dir /var/lib/tara
+    """
+    from tara.runtime.backup import back_up
+
+    header = back_up(data_dir, file)
+    if as_json:
+        _print_json(header)
+    else:
+        typer.echo(f"checkpoint {header.checkpoint} of cluster {header.cluster:x}: commands up to {header.counter}")
+
+
+@app.command("restore")
+def restore(
+    file: Annotated[Path, typer.Argument(help="A file that `tara backup` wrote.")],
+    data_dir: Annotated[Path, typer.Option(help="A directory that is empty or not there yet.")],
+    config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
+    app_name: Annotated[str | None, typer.Option("--app", help="key-value, or module:Class.")] = None,
+    f: Annotated[int | None, typer.Option("--f", help="Crashes per stage that are survived.")] = None,
+    partitions: Annotated[int | None, typer.Option(help="Consensus pipelines.")] = None,
+    packing: Annotated[str | None, typer.Option(help="site or node.")] = None,
+) -> None:
+    """Make the data directory of a new cluster from a backup. Give it the settings that `tara up` will have.
+
+    Example: tara restore city.backup --data-dir /var/lib/tara-2
+    """
+    from tara.runtime.backup import restore
+    from tara.runtime.cluster import load_settings
+
+    flags = {"data_dir": str(data_dir), "app": app_name, "f": f, "partitions": partitions, "packing": packing}
+    cluster = restore(file, load_settings(config, flags=flags))
+    typer.echo(f"cluster {cluster.cluster:x} is ready: tara up --data-dir {data_dir}")
+
+
 @sim_app.command("run")
 def sim_run(
     seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 100,

@@ -96,6 +96,7 @@ class Bench:
         life: int = 1,
         memory: int = FIRST_MEMORY,
         now_ms: float = 0.0,
+        threshold: int = 0,
         journal: Iterable[t.JournalEntry] = (),
         application: Callable[[], Application] = KeyValueStore,
     ) -> Driven[NodeType]:
@@ -104,7 +105,7 @@ class Bench:
             Name(stage, partition, replica),
             self.graph,
             self.limits,
-            Boot(life, memory, genesis, now_ms),
+            Boot(life, memory, genesis, now_ms, threshold),
             outbox,
             application,
             journal,

@@ -38,6 +38,8 @@ class Boot(NamedTuple):
     #: True once in the history of a cluster's era, on the very first start.
     genesis: bool
     now_ms: float
+    #: The number of the checkpoint that the era was founded with; 0: with nothing. No slot below it is ever used.
+    threshold: int = 0
 
 
 class Node:

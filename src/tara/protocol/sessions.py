@@ -129,6 +129,8 @@ class Sessions:
         #: No session expires before the session clock reaches this.
         self._expiry_ms = 0
         self.results: list[t.Result] = []
+        #: One for each number that the counter has taken since this list was last emptied.
+        self.executed: list[t.Command] = []
         self.events: list[t.Event] = []
         self._context = Context(self.events)
 
@@ -189,6 +191,7 @@ class Sessions:
     def _run(self, session: Session, command: t.Command) -> None:
         session.next = command.number + 1
         self.counter += 1
+        self.executed.append(command)
         context = self._context
         context.counter = self.counter
         context.time_ms = self.time_ms
@@ -232,6 +235,7 @@ class Sessions:
         limits = self._limits
         timeout_ms = min(max(timeout_ms, limits.session_timeout_ms_min), limits.session_timeout_ms_max)
         self.counter += 1
+        self.executed.append(command)
         session = Session(self.counter, timeout_ms, self._clock_ms)
         self._sessions[session.id] = session
         self._expiry_ms = min(self._expiry_ms, session.active_ms + timeout_ms)
@@ -249,11 +253,14 @@ class Sessions:
                 self._answer(command, t.FULL, b"too many sessions")
                 return
             self.counter += 1
+            self.executed.append(command)
             session = Session(self.counter, 0, self._clock_ms, name=name)
             self._sessions[session.id] = session
             self._named[name] = session.id
             self._tell(session, self._application.opened)
-        self._answer(command, t.OK, msgspec.msgpack.encode((session.id, 0, session.next)))
+            self._answer(command, t.OK, msgspec.msgpack.encode((session.id, 0, 0)))
+        else:
+            self._tell_again(command, (session.id, 0, session.next))
 
     def _claim(self, session: Session, command: t.Command) -> None:
         """Decide what the key stands for, unless that is decided; say what it stands for."""
@@ -271,7 +278,11 @@ class Sessions:
             return
         if known is None or claim.key > known.key:
             known = session.claim = t.Claim(claim.key, claim.value, session.next)
-        self._answer(command, t.OK, msgspec.msgpack.encode(known))
+        self._tell_again(command, known)
+
+    def _tell_again(self, command: t.Command, known: object) -> None:
+        """An answer that nothing executed for: it has no counter."""
+        self.results.append(t.Result(command.session, command.number, 0, t.OK, msgspec.msgpack.encode(known)))
 
     def _close(self, session: Session) -> None:
         del self._sessions[session.id]
@@ -284,6 +295,7 @@ class Sessions:
         for session in sorted(self._sessions.values(), key=lambda session: session.id):
             if session.timeout_ms and session.active_ms + session.timeout_ms <= self._clock_ms:
                 self.counter += 1
+                self.executed.append(t.Command(session.id, session.next, 0, b"", t.EXPIRE))
                 self._close(session)
         sessions = self._sessions.values()
         deadlines = (session.active_ms + session.timeout_ms for session in sessions if session.timeout_ms)

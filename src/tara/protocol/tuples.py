@@ -43,6 +43,8 @@ OPEN = 2  # open a session; number is a nonce of the client, payload a MessagePa
 CLOSE = 3  # end the session
 KEEPALIVE = 4  # let the agreed time pass, and renew the session (0: none)
 CLAIM = 5  # in a named session: decide what a key stands for; number is a nonce, payload a MessagePack `Claim`
+# Never sent by anybody: how the decided log tells that a session's time was up.
+EXPIRE = 6
 
 
 class Claim(Struct, array_like=True, frozen=True, gc=False):
@@ -401,6 +403,12 @@ class Executed(Tuple, frozen=True, tag=105):
     ends: list[int]
     #: The agreed time after each request.
     times: list[int]
+    #: The command counter before the first request, and after each.
+    counter: int
+    counters: list[int]
+    #: What each number of the command counter stands for, in its order: commands that were executed now, though one
+    #: that had to wait for its turn came with an earlier request, and the ends of expired sessions.
+    commands: list[Command]
 
 
 # What a committer writes to its journal

@@ -38,11 +38,16 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     packing: str = "site"
     #: The address that containers bind.
     host: str = "127.0.0.1"
+    #: Whether executors keep the decided commands in files, and how many bytes of them each keeps.
+    log: bool = True
+    log_retention_bytes: int = 1 << 30
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
         _one_of("durability", self.durability, ("disk", "memory"))
         _one_of("packing", self.packing, ("site", "node"))
+        if self.log_retention_bytes < 1:
+            raise ConfigurationError(f"log_retention_bytes = {self.log_retention_bytes}: must be positive")
         if not self.host.startswith("127.") and self.host != "localhost":
             raise ConfigurationError(f"host = {self.host}: only loopback addresses (127.…) are served without keys")
 
@@ -117,9 +122,15 @@ class ClusterState(Struct, kw_only=True):
     partitions: int
     packing: str
     durability: str
+    #: 0 in a state that was written before this was recorded.
+    checkpoint_interval: int = 0
     lives: list[int]
     #: Containers whose first start is complete: their journals exist.
     founded: list[bool]
+    #: The checkpoint that the cluster was founded with, if it was restored from a backup; else 0.
+    threshold: int = 0
+    #: What was executed here last.
+    app: str = ""
     registry: str = ""
     endpoints: list[str] = []
 
@@ -154,26 +165,40 @@ class StateFile:
 
     def open(self, settings: Settings) -> ClusterState:
         """The state of the cluster that lives here, or that of a new one. In memory, every start is a new cluster."""
-        containers = len(placement_of(Graph(settings.limits.f, settings.limits.partitions), settings.packing))
-        wanted = (settings.limits.f, settings.limits.partitions, settings.packing, settings.durability)
+        limits = settings.limits
+        wanted = (limits.f, limits.partitions, settings.packing, settings.durability, limits.checkpoint_interval)
         if self.exists():
             state = self.read()
-            found = (state.f, state.partitions, state.packing, state.durability)
+            interval = state.checkpoint_interval or limits.checkpoint_interval
+            if settings.durability == "memory":
+                # Nothing of the old cluster goes on.
+                interval = limits.checkpoint_interval
+            found = (state.f, state.partitions, state.packing, state.durability, interval)
             if found != wanted:
-                names = ("f", "partitions", "packing", "durability")
+                names = ("f", "partitions", "packing", "durability", "checkpoint_interval")
                 name, old, new = next((n, a, b) for n, a, b in zip(names, found, wanted, strict=True) if a != b)
                 raise ConfigurationError(f"{name} = {new}: the cluster in {self._directory} was made with {old}")
             if settings.durability == "disk":
+                state.app, state.checkpoint_interval = settings.app, settings.limits.checkpoint_interval
+                self.write(state)
                 return state
-        state = ClusterState(
-            cluster=secrets.randbits(48),
-            era=1,
-            f=settings.limits.f,
-            partitions=settings.limits.partitions,
-            packing=settings.packing,
-            durability=settings.durability,
-            lives=[0] * containers,
-            founded=[False] * containers,
-        )
+        state = new_state(settings)
         self.write(state)
         return state
+
+
+def new_state(settings: Settings) -> ClusterState:
+    """A cluster that nobody has heard of yet."""
+    containers = len(placement_of(Graph(settings.limits.f, settings.limits.partitions), settings.packing))
+    return ClusterState(
+        cluster=secrets.randbits(48),
+        era=1,
+        f=settings.limits.f,
+        partitions=settings.limits.partitions,
+        packing=settings.packing,
+        durability=settings.durability,
+        checkpoint_interval=settings.limits.checkpoint_interval,
+        app=settings.app,
+        lives=[0] * containers,
+        founded=[False] * containers,
+    )

@@ -28,7 +28,8 @@ from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.sessions import Application
 from tara.runtime import wire
 from tara.runtime.journal import FileJournal, Identity
-from tara.runtime.store import CheckpointStore
+from tara.runtime.log import DecidedLog, LogIdentity, LogSettings, log_directory
+from tara.runtime.store import CheckpointStore, checkpoint_directory
 
 TICK_MS = 5.0
 #: Frames taken in one turn from one socket: bounds how long a turn can be.
@@ -49,6 +50,10 @@ class ContainerSpec(Struct, frozen=True, kw_only=True):
     durability: str
     data_dir: str
     host: str
+    #: The checkpoint that the cluster was founded with; 0: none.
+    threshold: int = 0
+    #: Bytes of the decided log that each executor keeps; None: it keeps no log.
+    log_retention_bytes: int | None = None
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -149,19 +154,38 @@ class Container:
             name = self.graph.names[number]
             memory = GENESIS_MEMORY if start.genesis else start.life
             outbox = self._outboxes[number] = Outbox()
-            boot = Boot(start.life, memory, start.genesis, now_ms)
+            boot = Boot(start.life, memory, start.genesis, now_ms, spec.threshold)
             self._nodes[number] = create(
                 name, self.graph, spec.limits, boot, outbox, self._application, journals.get(number, [])
             )
             if name.stage is Stage.EXECUTOR:
-                stores = [directory / f"checkpoints-{replica}" for replica in range(self.graph.sites)]
-                wake = self._make_wake()
-                self._stores[number] = CheckpointStore(stores[name.replica], spec.cluster, spec.era, stores, wake)
+                stores = [checkpoint_directory(directory, replica) for replica in range(self.graph.sites)]
+                self._stores[number] = CheckpointStore(
+                    stores[name.replica],
+                    spec.cluster,
+                    spec.era,
+                    stores,
+                    self._make_wake(),
+                    self._make_log(name.replica),
+                )
         for number in self._nodes:
             self._collect(number)
         self._sources = [
             self.graph.number(Stage.REQUEST_SOURCE, self.site, partition) for partition in range(spec.limits.partitions)
         ]
+
+    def _make_log(self, replica: int) -> DecidedLog | None:
+        spec, limits = self.spec, self.spec.limits
+        if spec.log_retention_bytes is None:
+            return None
+        directories = [log_directory(Path(spec.data_dir), index) for index in range(self.graph.sites)]
+        settings = LogSettings(
+            identity=LogIdentity(spec.cluster, spec.era),
+            partitions=limits.partitions,
+            checkpoint_interval=limits.checkpoint_interval,
+            retention_bytes=spec.log_retention_bytes,
+        )
+        return DecidedLog(directories[replica], settings, directories)
 
     def _make_wake(self) -> Callable[[], None]:
         socket = self._context.socket(zmq.PUSH)
@@ -381,7 +405,7 @@ class Container:
             elif receivers.numbers[0] < 0:
                 if type(tuple_) is t.Results:
                     self._route_results(tuple_)
-                elif type(tuple_) is not t.Executed:
+                elif type(tuple_) is not t.Executed or self.spec.log_retention_bytes is not None:
                     self._store_jobs.append((number, tuple_))
         outbox.emitted = []
 
@@ -479,6 +503,9 @@ class Container:
                         "checkpoints": [checkpoint.number for checkpoint in node.checkpoints],
                         "digest": node.digest().hex() if digest else None,
                     }
+                    log = self._stores[number].log
+                    if log is not None:
+                        status["log"] = log.status()
         status["partitions"] = partitions
         return status
 

@@ -98,6 +98,8 @@ class Cluster:
             durability=self.settings.durability,
             data_dir=str(Path(self.settings.data_dir).resolve()),
             host=self.settings.host,
+            threshold=registry.state.threshold,
+            log_retention_bytes=self.settings.log_retention_bytes if self.settings.log else None,
         )
         task = _Task(msgspec.json.encode(spec), self.settings.app, registry.address)
         label = registry.label(container)

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from tara.protocol import tuples as t
 from tara.runtime.journal import sync_directory
+from tara.runtime.log import DecidedLog
 
 FORMAT_VERSION = 1
 _LENGTH = struct.Struct("<Q")
@@ -44,16 +45,91 @@ def digest_of(state: bytes, chunks: Iterable[bytes]) -> bytes:
     return digest.digest()
 
 
+def pack_parts(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Each part after its length."""
+    for part in parts:
+        yield _LENGTH.pack(len(part))
+        yield part
+
+
+def unpack_parts(data: bytes, start: int, stop: int) -> list[bytes]:
+    """The parts that fill data[start:stop]."""
+    parts = []
+    while start + _LENGTH.size <= stop:
+        (length,) = _LENGTH.unpack_from(data, start)
+        start += _LENGTH.size + length
+        parts.append(data[start - length : start])
+    if start != stop:
+        raise StoreError("the contents are damaged")
+    return parts
+
+
+def write_whole(path: Path, parts: Iterable[bytes]) -> None:
+    """Write a file durably, as a whole or not at all."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.writelines(parts)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    sync_directory(path.parent)
+
+
+def write_checkpoint(
+    path: Path, cluster: int, era: int, checkpoint: t.CheckpointId, state: bytes, chunks: Iterable[bytes]
+) -> None:
+    header = CheckpointHeader(FORMAT_VERSION, cluster, era, checkpoint.number)
+    parts = pack_parts((state, *chunks))
+    write_whole(path, (msgspec.json.encode(header), b"\n", *parts, checkpoint.digest))
+
+
+def read_checkpoint(path: Path, cluster: int, era: int) -> t.Loaded:
+    """A checkpoint of this cluster and era that is intact; `StoreError` if it is not."""
+    data = path.read_bytes()
+    end = data.find(b"\n")
+    try:
+        header = msgspec.json.decode(data[:end], type=CheckpointHeader)
+    except msgspec.DecodeError as error:
+        raise StoreError("the header is damaged") from error
+    if (header.cluster, header.era) != (cluster, era):
+        raise StoreError(f"belongs to cluster {header.cluster:x}, era {header.era}")
+    if header.version > FORMAT_VERSION:
+        raise StoreError(f"format version {header.version} is newer than {FORMAT_VERSION}: use a newer Tara")
+    stop = len(data) - DIGEST_BYTES
+    parts = unpack_parts(data, end + 1, stop)
+    if not parts or digest_of(parts[0], parts[1:]) != data[stop:]:
+        raise StoreError("the contents are damaged")
+    return t.Loaded(t.CheckpointId(header.number, data[stop:]), parts[0], parts[1:])
+
+
+def checkpoint_directory(data_dir: Path, replica: int) -> Path:
+    return data_dir / f"checkpoints-{replica}"
+
+
+def checkpoint_path(directory: Path, number: int) -> Path:
+    return directory / f"{number:012}.checkpoint"
+
+
 class CheckpointStore:
     """The checkpoints of one executor in a directory of its own."""
 
-    def __init__(self, directory: Path, cluster: int, era: int, peers: list[Path], wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        cluster: int,
+        era: int,
+        peers: list[Path],
+        wake: Callable[[], None],
+        log: DecidedLog | None = None,
+    ) -> None:
         self._directory = directory
         self._cluster = cluster
         self._era = era
         #: Directories of the other executors' stores, where this host can read them.
         self._peers = peers
         self._wake = wake
+        #: Where the executed commands go; a checkpoint is written when the log up to it is durable.
+        self.log = log
         directory.mkdir(parents=True, exist_ok=True)
         self._jobs: queue.SimpleQueue[t.Save | t.Load | t.Discard | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[t.Tuple] = queue.SimpleQueue()
@@ -63,9 +139,15 @@ class CheckpointStore:
         self._thread = threading.Thread(target=self._work, name="checkpoint-store", daemon=True)
         self._thread.start()
 
-    def submit(self, job: t.Save | t.Load | t.Discard) -> None:
+    def submit(self, job: t.Save | t.Load | t.Discard | t.Executed) -> None:
+        if isinstance(job, t.Executed):
+            if self.log is not None:
+                self.log.append(job)
+            return
         if isinstance(job, t.Discard):
             self._below = max(self._below, job.below)
+        elif isinstance(job, t.Save) and self.log is not None:
+            self.log.checkpoint(job.number, job.state)
         self._jobs.put(job)
 
     def take(self) -> Iterator[t.Tuple]:
@@ -74,6 +156,8 @@ class CheckpointStore:
             yield self._answers.get()
 
     def close(self) -> None:
+        if self.log is not None:
+            self.log.close()
         self._jobs.put(None)
         self._thread.join(timeout=10)
 
@@ -91,12 +175,14 @@ class CheckpointStore:
 
     def _save(self, save: t.Save) -> None:
         chunks = save.chunks if isinstance(save.chunks, list) else list(save.chunks)
+        if self.log is not None and not self.log.await_sealed(save.number, lambda: save.number < self._below):
+            return
         checkpoint = t.CheckpointId(save.number, digest_of(save.state, chunks))
         path = self._path(save.number)
         while save.number >= self._below:
             try:
                 if not path.exists() or self._read(path).checkpoint != checkpoint:
-                    self._write(path, checkpoint, save.state, chunks)
+                    write_checkpoint(path, self._cluster, self._era, checkpoint, save.state, chunks)
                 self._answer(t.Saved(checkpoint))
                 return
             except (OSError, StoreError) as error:
@@ -104,20 +190,6 @@ class CheckpointStore:
                 self._report(f"cannot write checkpoint {save.number}: {error}")
                 path.unlink(missing_ok=True)
                 threading.Event().wait(1.0)
-
-    def _write(self, path: Path, checkpoint: t.CheckpointId, state: bytes, chunks: list[bytes]) -> None:
-        header = CheckpointHeader(FORMAT_VERSION, self._cluster, self._era, checkpoint.number)
-        temporary = path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
-            file.write(msgspec.json.encode(header) + b"\n")
-            for part in (state, *chunks):
-                file.write(_LENGTH.pack(len(part)))
-                file.write(part)
-            file.write(checkpoint.digest)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-        sync_directory(self._directory)
 
     def _load(self, load: t.Load) -> None:
         """The newest intact checkpoint that is new enough: our own, else that of a peer."""
@@ -134,24 +206,7 @@ class CheckpointStore:
         self._answer(t.Loaded(None, b"", []))
 
     def _read(self, path: Path) -> t.Loaded:
-        data = path.read_bytes()
-        end = data.find(b"\n")
-        try:
-            header = msgspec.json.decode(data[:end], type=CheckpointHeader)
-        except msgspec.DecodeError as error:
-            raise StoreError("the header is damaged") from error
-        if (header.cluster, header.era) != (self._cluster, self._era):
-            raise StoreError(f"belongs to cluster {header.cluster:x}, era {header.era}")
-        if header.version > FORMAT_VERSION:
-            raise StoreError(f"format version {header.version} is newer than {FORMAT_VERSION}: use a newer Tara")
-        parts, position, stop = [], end + 1, len(data) - DIGEST_BYTES
-        while position < stop:
-            (length,) = _LENGTH.unpack_from(data, position)
-            parts.append(data[position + _LENGTH.size : position + _LENGTH.size + length])
-            position += _LENGTH.size + length
-        if not parts or position != stop or digest_of(parts[0], parts[1:]) != data[stop:]:
-            raise StoreError("the contents are damaged")
-        return t.Loaded(t.CheckpointId(header.number, data[stop:]), parts[0], parts[1:])
+        return read_checkpoint(path, self._cluster, self._era)
 
     def _discard(self, below: int) -> None:
         # The newest stays in any case: a restart is quicker from an old one than from none.
@@ -161,7 +216,7 @@ class CheckpointStore:
             path.unlink(missing_ok=True)
 
     def _path(self, number: int) -> Path:
-        return self._directory / f"{number:012}.checkpoint"
+        return checkpoint_path(self._directory, number)
 
     def _answer(self, tuple_: t.Tuple) -> None:
         self._answers.put(tuple_)

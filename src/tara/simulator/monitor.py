@@ -53,6 +53,7 @@ class Monitor:
         self.stable = 0
         self._log: dict[int, t.Request] = {}
         self._outcomes: dict[int, tuple[int, list[t.Result]]] = {}
+        self._commands: dict[int, t.Command] = {}
         self._results: dict[tuple[int, int], t.Result] = {}
         self._digests: dict[int, bytes] = {}
         self._proposals: dict[tuple[int, int], dict[int, t.Request]] = {}
@@ -170,6 +171,13 @@ class Monitor:
             outcome = (executed.times[index - executed.first], executed.results[first:last])
             before = self._outcomes.setdefault(index, outcome)
             self._require(before == outcome, "agreement", f"log index {index}: {before} and {outcome}")
+        numbers = range(executed.counter + 1, executed.counters[-1] + 1)
+        self._require(
+            len(numbers) == len(executed.commands), "agreement", f"{numbers}: {len(executed.commands)} commands"
+        )
+        for number, command in zip(numbers, executed.commands, strict=True):
+            first_heard = self._commands.setdefault(number, command)
+            self._require(first_heard == command, "agreement", f"command {number}: {first_heard} and {command}")
         for result in executed.results:
             if result.session and result.status in (t.OK, t.FAILED):
                 answer = self._results.setdefault((result.session, result.number), result)

@@ -269,6 +269,7 @@ class Committer(Node):
 
     def _recover(self, journal: list[t.JournalEntry]) -> None:
         if self.boot.genesis:
+            self._move(self.boot.threshold * self.limits.checkpoint_slots)
             # From now on there is a journal: a start without one is a loss of memory.
             self._know_myself()
             self.persist(self.resumed())

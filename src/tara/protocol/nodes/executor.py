@@ -25,10 +25,12 @@ from tara.protocol.sessions import Application, Context, Sessions, SessionsState
 class _Run:
     """Requests that were executed in one go, and what came of each."""
 
-    __slots__ = ("ends", "first", "requests", "times")
+    __slots__ = ("counter", "counters", "ends", "first", "requests", "times")
 
-    def __init__(self, first: int) -> None:
+    def __init__(self, first: int, counter: int) -> None:
         self.first = first
+        self.counter = counter
+        self.counters: list[int] = []
         self.requests: list[t.Request] = []
         self.ends: list[int] = []
         self.times: list[int] = []
@@ -37,6 +39,7 @@ class _Run:
         self.requests.append(request)
         self.ends.append(len(sessions.results))
         self.times.append(sessions.time_ms)
+        self.counters.append(sessions.counter)
 
 
 class ExecutorState(Struct, array_like=True):
@@ -78,9 +81,9 @@ class Executor(Node):
         self._gc_sinks = graph.all(Stage.GC_SINK)
         self._controllers = [graph.all(Stage.CONTROLLER, partition) for partition in range(limits.partitions)]
         #: Until the store has told what it has, this executor has no state: it neither votes nor reports.
-        self._restored = boot.genesis
+        self._restored = boot.genesis and boot.threshold == 0
         #: The checkpoint that the store was asked for, while it has not answered.
-        self._loading = not boot.genesis
+        self._loading = not self._restored
         if self._loading:
             self.emit(t.Load(0, (name.replica,)), STORE)
 
@@ -93,7 +96,7 @@ class Executor(Node):
     def _execute(self) -> None:
         """Execute what is decided and due, in order, up to the first slot that is missing."""
         learners, partitions, interval = self._learners, self.limits.partitions, self.limits.checkpoint_interval
-        run = _Run(self.next)
+        run = _Run(self.next, self.sessions.counter)
         while learners[self.next % partitions].decided:
             partition = self.next % partitions
             request = learners[partition].decided.popleft()
@@ -102,7 +105,7 @@ class Executor(Node):
             self.next += 1
             if self.next % interval == 0:
                 self._publish(run)
-                run = _Run(self.next)
+                run = _Run(self.next, self.sessions.counter)
                 self._checkpoint()
         if run.requests:
             self._publish(run)
@@ -126,7 +129,11 @@ class Executor(Node):
         results, events = sessions.results.copy(), sessions.events.copy()
         sessions.results.clear()
         sessions.events.clear()
-        self.emit(t.Executed(run.first, run.requests, results, run.ends, run.times), STORE)
+        commands, sessions.executed = sessions.executed, []
+        self.emit(
+            t.Executed(run.first, run.requests, results, run.ends, run.times, run.counter, run.counters, commands),
+            STORE,
+        )
         for some in t.split(results, self.limits.run_length_max, self.limits.run_bytes_max):
             self.emit(t.Results(self.index, some, []), self._reply_sink)
         for few in t.split(events, self.limits.run_length_max, self.limits.run_bytes_max):
