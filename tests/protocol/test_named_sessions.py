@@ -85,7 +85,8 @@ def test_a_claim_says_where_its_commands_begin(replica: Replica) -> None:
     (first,) = replica.run(claim(session, 1, b"two rows"))
     replica.run(command(session, 2))
     (again,) = replica.run(claim(session, 1, b"another order of the rows"))
-    assert claimed(first) == claimed(again) == t.Claim(1, b"two rows", 2)
+    assert claimed(first) == t.Claim(1, b"two rows", base=2, next=2)
+    assert claimed(again) == t.Claim(1, b"two rows", base=2, next=3)
 
 
 def test_a_claim_takes_no_number_and_is_no_command_of_the_application(replica: Replica) -> None:
@@ -123,4 +124,4 @@ def test_names_and_claims_are_part_of_the_snapshot(replica: Replica) -> None:
     other = Replica()
     other.sessions.restore(state)
     assert opened(other, "orders") == (session, 0, 1)
-    assert claimed(other.run(claim(session, 5, b"late"))[0]) == t.Claim(5, b"five", 1)
+    assert claimed(other.run(claim(session, 5, b"late"))[0]) == t.Claim(5, b"five", 1, 1)

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 
+import msgspec
 import zmq
 
 from tara.client import wire
@@ -40,7 +41,10 @@ class Client:
         endpoints: str,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         on_state: Callable[[State], None] = lambda state: None,
+        name: str = "",
     ) -> None:
+        """With a name, the session is the one of that name: it never expires, and is shared by all who know the name.
+        They have to agree what they send by `claim`."""
         self._endpoints = parse_endpoints(endpoints)
         self._timeout_s = timeout_s
         self._on_state = on_state
@@ -57,7 +61,7 @@ class Client:
         self._wake_out.connect("inproc://wake")
         self._lock = threading.Lock()
         self._current = int.from_bytes(os.urandom(2), "big") % len(self._endpoints)
-        self._session = Session(SESSION_TIMEOUT_MS, lambda: int.from_bytes(os.urandom(7), "big") + 1)
+        self._session = Session(SESSION_TIMEOUT_MS, lambda: int.from_bytes(os.urandom(7), "big") + 1, name)
         self._ever_heard = False
         self._thread = threading.Thread(target=self._run, name="tara-client", daemon=True)
         self._thread.start()
@@ -82,6 +86,12 @@ class Client:
             return future.result(self._timeout_s if timeout_s is None else timeout_s)
         except TimeoutError:
             raise NotReachable(f"no answer from {', '.join(self._endpoints)}") from None
+
+    def claim(self, key: int, value: bytes, timeout_s: float | None = None) -> t.Claim:
+        """In a session with a name: what the key stands for, which is this value if nobody was first. The commands that
+        are submitted next have the numbers from the answer's `next` on."""
+        answer = self._submit(t.encode(t.Claim(key, value)), t.CLAIM, timeout_s).result()
+        return msgspec.msgpack.decode(answer, type=t.Claim)
 
     def close(self) -> None:
         self._closing = True

@@ -278,7 +278,7 @@ class Sessions:
             return
         if known is None or claim.key > known.key:
             known = session.claim = t.Claim(claim.key, claim.value, session.next)
-        self._tell_again(command, known)
+        self._tell_again(command, msgspec.structs.replace(known, next=session.next))
 
     def _tell_again(self, command: t.Command, known: object) -> None:
         """An answer that nothing executed for: it has no counter."""

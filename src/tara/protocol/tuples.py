@@ -53,8 +53,9 @@ class Claim(Struct, array_like=True, frozen=True, gc=False):
     #: Rises from claim to claim; only the newest one is remembered, an older one is refused.
     key: Number
     value: bytes
-    #: In the answer: the number of the session's next command when the claim was decided.
+    #: In the answer: the number of the session's next command when the claim was decided, and now.
     base: Number = 0
+    next: Number = 0
 
 
 class Result(Struct, array_like=True, frozen=True, gc=False):

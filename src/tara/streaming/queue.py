@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 
 from tara.protocol import tuples as t
-from tara.protocol.graph import Graph, Stage
+from tara.protocol.graph import Graph
 from tara.protocol.limits import Limits
 from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.nodes.factory import create
@@ -93,9 +93,7 @@ class Sinks:
             self._nodes[row.node] = sink
         sink.process(t.decode_tuple(row.data))
         emitted, sink.outbox.emitted = sink.outbox.emitted, []
-        return [
-            row._replace(key=number, node=number) for _, receivers in emitted for number in receivers.numbers
-        ]
+        return [row._replace(key=number, node=number) for _, receivers in emitted for number in receivers.numbers]
 
 
 def ticks(graph: Graph, tick: int, now_ms: int) -> list[Row]:
@@ -148,7 +146,7 @@ class QueueReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         return {"end": 0, "tick": 0, "now_ms": 0}
 
-    def latestOffset(self, start: dict[str, int], limit: object) -> dict[str, int]:  # type: ignore[override]  # noqa: N802
+    def latestOffset(self, start: dict[str, int], limit: object) -> dict[str, int]:  # noqa: N802
         now_ms = max(int(time.time() * 1e3), start["now_ms"] + 1)
         end = start["end"]
         busy = end == 0
@@ -219,13 +217,13 @@ class QueueWriter(DataSourceStreamArrowWriter):
         _write_table(results, table)
         return Staged(str(staged), str(results))
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         (staged,) = [message for message in messages if isinstance(message, Staged)]
         if staged.results is not None:
             _publish(Path(staged.results), self._results / f"{batchId:012}.parquet")
         _publish(Path(staged.queue), queue_directory(self._config) / _file_name(batchId))
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         for message in messages:
             if isinstance(message, Staged):
                 for path in (message.queue, message.results):

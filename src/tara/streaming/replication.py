@@ -61,9 +61,7 @@ def spark_settings() -> dict[str, str]:
 class StreamingReplication:
     """Replicates an application over the commands of a streaming DataFrame with client, number and payload."""
 
-    def __init__(
-        self, commands: "DataFrame", app: str | Callable[[], StateMachine], config: StreamingConfig
-    ) -> None:
+    def __init__(self, commands: "DataFrame", app: str | Callable[[], StateMachine], config: StreamingConfig) -> None:
         """`app` is a built-in application's name, `module:Class`, or something that makes a state machine."""
         self._commands = _checked(commands)
         self._application = application_of(app) if isinstance(app, str) else app
@@ -101,23 +99,23 @@ class StreamingReplication:
 
     def plan(self) -> "DataFrame":
         """The query up to its sink."""
-        from pyspark.sql import functions as F
+        from pyspark.sql import functions as sf
 
         spark = self._commands.sparkSession
         spark.dataSource.register(queue.QueueSource)
         config, graph = self._config, self._config.graph
         feedback = spark.readStream.format(queue.FORMAT).option("config", _text(config)).load()
         first = graph.number(Stage.REQUEST_SOURCE, 0)
-        source = F.pmod(F.xxhash64("client"), F.lit(graph.replicas(Stage.REQUEST_SOURCE))).cast("int") + first
-        null_payload = F.when(F.col("payload").isNull(), rows.NULL_PAYLOAD).otherwise(0)
+        source = sf.pmod(sf.xxhash64("client"), sf.lit(graph.replicas(Stage.REQUEST_SOURCE))).cast("int") + first
+        null_payload = sf.when(sf.col("payload").isNull(), rows.NULL_PAYLOAD).otherwise(0)
         commands = self._commands.select(
             source.alias("key"),
             source.alias("node"),
-            F.lit(rows.COMMAND).alias("sender"),
+            sf.lit(rows.COMMAND).alias("sender"),
             null_payload.cast("long").alias("emission"),
-            F.coalesce(F.col("number"), F.lit(rows.NONE)).alias("number"),
-            F.coalesce(F.col("client"), F.lit("")).alias("client"),
-            F.coalesce(F.col("payload"), F.lit(b"")).alias("data"),
+            sf.coalesce(sf.col("number"), sf.lit(rows.NONE)).alias("number"),
+            sf.coalesce(sf.col("client"), sf.lit("")).alias("client"),
+            sf.coalesce(sf.col("payload"), sf.lit(b"")).alias("data"),
         )
         flow = feedback.unionByName(commands)
         for name, stages in rows.OPERATORS:
@@ -138,16 +136,16 @@ def _text(config: StreamingConfig) -> str:
 
 def _checked(commands: "DataFrame") -> "DataFrame":
     """The three columns, with the types that the query needs; a clear error if that cannot be."""
-    from pyspark.sql import functions as F
-    from pyspark.sql import types as T
+    from pyspark.sql import functions as sf
+    from pyspark.sql import types as st
 
     if not commands.isStreaming:
         raise ConfigurationError("commands: must be a streaming DataFrame (spark.readStream…)")
     fields = {field.name: field.dataType for field in commands.schema.fields}
-    allowed: dict[str, tuple[type[T.DataType], ...]] = {
-        "client": (T.StringType, T.IntegralType),
-        "number": (T.IntegralType,),
-        "payload": (T.BinaryType, T.StringType),
+    allowed: dict[str, tuple[type[st.DataType], ...]] = {
+        "client": (st.StringType, st.IntegralType),
+        "number": (st.IntegralType,),
+        "payload": (st.BinaryType, st.StringType),
     }
     for column, types in allowed.items():
         if column not in fields:
@@ -157,7 +155,7 @@ def _checked(commands: "DataFrame") -> "DataFrame":
             wanted = " or ".join(kind.typeName() for kind in types)
             raise ConfigurationError(f"commands: the column {column} is {found}, but must be {wanted}")
     return commands.select(
-        F.col("client").cast("string"), F.col("number").cast("long"), F.col("payload").cast("binary")
+        sf.col("client").cast("string"), sf.col("number").cast("long"), sf.col("payload").cast("binary")
     )
 
 
@@ -172,9 +170,7 @@ class _Operator:
         self._stages = stages
         self._host: Host | None = None
 
-    def __call__(
-        self, key: tuple[int], frames: "Iterator[pd.DataFrame]", state: Any
-    ) -> "Iterator[pd.DataFrame]":
+    def __call__(self, key: tuple[int], frames: "Iterator[pd.DataFrame]", state: Any) -> "Iterator[pd.DataFrame]":
         import pandas as pd
 
         if self._host is None:
@@ -196,7 +192,7 @@ def _rows(frame: "pd.DataFrame") -> Iterator[Row]:
 
 
 def _operator(flow: "DataFrame", name: str, operator: _Operator) -> "DataFrame":
-    from pyspark.sql import functions as F
+    from pyspark.sql import functions as sf
     from pyspark.sql.streaming.state import GroupStateTimeout
 
     def run(key: Any, frames: Any, state: Any) -> Any:
@@ -208,4 +204,4 @@ def _operator(flow: "DataFrame", name: str, operator: _Operator) -> "DataFrame":
         run, SCHEMA, "state binary", "append", GroupStateTimeout.NoTimeout
     )
     # A projection that does something: without one the next operator gets rows that it cannot take.
-    return worked.withColumn("key", F.coalesce(F.col("key"), F.lit(rows.WRITER)))
+    return worked.withColumn("key", sf.coalesce(sf.col("key"), sf.lit(rows.WRITER)))

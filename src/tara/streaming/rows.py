@@ -2,7 +2,7 @@
 
 | column | a tuple | a command | a tick | outcomes |
 | --- | --- | --- | --- | --- |
-| key | the state that it belongs to: that of the node (of the first reply sink, for all reply sinks) | same | same | - |
+| key | whose state it is for: the node's (all reply sinks: that of the first) | same | same | - |
 | node | the receiver | a request source | every node | WRITER |
 | sender | the node that emitted it | COMMAND | TICK | OUTCOMES |
 | emission | the how manieth tuple of that node | NULL_PAYLOAD or 0 | the tick's number | - |

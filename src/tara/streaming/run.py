@@ -1,6 +1,7 @@
 """`tara stream`: files of commands in, files of results out, in a Spark session of its own."""
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 MASTER = "local[*,4]"
+_PYTHON_ERROR = re.compile(r"(?!org\.|java\.)[\w.]+: \S")
 JSON_SCHEMA = "client string, number long, payload string"
 PARQUET_SCHEMA = "client string, number long, payload binary"
 
@@ -111,7 +113,7 @@ def follow(
     watch = Watch(query, config, results)
     try:
         while query.isActive:
-            query.awaitTermination(interval_s)  # type: ignore[arg-type]
+            time.sleep(interval_s)
             progress = watch.look()
             show(progress)
             if drain and progress.idle:
@@ -120,8 +122,15 @@ def follow(
         query.stop()
     failure = query.exception()
     if failure is not None:
-        raise QueryFailed(str(failure).strip().splitlines()[-1] if str(failure).strip() else "the query failed")
+        raise QueryFailed(reason_of(str(failure)))
     return watch.look()
+
+
+def reason_of(message: str) -> str:
+    """The line of Spark's report that says what went wrong in Python, if that is where it did."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    python = [line for line in lines if _PYTHON_ERROR.match(line)]
+    return python[-1] if python else lines[0] if lines else "the query failed"
 
 
 class Watch:
@@ -150,9 +159,7 @@ class Watch:
             self._quiet = 0 if commands or queue.is_busy(self._queue, self._seen) else self._quiet + 1
         self._count()
         # Two quiet micro-batches: what came while the first one ran is in the second.
-        return Progress(
-            self._seen + 1, self._commands, sum(self._counted.values()), self._batch_ms, self._quiet >= 2
-        )
+        return Progress(self._seen + 1, self._commands, sum(self._counted.values()), self._batch_ms, self._quiet >= 2)
 
     def _count(self) -> None:
         import pyarrow.parquet as pq
