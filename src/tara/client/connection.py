@@ -135,8 +135,9 @@ class Client:
             now_s = time.monotonic()
             while self._calls:
                 self._session.submit(self._calls.popleft())
-            self._send(socket, self._session.due(now_s))
+            commands = self._session.due(now_s)
             if self._session.move_on:
+                # What is due goes to the next front end: this one has been silent.
                 self._session.move_on = False
                 self._tell(State.LOST)
                 poller.unregister(socket)
@@ -144,7 +145,7 @@ class Client:
                 self._current = (self._current + 1) % len(self._endpoints)
                 socket = self._connect()
                 poller.register(socket, zmq.POLLIN)
-                self._send(socket, self._session.due(now_s + 3600) if self._session.id else [])
+            self._send(socket, commands)
             ready = dict(poller.poll(int(self._session.wait_s(now_s) * 1000) + 1))
             if self._wake_in in ready:
                 self._drain_wake()

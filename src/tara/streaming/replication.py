@@ -119,9 +119,12 @@ class StreamingReplication:
         )
         flow = feedback.unionByName(commands)
         for name, stages in rows.OPERATORS:
-            flow = _operator(flow, name, _Operator(config, self._application, stages))
-        # One task writes the queue file and the results.
-        return flow.coalesce(1)
+            keys = {
+                number: rows.key_of(graph, number) for number, node in enumerate(graph.names) if node.stage in stages
+            }
+            flow = _operator(flow, name, keys, _Operator(config, self._application))
+        # A projection that does something: without one the sink gets rows that it cannot take. One task writes them.
+        return flow.withColumn("key", sf.coalesce(sf.col("key"), sf.lit(rows.WRITER))).coalesce(1)
 
 
 def read_results(spark: "SparkSession", results: str | Path) -> "DataFrame":
@@ -160,25 +163,22 @@ def _checked(commands: "DataFrame") -> "DataFrame":
 
 
 class _Operator:
-    """What travels to the Python workers: hosts the nodes of some stages, and passes on what is for others."""
+    """What travels to the Python workers: hosts nodes, and passes on what is for other operators."""
 
-    def __init__(
-        self, config: StreamingConfig, application: Callable[[], StateMachine], stages: tuple[Stage, ...]
-    ) -> None:
+    def __init__(self, config: StreamingConfig, application: Callable[[], StateMachine]) -> None:
         self._config = config
         self._application = application
-        self._stages = stages
         self._host: Host | None = None
 
     def __call__(self, key: tuple[int], frames: "Iterator[pd.DataFrame]", state: Any) -> "Iterator[pd.DataFrame]":
         import pandas as pd
 
-        if self._host is None:
-            self._host = Host(self._config, self._application)
         (number,) = key
-        if number < 0 or self._host.graph.names[number].stage not in self._stages:
+        if number < 0:
             yield from frames
             return
+        if self._host is None:
+            self._host = Host(self._config, self._application)
         taken = [row for frame in frames for row in _rows(frame)]
         saved, out = self._host.turn(number, state.get[0] if state.exists else None, taken)
         if saved is not None:
@@ -191,7 +191,8 @@ def _rows(frame: "pd.DataFrame") -> Iterator[Row]:
     return map(Row._make, zip(*(frame[name].tolist() for name in COLUMNS), strict=True))
 
 
-def _operator(flow: "DataFrame", name: str, operator: _Operator) -> "DataFrame":
+def _operator(flow: "DataFrame", name: str, keys: dict[int, int], operator: _Operator) -> "DataFrame":
+    """`keys` says whose state each node of this operator belongs to; whatever is for other nodes is one group."""
     from pyspark.sql import functions as sf
     from pyspark.sql.streaming.state import GroupStateTimeout
 
@@ -200,8 +201,12 @@ def _operator(flow: "DataFrame", name: str, operator: _Operator) -> "DataFrame":
 
     # What `explain` and the Structured Streaming tab show.
     run.__name__ = run.__qualname__ = name
-    worked = flow.groupBy("key").applyInPandasWithState(
-        run, SCHEMA, "state binary", "append", GroupStateTimeout.NoTimeout
+    shared = {number: key for number, key in keys.items() if number != key}
+    key = sf.when(sf.col("node").isin([*keys]), sf.col("node")).otherwise(sf.lit(rows.WRITER))
+    for number, first in shared.items():
+        key = sf.when(sf.col("node") == number, sf.lit(first)).otherwise(key)
+    return (
+        flow.withColumn("key", key)
+        .groupBy("key")
+        .applyInPandasWithState(run, SCHEMA, "state binary", "append", GroupStateTimeout.NoTimeout)
     )
-    # A projection that does something: without one the next operator gets rows that it cannot take.
-    return worked.withColumn("key", sf.coalesce(sf.col("key"), sf.lit(rows.WRITER)))
