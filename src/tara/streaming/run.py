@@ -118,18 +118,24 @@ def follow(
             show(progress)
             if drain and progress.idle:
                 break
+        check(query)
     finally:
         query.stop()
+    return watch.look()
+
+
+def check(query: "StreamingQuery") -> None:
+    """Raise if the query has failed. Ask before stopping it: what that interrupts passes for a failure."""
     failure = query.exception()
     if failure is not None:
         raise QueryFailed(reason_of(str(failure)))
-    return watch.look()
 
 
 def reason_of(message: str) -> str:
     """The line of Spark's report that says what went wrong in Python, if that is where it did."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    python = [line for line in lines if _PYTHON_ERROR.match(line)]
+    report = lines.index("=== Streaming Query ===") if "=== Streaming Query ===" in lines else len(lines)
+    python = [line for line in lines[:report] if _PYTHON_ERROR.match(line)]
     return python[-1] if python else lines[0] if lines else "the query failed"
 
 
