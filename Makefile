@@ -83,6 +83,7 @@ soak: setup ## Simulate many seeds, then check that the simulator catches seeded
 	$(BIN)/tara sim run --f 2 --seeds 200 --jobs $(JOBS)
 	$(BIN)/tara sim run --partitions 3 --seeds 200 --jobs $(JOBS)
 	$(BIN)/tara sim mutants
+	$(BIN)/pytest -m soak
 
 .PHONY: bench
 bench: setup ## Measure the protocol, and a cluster on local Spark

@@ -6,16 +6,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from tara.application import Delete
 from tara.client import Client, CommandFailed, KeyValueClient
 from tara.runtime.cluster import load_settings
 from tara.runtime.spark import Cluster
 from tara.streaming.sink import SinkError, TaraWriter, sink_options
 from tests.streaming.commands import ROOT
+from tests.streaming.test_same_answers import KEYS, alone, sequence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -160,6 +164,24 @@ def test_a_row_without_a_payload_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="a row has no payload"):
         writer.write(iter([pa.RecordBatch.from_pydict({"payload": [b"x", None]})]))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_live_cluster_gives_the_answers_of_one_copy(cluster: Cluster) -> None:
+    """So do the query and the simulator, for the same sequences: see test_same_answers."""
+    with Client(endpoints(cluster), timeout_s=60) as client:
+        for seed in range(50):
+            for key in KEYS:
+                client.execute(msgspec.msgpack.encode(Delete(key)))
+            commands = sequence(seed)
+            answers = [_answer(future) for future in [client.submit(command) for command in commands]]
+            assert answers == alone(commands)[0]
+
+
+def _answer(future: "Future[bytes]") -> tuple[str, bytes]:
+    try:
+        return "ok", future.result()
+    except CommandFailed as error:
+        return "failed", str(error).encode()
 
 
 def test_bad_options_are_told(cluster: Cluster, spark: "SparkSession", tmp_path: Path) -> None:

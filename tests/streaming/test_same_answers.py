@@ -15,6 +15,7 @@ from tara.streaming.clients import Clients
 from tests.streaming.test_host import Query
 
 COMMANDS = 12
+KEYS = ("same/a", "same/b", "same/c")
 Answers = list[tuple[str, bytes]]
 
 
@@ -26,9 +27,9 @@ def sequence(seed: int) -> list[bytes]:
         lambda key: Get(key),
         lambda key: Delete(key),
         lambda key: CompareAndSet(key, None, b"first"),
-        lambda key: List(""),
+        lambda key: List("same/"),
     ]
-    commands = [msgspec.msgpack.encode(choice.choice(makers)(choice.choice("abc"))) for _ in range(COMMANDS)]
+    commands = [msgspec.msgpack.encode(choice.choice(makers)(choice.choice(KEYS))) for _ in range(COMMANDS)]
     return [b"nonsense" if choice.random() < 0.1 else command for command in commands]
 
 

@@ -4,6 +4,8 @@ All commands of a micro-batch are there when it begins, so a command's latency i
 until its result is in a file. The larger the micro-batches, the cheaper a command, and the longer it takes.
 """
 
+import contextlib
+import os
 import statistics
 import tempfile
 import time
@@ -38,8 +40,12 @@ class StreamReport(Struct):
     batch_ms_first: float
     batch_ms_last: float
     latency_ms_p50: float
-    #: What Spark's state store holds, and the whole checkpoint directory.
+    #: What the driver, Spark and the Python workers used, all together.
+    cpu_ms_per_batch: float
+    cpu_us_per_command: float
+    #: What Spark's state store holds, and the whole checkpoint directory: when the measurement begins, and in the end.
     state_bytes: int
+    checkpoint_bytes_first: int
     checkpoint_bytes: int
     #: Commands without a result, or with several, among those below the highest number that was answered.
     wrong: int
@@ -91,9 +97,10 @@ def _measure(
         progress: dict[int, dict[str, Any]] = {}
         _watch(query, progress, warm_up_s, tell)
         measured_from = max(progress, default=-1) + 1
-        begun_s = time.time()
+        begun_s, begun_cpu_s = time.time(), cpu_s_of_tree(os.getpid())
+        checkpoint_first = _size(directory / "checkpoint")
         _watch(query, progress, seconds, tell)
-        ended_s = time.time()
+        ended_s, ended_cpu_s = time.time(), cpu_s_of_tree(os.getpid())
         check(query)
     finally:
         query.stop()
@@ -111,8 +118,11 @@ def _measure(
         batch_ms_first=statistics.median(durations[:quarter] or [0]),
         batch_ms_last=statistics.median(durations[-quarter:] or [0]),
         latency_ms_p50=statistics.median([_published_ms(batch) for batch in batches] or [0]),
+        cpu_ms_per_batch=round((ended_cpu_s - begun_cpu_s) * 1e3 / max(len(batches), 1), 1),
+        cpu_us_per_command=round((ended_cpu_s - begun_cpu_s) * 1e6 / max(answered, 1), 1),
         state_bytes=sum(operator["memoryUsedBytes"] for operator in batches[-1]["stateOperators"]) if batches else 0,
-        checkpoint_bytes=sum(path.stat().st_size for path in (directory / "checkpoint").rglob("*") if path.is_file()),
+        checkpoint_bytes_first=checkpoint_first,
+        checkpoint_bytes=_size(directory / "checkpoint"),
         wrong=wrong,
     )
 
@@ -131,6 +141,31 @@ def _watch(
             newest = progress[max(progress)]
             rows, duration = newest["numInputRows"], newest["durationMs"]["triggerExecution"]
             tell(f"batch {newest['batchId']}: {rows} rows in {duration} ms")
+
+
+def _size(directory: Path) -> int:
+    """Files come and go meanwhile."""
+    size = 0
+    for path in directory.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            size += path.stat().st_size
+    return size
+
+
+def cpu_s_of_tree(root: int) -> float:
+    """CPU seconds of a process and all its descendants, with those that have ended and been waited for."""
+    used: dict[int, float] = {}
+    parents: dict[int, int] = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (path / "stat").read_text().rsplit(")", 1)[1].split()
+                parents[int(path.name)] = int(fields[1])
+                used[int(path.name)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    tree = {root}
+    while found := {pid for pid, parent in parents.items() if parent in tree} - tree:
+        tree |= found
+    return sum(used.get(pid, 0.0) for pid in tree)
 
 
 def _published_ms(batch: dict[str, Any]) -> float:
