@@ -11,7 +11,7 @@ from tara.application import AppendRegister, StateMachine
 from tara.protocol.errors import ConfigurationError
 from tara.streaming import clients, queue, rows
 from tara.streaming.config import StreamingConfig
-from tara.streaming.host import Host
+from tara.streaming.host import Host, StreamingError
 from tara.streaming.rows import Row
 
 Result = tuple[int, str, int, str, bytes, int | None]
@@ -187,8 +187,12 @@ def test_bounds_on_clients_and_on_early_commands() -> None:
 
 
 def test_a_state_of_another_version_is_refused() -> None:
-    with pytest.raises(Exception, match="another version"):
+    with pytest.raises(StreamingError, match="another version"):
         Query().host.load(b"something")
+    query = Query(f=2)
+    query.run()
+    with pytest.raises(StreamingError, match="f=2"):
+        Query().host.load(query.states[0])
 
 
 @pytest.mark.parametrize(

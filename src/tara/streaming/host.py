@@ -30,7 +30,7 @@ from tara.streaming.rows import Row
 
 _log = logging.getLogger(__name__)
 #: The version of the states' format; a state of another one is refused.
-_MAGIC = b"tara-streaming 1\n"
+FORMAT_VERSION = 1
 _decode = msgspec.msgpack.Decoder(t.WireTuple | t.Load | t.Loaded).decode
 
 
@@ -111,6 +111,8 @@ class Host:
         self._application = application
         self.graph = config.graph
         self._limits = config.limits
+        #: What every state begins with.
+        self._head = f"tara-streaming {FORMAT_VERSION} f={config.f}\n".encode()
         self._sites = self.graph.replicas(Stage.REQUEST_SOURCE)
 
     def _clients(self) -> clients.Clients:
@@ -123,16 +125,20 @@ class Host:
 
     def save(self, seat: Seat) -> bytes:
         buffer = io.BytesIO()
-        buffer.write(_MAGIC)
+        buffer.write(self._head)
         pickler = _Pickler(buffer, {id(self.graph): "graph", id(self._limits): "limits"})
         pickler.dump({name: getattr(seat, name) for name in seat.__struct_fields__})
         return buffer.getvalue()
 
     def load(self, state: bytes) -> Seat:
-        if not state.startswith(_MAGIC):
-            raise StreamingError("the checkpoint is of another version of Tara: start with a new checkpoint directory")
+        if not state.startswith(self._head):
+            found = state.partition(b"\n")[0][:40].decode(errors="replace")
+            raise StreamingError(
+                f"the checkpoint is of another version of Tara or has another f ({found!r}, but this is "
+                f"{self._head.strip().decode()!r}): start with a new checkpoint directory"
+            )
         buffer = io.BytesIO(state)
-        buffer.seek(len(_MAGIC))
+        buffer.seek(len(self._head))
         known = {"graph": self.graph, "limits": self._limits, "application": None}
         seat = Seat(**_Unpickler(buffer, known, self._clients).load())
         if seat.checkpoint is not None:

@@ -73,6 +73,7 @@ class StreamingReplication:
         spark = self._commands.sparkSession
         config = self._config
         directory = Path(results).absolute()
+        _check_directories(config, directory)
         for path in (directory, queue.queue_directory(config)):
             path.mkdir(parents=True, exist_ok=True)
             queue.sweep(path)
@@ -125,6 +126,18 @@ class StreamingReplication:
             flow = _operator(flow, name, keys, _Operator(config, self._application))
         # A projection that does something: without one the sink gets rows that it cannot take. One task writes them.
         return flow.withColumn("key", sf.coalesce(sf.col("key"), sf.lit(rows.WRITER))).coalesce(1)
+
+
+def _check_directories(config: StreamingConfig, results: Path) -> None:
+    """Files are named by micro-batch and stay as they are, so what another query left would pass for this one's."""
+    if any(Path(config.checkpoint, "spark", "offsets").glob("[0-9]*")):
+        return
+    left = [*queue.queue_directory(config).glob("*.queue"), *results.glob("*.parquet")]
+    if left:
+        raise ConfigurationError(
+            f"{left[0].parent} has files of another query, but the checkpoint {config.checkpoint} is new: "
+            "go on with the checkpoint that belongs to them, or take an empty directory"
+        )
 
 
 def read_results(spark: "SparkSession", results: str | Path) -> "DataFrame":
