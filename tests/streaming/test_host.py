@@ -38,7 +38,7 @@ class Query:
         flow += [
             Row(site, site, rows.COMMAND, int(payload is None), number, client, payload or b"")
             for client, number, payload in commands
-            for site in (sum(client.encode()) % self.config.limits.replicas,)
+            for site in (sum(client.encode()) % self.graph.sites,)
         ]
         for _, stages in rows.OPERATORS:
             flow = self._operator(stages, flow)
