@@ -462,7 +462,7 @@ def bench_stream(
     seconds: Annotated[float, typer.Option(help="How long to measure, after warming up.", min=1.0)] = 60.0,
     batch: Annotated[int, typer.Option(help="Commands in a micro-batch.", min=1)] = 40_000,
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[2,4]",
-    warm_up: Annotated[float, typer.Option(help="Seconds before the measurement.", min=0.0)] = 30.0,
+    warm_up: Annotated[float, typer.Option(help="Seconds before the measurement.", min=0.0)] = 60.0,
     as_json: Json = False,
 ) -> None:
     """Measure the streaming runtime: 64-byte commands from a streaming DataFrame, results in files.

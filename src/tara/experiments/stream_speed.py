@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CLIENTS = 64
 COMMAND_BYTES = 64
-WARM_UP_S = 30.0
+WARM_UP_S = 60.0
 
 
 class StreamReport(Struct):
