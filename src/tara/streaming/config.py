@@ -15,6 +15,8 @@ class StreamingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     checkpoint: str
     #: Simultaneous crashes per stage that the protocol survives.
     f: int = 1
+    #: Tasks per operator. There are at most 2f+1 nodes with much to do in one.
+    tasks: int = 2
     #: Commands in one request, at most, and their bytes.
     request_commands_max: int = 8_192
     request_bytes_max: int = 1 << 20

@@ -48,8 +48,6 @@ _STATIC_SETTINGS = {
     ),
     "spark.sql.streaming.stateStore.maintenanceInterval": "10s",
     "spark.sql.streaming.pollingDelay": "20ms",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.streaming.metricsEnabled": "false",
 }
 
 
@@ -78,8 +76,9 @@ class StreamingReplication:
             path.mkdir(parents=True, exist_ok=True)
             queue.sweep(path)
         spark.dataSource.register(queue.QueueSource)
-        former = {key: spark.conf.get(key, None) for key in _QUERY_SETTINGS}
-        for key, value in _QUERY_SETTINGS.items():
+        settings = {**_QUERY_SETTINGS, "spark.sql.shuffle.partitions": str(config.tasks)}
+        former = {key: spark.conf.get(key, None) for key in settings}
+        for key, value in settings.items():
             spark.conf.set(key, value)
         try:
             return (
