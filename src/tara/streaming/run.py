@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 MASTER = "local[*,4]"
-_PYTHON_ERROR = re.compile(r"(?!org\.|java\.)[\w.]+: \S")
+#: `module.ClassName: message`, but not of a Java class.
+_PYTHON_ERROR = re.compile(r"(?!org\.|java\.)(\w+\.)*[A-Z]\w*[a-z]\w*: \S")
 JSON_SCHEMA = "client string, number long, payload string"
 PARQUET_SCHEMA = "client string, number long, payload binary"
 
