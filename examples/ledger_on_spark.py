@@ -54,7 +54,7 @@ def write_commands(directory: Path, accounts: list[str], transfers: int) -> None
         lines = []
         for _ in range(transfers // 3):
             payer, payee = choice.sample(accounts, 2)
-            lines.append(_line(payer, numbers[payer], {"from": payer, "to": payee, "amount": choice.randint(1, 60)}))
+            lines.append(_line(payer, numbers[payer], {"from": payer, "to": payee, "amount": choice.randint(1, 40)}))
             numbers[payer] += 1
         (directory / f"{file}-transfers.json").write_text("".join(lines))
 

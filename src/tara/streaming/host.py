@@ -292,8 +292,9 @@ class _Turn:
                 invalid.append((0, row.client, row.number, t.REJECTED, message))
             else:
                 valid.append((row.client, row.number, None if row.emission == rows.NULL_PAYLOAD else row.data))
-        # The order of the rows must not matter, nor be different when the micro-batch is executed again.
-        valid.sort(key=lambda row: (row[0], row[1], row[2] is not None, row[2] or b""))
+        # The order of the rows must not matter, nor be different when the micro-batch is executed again. By number, so
+        # that clients take turns.
+        valid.sort(key=lambda row: (row[1], row[0], row[2] is not None, row[2] or b""))
         start = size = 0
         for end, (client, _, payload) in enumerate(valid):
             cost = len(client) + len(payload or b"") + 16
