@@ -84,6 +84,7 @@ soak: setup ## Long campaigns: many simulated seeds, seeded bugs, and SOAK_MINUT
 	$(BIN)/tara sim run --f 2 --seeds 200 --jobs $(JOBS)
 	$(BIN)/tara sim run --partitions 3 --seeds 200 --jobs $(JOBS)
 	$(BIN)/tara sim mutants
+	$(BIN)/pytest -m soak
 	$(BIN)/tara drill kill kill-twice hang loss flat
 	$(BIN)/tara drill chaos --minutes $(SOAK_MINUTES)
 

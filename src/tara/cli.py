@@ -357,6 +357,43 @@ def drill(
         raise typer.Exit(1)
 
 
+@app.command("stream")
+def stream(
+    source: Annotated[
+        Path, typer.Option("--input", help="A directory of Parquet or JSON files: client, number, payload.")
+    ],
+    output: Annotated[Path, typer.Option("--output", help="Where results/ and the checkpoint are kept.")],
+    app_name: Annotated[str, typer.Option("--app", help="key-value, or module:Class.")] = "key-value",
+    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*,4]",
+    kind: Annotated[str | None, typer.Option("--format", help="parquet or json; by default what is there.")] = None,
+    f: Faults = 1,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="End when every command that is there has its result.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Replicate an application inside a Spark query: files of commands in, files of results out.
+
+    Example: tara stream --input commands/ --output out/ --drain
+    """
+    from tara.streaming.run import Progress, run
+
+    def show(progress: Progress) -> None:
+        text = f"batch {progress.batches}, {progress.commands} commands, {progress.results} results"
+        typer.echo(f"\r{text}, {progress.batch_ms} ms/batch ", err=True, nl=False)
+
+    try:
+        report = run(source, output, app_name, master, kind, drain, show=show, f=f)
+    except KeyboardInterrupt:
+        typer.echo("", err=True)
+        return
+    typer.echo("", err=True)
+    if as_json:
+        _print_json(report)
+    else:
+        typer.echo(f"{report.commands} commands, {report.results} results in {output / 'results'}")
+
+
 @app.command("log")
 def log(
     start: Annotated[
@@ -535,6 +572,32 @@ def sim_mutants(
             how = f"caught by {finding.by} after {finding.seeds} seeds" if finding.caught else "SURVIVED"
             typer.echo(f"{finding.name:36} {how:40} undoes: {finding.undoes}")
     if not all(finding.caught for finding in findings):
+        raise typer.Exit(1)
+
+
+@bench_app.command("stream")
+def bench_stream(
+    seconds: Annotated[float, typer.Option(help="How long to measure, after warming up.", min=1.0)] = 60.0,
+    batch: Annotated[int, typer.Option(help="Commands in a micro-batch.", min=1)] = 40_000,
+    master: Annotated[str, typer.Option(help="Spark master.")] = "local[2,4]",
+    warm_up: Annotated[float, typer.Option(help="Seconds before the measurement.", min=0.0)] = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Measure the streaming runtime: 64-byte commands from a streaming DataFrame, results in files.
+
+    Example: tara bench stream --seconds 60 --json
+    """
+    from tara.experiments.stream_speed import measure
+
+    report = measure(seconds, batch, master, warm_up, lambda text: typer.echo(text, err=True))
+    if as_json:
+        _print_json(report)
+    else:
+        typer.echo(
+            f"{report.throughput_per_s:.0f} commands/s, batch p50 {report.batch_ms_p50:.0f} ms, latency p50 "
+            f"{report.latency_ms_p50:.0f} ms, state {report.state_bytes} bytes, {report.wrong} wrong"
+        )
+    if report.wrong:
         raise typer.Exit(1)
 
 

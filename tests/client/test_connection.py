@@ -3,9 +3,10 @@
 import threading
 
 import msgspec
+import pytest
 import zmq
 
-from tara.client import Client, wire
+from tara.client import Client, ClientClosed, wire
 from tara.protocol import tuples as t
 
 
@@ -29,7 +30,7 @@ class FrontEnd:
                 self._socket.send_multipart((identity, reply))
 
     def _answer(self, command: t.Command) -> t.Result:
-        payload = msgspec.msgpack.encode([7]) if command.kind == t.OPEN else command.payload
+        payload = msgspec.msgpack.encode([7, 30_000]) if command.kind == t.OPEN else command.payload
         return t.Result(command.session, command.number, 0, t.OK, payload)
 
     def close(self) -> None:
@@ -45,5 +46,35 @@ def test_a_session_is_opened_wherever_somebody_answers() -> None:
         for _ in range(6):
             with Client(f"127.0.0.1:1,{front_end.address}", timeout_s=5.0) as client:
                 assert client.execute(b"hello") == b"hello"
+    finally:
+        front_end.close()
+
+
+def test_a_client_that_fails_leaves_nobody_waiting() -> None:
+    class Broken(FrontEnd):
+        def _answer(self, command: t.Command) -> t.Result:
+            return t.Result(command.session, command.number, 0, t.OK, b"")
+
+    front_end = Broken()
+    try:
+        client = Client(front_end.address, timeout_s=5.0)
+        with pytest.raises(ClientClosed, match="failed"):
+            client.execute(b"hello")
+        with pytest.raises(ClientClosed):
+            client.query(b"hello")
+        client.close()
+    finally:
+        front_end.close()
+
+
+def test_a_closed_client_says_so_and_can_be_closed_again() -> None:
+    front_end = FrontEnd()
+    try:
+        client = Client(front_end.address)
+        assert client.execute(b"hello") == b"hello"
+        client.close()
+        client.close()
+        with pytest.raises(ClientClosed):
+            client.execute(b"hello")
     finally:
         front_end.close()

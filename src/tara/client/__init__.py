@@ -5,6 +5,7 @@
 
 from tara.client.connection import AsyncClient, Client
 from tara.client.errors import (
+    ClientClosed,
     ClientError,
     CommandFailed,
     CommandTooLarge,
@@ -19,6 +20,7 @@ from tara.client.session import State
 __all__ = [
     "AsyncClient",
     "Client",
+    "ClientClosed",
     "ClientError",
     "CommandFailed",
     "CommandTooLarge",

@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 
+import msgspec
 import zmq
 
 from tara.client import wire
-from tara.client.errors import ClientError, NotReachable
+from tara.client.errors import ClientClosed, ClientError, NotReachable
 from tara.client.reads import Question, Reads
 from tara.client.session import Call, Session, State
 from tara.protocol import tuples as t
@@ -46,7 +47,10 @@ class Client:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         on_state: Callable[[State], None] = lambda state: None,
         on_event: OnEvent = lambda counter, payload: None,
+        name: str = "",
     ) -> None:
+        """With a name, the session is the one of that name: it never expires, and is shared by all who know the name.
+        They have to agree what they send by `claim`."""
         self._endpoints = parse_endpoints(endpoints)
         self._timeout_s = timeout_s
         self._on_state = on_state
@@ -63,8 +67,9 @@ class Client:
         self._wake_out.connect("inproc://wake")
         self._lock = threading.Lock()
         self._current = int.from_bytes(os.urandom(2), "big") % len(self._endpoints)
-        self._session = Session(SESSION_TIMEOUT_MS, lambda: int.from_bytes(os.urandom(7), "big") + 1)
+        self._session = Session(SESSION_TIMEOUT_MS, lambda: int.from_bytes(os.urandom(7), "big") + 1, name)
         self._ever_heard = False
+        self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="tara-client", daemon=True)
         self._thread.start()
 
@@ -85,8 +90,14 @@ class Client:
     def submit_query(self, question: bytes, timeout_s: float | None = None, stale: bool = False) -> Future[bytes]:
         future, done = self._future()
         self._questions.append(Question(question, stale, self._deadline_s(timeout_s), done))
-        self._wake()
+        self._notify()
         return future
+
+    def claim(self, key: int, value: bytes, timeout_s: float | None = None) -> t.Claim:
+        """In a session with a name: what the key stands for, which is this value if nobody was first. The commands that
+        are submitted next have the numbers from the answer's `next` on."""
+        answer = self._submit(t.encode(t.Claim(key, value)), t.CLAIM, timeout_s).result()
+        return msgspec.msgpack.decode(answer, type=t.Claim)
 
     def close(self) -> None:
         self._closing = True
@@ -102,16 +113,22 @@ class Client:
     def _submit(self, payload: bytes, kind: int, timeout_s: float | None) -> Future[bytes]:
         future, done = self._future()
         self._calls.append(Call(payload, kind, self._deadline_s(timeout_s), done))
-        self._wake()
+        self._notify()
         return future
+
+    def _notify(self) -> None:
+        if not self._wake():
+            self._fail_all()
 
     def _future(self) -> tuple[Future[bytes], Callable[[bytes | ClientError], None]]:
         future: Future[bytes] = Future()
+        # Nobody can cancel it: the command is on its way.
+        future.set_running_or_notify_cancel()
 
         def done(outcome: bytes | ClientError) -> None:
             if isinstance(outcome, bytes):
                 future.set_result(outcome)
-            elif not self._ever_heard:
+            elif not self._ever_heard and not isinstance(outcome, ClientClosed):
                 future.set_exception(NotReachable(f"no answer from {', '.join(self._endpoints)}"))
             else:
                 future.set_exception(outcome)
@@ -121,13 +138,42 @@ class Client:
     def _deadline_s(self, timeout_s: float | None) -> float:
         return time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
 
-    def _wake(self) -> None:
+    def _wake(self) -> bool:
+        """Whether there is somebody to wake."""
         with self._lock:
+            if self._wake_out.closed:
+                return False
             self._wake_out.send(b"")
+            return True
 
     # On the thread
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:
+            # Whoever waits, or asks later, is told.
+            self._failure = error
+        finally:
+            self._closing = True
+            with self._lock:
+                self._wake_out.close(0)
+            self._wake_in.close(0)
+            self._fail_all()
+            self._context.destroy(0)
+
+    def _fail_all(self) -> None:
+        """Nobody is to wait for a thread that is gone."""
+        reason = ClientClosed(f"the client failed: {self._failure!r}" if self._failure else "the client is closed")
+        with self._lock:
+            while self._calls:
+                self._session.submit(self._calls.popleft())
+            while self._questions:
+                self._reads.submit(self._questions.popleft())
+            self._session.fail(reason)
+            self._reads.fail(reason)
+
+    def _serve(self) -> None:
         socket = self._connect()
         poller = zmq.Poller()
         poller.register(self._wake_in, zmq.POLLIN)
@@ -158,9 +204,6 @@ class Client:
             if socket in ready:
                 self._receive(socket)
         socket.close(0)
-        self._wake_in.close(0)
-        self._wake_out.close(0)
-        self._context.term()
 
     def _connect(self) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.DEALER)

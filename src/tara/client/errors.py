@@ -29,3 +29,7 @@ class TimedOut(ClientError):
 
 class SessionExpired(ClientError):
     """The session ended while the command was on its way. The outcome is unknown, but it will not execute later."""
+
+
+class ClientClosed(ClientError):
+    """The client was closed, or failed, before the answer came. The command may have executed, or may still, once."""

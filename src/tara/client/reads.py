@@ -79,6 +79,14 @@ class Reads:
         else:
             question.done(CommandFailed(payload.decode(errors="replace")))
 
+    def fail(self, reason: ClientError) -> None:
+        """The owner ends: no answer will come any more."""
+        for question in (*self._new, *self._in_flight.values(), *self._refused):
+            question.done(reason)
+        self._new.clear()
+        self._in_flight.clear()
+        self._refused.clear()
+
     def wait_s(self, now_s: float) -> float:
         """How long nothing needs to be done."""
         if self._new or self._refused:

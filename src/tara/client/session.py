@@ -51,8 +51,10 @@ class Call:
 
 
 class Session:
-    def __init__(self, timeout_ms: int, next_nonce: Callable[[], int]) -> None:
+    def __init__(self, timeout_ms: int, next_nonce: Callable[[], int], name: str = "") -> None:
         self._timeout_ms = timeout_ms
+        #: A session with a name goes on where it stopped, in whatever process.
+        self._name = name
         self._next_nonce = next_nonce
         self.id = 0
         self._nonce = 0
@@ -90,11 +92,14 @@ class Session:
                 self._lose_patience()
                 commands += [self._command(call, now_s) for call in self._in_flight.values()]
         while self._waiting and len(self._in_flight) < IN_FLIGHT_MAX:
+            if self._must_wait(self._waiting[0]):
+                break
             call = self._waiting.popleft()
             if call.done is None:
                 continue
             call.number = self._number
-            self._number += 1
+            if call.kind != t.CLAIM:
+                self._number += 1
             self._in_flight[call.number] = call
             commands.append(self._command(call, now_s))
         if not commands and now_s - self._sent_s >= self._timeout_ms / 3000:
@@ -102,6 +107,12 @@ class Session:
         if commands:
             self._sent_s = now_s
         return commands
+
+    def _must_wait(self, call: Call) -> bool:
+        """A claim says what the next numbers stand for, so nothing else is on its way with it."""
+        if call.kind == t.CLAIM:
+            return bool(self._in_flight)
+        return any(other.kind == t.CLAIM for other in self._in_flight.values()) if len(self._in_flight) == 1 else False
 
     def _command(self, call: Call, now_s: float) -> t.Command:
         call.sent_s = now_s
@@ -114,7 +125,7 @@ class Session:
         if self._nonce:
             self._lose_patience()
         self._nonce, self._opened_s = self._next_nonce(), now_s
-        return [t.Command(0, self._nonce, 0, msgspec.msgpack.encode(self._timeout_ms), t.OPEN)]
+        return [t.Command(0, self._nonce, 0, msgspec.msgpack.encode(self._name or self._timeout_ms), t.OPEN)]
 
     def _lose_patience(self) -> None:
         self._patience_s = min(2 * self._patience_s, PATIENCE_S_MAX)
@@ -142,7 +153,8 @@ class Session:
         self._heard_s = now_s
         if result.session == 0:
             if result.number == self._nonce and self.id == 0 and result.status == t.OK:
-                self.id = msgspec.msgpack.decode(result.payload)[0]
+                self.id, _, *following = msgspec.msgpack.decode(result.payload, type=tuple[int, ...])
+                self._number = following[0] if following else 0
                 self._patience_s = PATIENCE_S
             return
         if result.session != self.id:
@@ -161,6 +173,8 @@ class Session:
         call = self._in_flight.pop(result.number, None)
         if call is not None:
             self._patience_s = PATIENCE_S
+            if call.kind == t.CLAIM and result.status == t.OK:
+                self._number = msgspec.msgpack.decode(result.payload, type=t.Claim).next
             call.finish(_outcome(result))
 
     def _fill(self, refused: t.Result) -> None:
@@ -170,6 +184,13 @@ class Session:
             call.finish(CommandTooLarge(refused.payload.decode(errors="replace")))
             call.payload, call.kind = b"", t.QUERY
             self._again.append(call)
+
+    def fail(self, reason: ClientError) -> None:
+        """The owner ends: no answer will come any more."""
+        for call in (*self._waiting, *self._in_flight.values()):
+            call.finish(reason)
+        self._waiting.clear()
+        self._in_flight.clear()
 
     def lose(self) -> None:
         """The session is gone: what is in flight has an unknown outcome, what waits goes to the next session."""

@@ -4,9 +4,13 @@ A session is opened by an ordered command, and its id is that command's counter,
 commands execute in number order; one that was ordered too early waits here. Results are kept until the client has
 acknowledged them, so a command that is sent again gets the same answer. Sessions expire on a clock that only
 ordered requests move. All of this is part of the snapshot: it is replicated state, and a function of the log.
+
+A session may have a name. It never expires, and opening it again gives the same session and the number of its next
+command: a client that comes back goes on where any former life of it stopped. Two lives may be at it at once, so before
+they send numbered commands they agree on them by a claim: the first one of a key wins, and both send what it says.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import msgspec
@@ -55,6 +59,32 @@ class Application(Protocol):
     def closed(self, context: Context) -> None: ...
 
 
+def call(
+    application: Application, query: bool, payload: bytes, context: Context, result_bytes_max: int
+) -> tuple[int, bytes]:
+    """Let the application execute a command (or answer a question): status and result, whatever it does."""
+    try:
+        result = application.query(payload, context) if query else application.apply(payload, context)
+    except ApplicationError as error:
+        return t.FAILED, str(error).encode(errors="backslashreplace")[:result_bytes_max]
+    except MemoryError:
+        raise
+    except Exception as error:
+        # Only the type: a message may contain addresses, and would then differ between replicas.
+        return t.FAILED, f"the application raised {type(error).__name__}".encode()
+    if type(result) is not bytes:
+        return t.FAILED, b"the application returned something other than bytes"
+    if len(result) > result_bytes_max:
+        return t.FAILED, b"the result is too large"
+    return t.OK, result
+
+
+#: Bytes of a session's name.
+NAME_BYTES_MAX = 255
+_decode_opening = msgspec.msgpack.Decoder(int | str).decode
+_decode_claim = msgspec.msgpack.Decoder(t.Claim).decode
+
+
 class Session(Struct, array_like=True):
     """Invariants: results has only numbers in [acknowledged, next); early only numbers above next."""
 
@@ -67,6 +97,10 @@ class Session(Struct, array_like=True):
     acknowledged: int = 0
     results: dict[int, t.Result] = {}
     early: dict[int, t.Command] = {}
+    #: A session with a name never expires; its time-out is 0.
+    name: str = ""
+    #: The newest claim of a named session.
+    claim: t.Claim | None = None
 
 
 class SessionsState(Struct, array_like=True):
@@ -86,6 +120,8 @@ class Sessions:
         self._pipeline_max = limits.session_pipeline_max
         self._result_bytes_max = limits.result_bytes_max
         self._sessions: dict[int, Session] = {}
+        #: The ids of the sessions that have names.
+        self._named: dict[str, int] = {}
         #: Executed commands; also the id of the newest session at its opening. Never falls.
         self.counter = 0
         #: The agreed time. Never falls.
@@ -138,6 +174,9 @@ class Sessions:
             self._answer(command, t.EXPIRED, b"")
             return
         session.active_ms = self._clock_ms
+        if command.kind == t.CLAIM:
+            self._claim(session, command)
+            return
         if command.acknowledged > session.acknowledged:
             self._acknowledge(session, command.acknowledged)
         number = command.number
@@ -169,8 +208,9 @@ class Sessions:
                 self._answer(late, t.EXPIRED, b"")
             session.early.clear()
             return
-        perform = self._application.apply if command.kind == t.EXECUTE else self._application.query
-        status, payload = self._outcome(perform, command.payload, context)
+        status, payload = call(
+            self._application, command.kind == t.QUERY, command.payload, context, self._result_bytes_max
+        )
         result = session.results[command.number] = t.Result(session.id, command.number, counter, status, payload)
         self.results.append(result)
 
@@ -178,25 +218,7 @@ class Sessions:
         """Ask the application as it is now, outside the order: status and payload of a result."""
         context = Context([])
         context.counter, context.time_ms, context.clock_ms = self.counter, self.time_ms, self._clock_ms
-        return self._outcome(self._application.query, question, context)
-
-    def _outcome(
-        self, perform: Callable[[bytes, Context], bytes], payload: bytes, context: Context
-    ) -> tuple[int, bytes]:
-        try:
-            answer = perform(payload, context)
-        except ApplicationError as error:
-            return t.FAILED, str(error).encode(errors="backslashreplace")[: self._result_bytes_max]
-        except MemoryError:
-            raise
-        except Exception as error:
-            # Only the type: a message may contain addresses, and would then differ between replicas.
-            return t.FAILED, f"the application raised {type(error).__name__}".encode()
-        if type(answer) is not bytes:
-            return t.FAILED, b"the application returned something other than bytes"
-        if len(answer) > self._result_bytes_max:
-            return t.FAILED, b"the result is too large"
-        return t.OK, answer
+        return call(self._application, True, question, context, self._result_bytes_max)
 
     def _answer(self, command: t.Command, status: int, payload: bytes) -> None:
         self.results.append(t.Result(command.session, command.number, self.counter, status, payload))
@@ -213,13 +235,17 @@ class Sessions:
 
     def _open(self, command: t.Command) -> None:
         try:
-            timeout_ms = msgspec.msgpack.decode(command.payload, type=int)
-        except msgspec.DecodeError:
-            self._answer(command, t.REJECTED, b"the time-out is not an integer")
+            opening = _decode_opening(command.payload)
+        except t.DECODE_ERRORS:
+            self._answer(command, t.REJECTED, b"neither a time-out (an integer) nor a name (a string)")
+            return
+        if isinstance(opening, str):
+            self._open_named(command, opening)
             return
         if len(self._sessions) >= self._limits.sessions_max:
             self._answer(command, t.FULL, b"too many sessions")
             return
+        timeout_ms = opening
         limits = self._limits
         timeout_ms = min(max(timeout_ms, limits.session_timeout_ms_min), limits.session_timeout_ms_max)
         self.counter += 1
@@ -230,18 +256,63 @@ class Sessions:
         self._tell(session, self._application.opened)
         self._answer(command, t.OK, msgspec.msgpack.encode((session.id, timeout_ms)))
 
+    def _open_named(self, command: t.Command, name: str) -> None:
+        """Open the session of this name, or find it: its id, no time-out, and the number of its next command."""
+        session = self._sessions.get(self._named.get(name, 0))
+        if session is None:
+            if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
+                self._answer(command, t.REJECTED, f"a name has 1 to {NAME_BYTES_MAX} bytes".encode())
+                return
+            if len(self._sessions) >= self._limits.sessions_max:
+                self._answer(command, t.FULL, b"too many sessions")
+                return
+            self.counter += 1
+            self.executed.append(command)
+            session = Session(self.counter, 0, self._clock_ms, name=name)
+            self._sessions[session.id] = session
+            self._named[name] = session.id
+            self._tell(session, self._application.opened)
+            self._answer(command, t.OK, msgspec.msgpack.encode((session.id, 0, 0)))
+        else:
+            self._tell_again(command, (session.id, 0, session.next))
+
+    def _claim(self, session: Session, command: t.Command) -> None:
+        """Decide what the key stands for, unless that is decided; say what it stands for."""
+        try:
+            claim = _decode_claim(command.payload)
+        except t.DECODE_ERRORS:
+            self._answer(command, t.REJECTED, b"not a claim")
+            return
+        known = session.claim
+        if not session.name:
+            self._answer(command, t.REJECTED, b"only a session with a name has claims")
+            return
+        if known is not None and claim.key < known.key:
+            self._answer(command, t.REJECTED, f"claim {claim.key} is older than claim {known.key}".encode())
+            return
+        if known is None or claim.key > known.key:
+            known = session.claim = t.Claim(claim.key, claim.value, session.next)
+        self._tell_again(command, msgspec.structs.replace(known, next=session.next))
+
+    def _tell_again(self, command: t.Command, known: object) -> None:
+        """An answer that nothing executed for: it has no counter."""
+        self.results.append(t.Result(command.session, command.number, 0, t.OK, msgspec.msgpack.encode(known)))
+
     def _close(self, session: Session) -> None:
         del self._sessions[session.id]
+        if session.name:
+            del self._named[session.name]
         self._tell(session, self._application.closed)
 
     def _expire(self) -> None:
         """End the sessions whose time is up, oldest first; each is an event of its own in the order."""
         for session in sorted(self._sessions.values(), key=lambda session: session.id):
-            if session.active_ms + session.timeout_ms <= self._clock_ms:
+            if session.timeout_ms and session.active_ms + session.timeout_ms <= self._clock_ms:
                 self.counter += 1
                 self.executed.append(t.Command(session.id, session.next, 0, b"", t.EXPIRE))
                 self._close(session)
-        deadlines = (session.active_ms + session.timeout_ms for session in self._sessions.values())
+        sessions = self._sessions.values()
+        deadlines = (session.active_ms + session.timeout_ms for session in sessions if session.timeout_ms)
         self._expiry_ms = min(deadlines, default=0)
 
     def _tell(self, session: Session, hook: object) -> None:
@@ -268,4 +339,5 @@ class Sessions:
         self.counter, self.time_ms = state.counter, state.time_ms
         self._stamp_ms, self._clock_ms = state.stamp_ms, state.clock_ms
         self._sessions = {session.id: session for session in state.sessions}
+        self._named = {session.name: session.id for session in state.sessions if session.name}
         self._expiry_ms = 0

@@ -34,16 +34,28 @@ class Command(Struct, array_like=True, frozen=True, gc=False):
     #: The client has the results of all its commands below this number; they may be forgotten.
     acknowledged: Number
     payload: bytes
-    kind: Annotated[int, Meta(ge=0, le=4)] = 0
+    kind: Annotated[int, Meta(ge=0, le=5)] = 0
 
 
 EXECUTE = 0  # apply the payload to the application
 QUERY = 1  # ask the application, in order
-OPEN = 2  # open a session; number is a nonce of the client, payload the time-out in ms as a MessagePack integer
+OPEN = 2  # open a session; number is a nonce of the client, payload a MessagePack integer (the time-out in ms) or name
 CLOSE = 3  # end the session
 KEEPALIVE = 4  # let the agreed time pass, and renew the session (0: none)
+CLAIM = 5  # in a named session: decide what a key stands for; number is a nonce, payload a MessagePack `Claim`
 # Never sent by anybody: how the decided log tells that a session's time was up.
-EXPIRE = 5
+EXPIRE = 6
+
+
+class Claim(Struct, array_like=True, frozen=True, gc=False):
+    """What a key of a named session stands for. The first claim of a key wins, and everybody gets its value."""
+
+    #: Rises from claim to claim; only the newest one is remembered, an older one is refused.
+    key: Number
+    value: bytes
+    #: In the answer: the number of the session's next command when the claim was decided, and now.
+    base: Number = 0
+    next: Number = 0
 
 
 class Result(Struct, array_like=True, frozen=True, gc=False):

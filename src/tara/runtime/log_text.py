@@ -76,7 +76,8 @@ def describe(row: dict[str, Any], key_value: bool) -> dict[str, Any]:
 
 def _command(kind: int, payload: bytes, key_value: bool) -> Any:
     if kind == t.OPEN:
-        return {"timeout_ms": msgspec.msgpack.decode(payload, type=int)}
+        opening = msgspec.msgpack.decode(payload, type=int | str)
+        return {"name": opening} if isinstance(opening, str) else {"timeout_ms": opening}
     if kind in (t.CLOSE, t.EXPIRE):
         return None
     if key_value:
@@ -91,7 +92,7 @@ def _command(kind: int, payload: bytes, key_value: bool) -> Any:
 
 def _result(kind: int, status: int, payload: bytes, key_value: bool) -> Any:
     if kind == t.OPEN:
-        session, timeout_ms = msgspec.msgpack.decode(payload, type=tuple[int, int])
+        session, timeout_ms, *_ = msgspec.msgpack.decode(payload, type=tuple[int, ...])
         return {"session": session, "timeout_ms": timeout_ms}
     if kind in (t.CLOSE, t.EXPIRE):
         return None

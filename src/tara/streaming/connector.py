@@ -1,0 +1,200 @@
+"""`format("tara")`: a live cluster as a sink (its rows are commands), and its decided log as a source.
+
+Offsets of the source are command counters. The log is read from the cluster's data directory, so that directory must be
+readable where Spark's tasks run. See `docs/spark.md` for the options.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+
+from tara.application import KeyValueCommand
+from tara.protocol import tuples as t
+from tara.protocol.errors import ConfigurationError
+from tara.runtime.log_reader import LogReader, LogTruncated, best_log, logs_in
+from tara.streaming.sink import TaraWriter, is_key_value, sink_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.types import StructType
+
+LOG_SCHEMA = (
+    "counter long, sequence long, partition int, source int, epoch long, session long, number long, kind string, "
+    "command binary, status string, result binary, time timestamp"
+)
+KEY_VALUE_SCHEMA = "operation string, key string, value binary"
+KINDS = {t.EXECUTE: "execute", t.QUERY: "query", t.OPEN: "open", t.CLOSE: "close", t.EXPIRE: "expire"}
+STATUSES = {t.OK: "ok", t.FAILED: "failed"}
+#: Commands that one task reads.
+TASK_COMMANDS = 100_000
+EARLIEST = "earliest"
+LATEST = "latest"
+
+
+class TaraSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "tara"
+
+    def schema(self) -> str:
+        return f"{LOG_SCHEMA}, {KEY_VALUE_SCHEMA}" if is_key_value(self.options) else LOG_SCHEMA
+
+    def reader(self, schema: "StructType") -> "LogTableReader":
+        return LogTableReader(self.options)
+
+    def streamReader(self, schema: "StructType") -> "LogStreamReader":  # noqa: N802
+        return LogStreamReader(self.options)
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> TaraWriter:  # noqa: N802
+        return TaraWriter(sink_options(self.options), schema)
+
+
+class CommandRange(InputPartition):
+    """The commands [start, end)."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start, self.end = start, end
+
+
+class _Log:
+    """What both readers do."""
+
+    def __init__(self, options: Any) -> None:
+        data_dir = options.get("data_dir")
+        if not data_dir:
+            raise ConfigurationError("format tara: the option data_dir (the cluster's data directory) is missing")
+        self.data_dir = Path(data_dir)
+        self.key_value = is_key_value(options)
+
+    def check_start(self, start: int) -> None:
+        bounds = best_log(self.data_dir).bounds()
+        if start < bounds.first:
+            raise LogTruncated(self.data_dir, start, bounds.first)
+
+    def ranges(self, start: int, end: int) -> list[InputPartition]:
+        return [CommandRange(first, min(first + TASK_COMMANDS, end)) for first in range(start, end, TASK_COMMANDS)]
+
+    def read(self, start: int, end: int) -> "Iterator[pa.RecordBatch]":
+        """The whole range or an error: whoever asks has seen that it is there."""
+        for batch in self._holder(start, end).batches(start, end):
+            yield _columns(batch, self.key_value)
+            start += batch.num_rows
+        if start < end:
+            raise LogTruncated(self.data_dir, start, best_log(self.data_dir).bounds().first)
+
+    def _holder(self, start: int, end: int) -> LogReader:
+        """The logs are equal on all replicas, as far as they reach."""
+        for log in logs_in(self.data_dir):
+            bounds = log.bounds()
+            if bounds.first <= start and end <= bounds.end:
+                return log
+        return best_log(self.data_dir)
+
+
+class LogTableReader(DataSourceReader):
+    """`spark.read.format("tara")`: the commands [from, to), by default all that are there."""
+
+    def __init__(self, options: Any) -> None:
+        self._log = _Log(options)
+        self._start = _number(options, "from")
+        self._end = _number(options, "to")
+
+    def partitions(self) -> list[InputPartition]:
+        bounds = best_log(self._log.data_dir).bounds()
+        start = bounds.first if self._start is None else self._start
+        self._log.check_start(start)
+        end = bounds.end if self._end is None else min(self._end, bounds.end)
+        # Spark calls `read` with None if there are no partitions.
+        return self._log.ranges(start, end) or [CommandRange(start, start)]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        assert isinstance(partition, CommandRange)
+        return self._log.read(partition.start, partition.end)
+
+
+class LogStreamReader(DataSourceStreamReader):
+    """`spark.readStream.format("tara")`: from the option `from` on (a counter, earliest or latest)."""
+
+    def __init__(self, options: Any) -> None:
+        self._log = _Log(options)
+        start = options.get("from", EARLIEST)
+        self._start = start if start in (EARLIEST, LATEST) else _number(options, "from")
+        self._batch_max = _number(options, "max_commands_per_batch")
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        bounds = best_log(self._log.data_dir).bounds()
+        if isinstance(self._start, int):
+            self._log.check_start(self._start)
+            return {"counter": self._start}
+        return {"counter": bounds.end if self._start == LATEST else bounds.first}
+
+    def getDefaultReadLimit(self) -> "ReadLimit":  # noqa: N802
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+        return ReadAllAvailable() if self._batch_max is None else ReadMaxRows(self._batch_max)
+
+    def latestOffset(self, start: dict[str, int], limit: "ReadLimit") -> dict[str, int]:  # noqa: N802
+        from pyspark.sql.streaming.datasource import ReadMaxRows
+
+        first = start["counter"]
+        self._log.check_start(first)
+        end = max(best_log(self._log.data_dir).bounds().end, first)
+        if isinstance(limit, ReadMaxRows):
+            end = min(end, first + limit.max_rows)
+        return {"counter": end}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return self._log.ranges(start["counter"], end["counter"])
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        assert isinstance(partition, CommandRange)
+        return self._log.read(partition.start, partition.end)
+
+
+def _number(options: Any, option: str) -> int | None:
+    text = options.get(option)
+    if text is None:
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise ConfigurationError(f"format tara: {option} = {text}: must be a positive number")
+    return int(text)
+
+
+def _columns(batch: "pa.RecordBatch", key_value: bool) -> "pa.RecordBatch":
+    """A batch of the log with names for numbers, in Spark's types."""
+    import pyarrow as pa
+
+    columns: dict[str, Any] = {}
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if field.name == "kind":
+            column = pa.array([KINDS.get(kind, str(kind)) for kind in column.to_pylist()], pa.string())
+        elif field.name == "status":
+            column = pa.array([STATUSES.get(status, str(status)) for status in column.to_pylist()], pa.string())
+        elif field.type == pa.large_binary():
+            column = column.cast(pa.binary())
+        if field.name == "time_ms":
+            columns["time"] = column.cast(pa.timestamp("ms")).cast(pa.timestamp("us", tz="UTC"))
+        else:
+            columns[field.name] = column
+    if key_value:
+        decoded = list(map(_decode, columns["kind"].to_pylist(), columns["command"].to_pylist()))
+        operations, keys, values = zip(*decoded, strict=True)
+        columns["operation"] = pa.array(operations, pa.string())
+        columns["key"] = pa.array(keys, pa.string())
+        columns["value"] = pa.array(values, pa.binary())
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _decode(kind: str, command: bytes) -> tuple[str | None, str | None, bytes | None]:
+    """A command of the key-value application; what is none has no operation."""
+    if kind not in ("execute", "query"):
+        return None, None, None
+    try:
+        decoded = msgspec.msgpack.decode(command, type=KeyValueCommand)
+    except t.DECODE_ERRORS:
+        return None, None, None
+    return type(decoded).__name__, getattr(decoded, "key", None), getattr(decoded, "value", None)

@@ -1,0 +1,400 @@
+"""Hosts one node (or the reply sinks together) for the length of a micro-batch.
+
+State and rows in, state and rows out: a pure function, because Spark may execute a micro-batch again. It keeps the
+host's side of the node contract in a simple way: what a node persists is part of its state, Spark makes the states of a
+micro-batch durable before the sink publishes anything of it, and a micro-batch that is not published is as if it had
+never been. So nodes have no journals here, and an executor's checkpoint is safe as soon as it is made.
+"""
+
+import io
+import logging
+import pickle
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from tara.application import StateMachine
+from tara.protocol import tuples as t
+from tara.protocol.errors import NodeHalted, TaraError
+from tara.protocol.graph import Stage
+from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
+from tara.protocol.nodes.executor import Executor
+from tara.protocol.nodes.factory import create
+from tara.protocol.nodes.request_source import RequestSource
+from tara.protocol.progress import SourceProgress
+from tara.streaming import clients, rows
+from tara.streaming.config import CONTROLLER_TICK_MS, StreamingConfig
+from tara.streaming.rows import Row
+
+_log = logging.getLogger(__name__)
+#: The version of the states' format; a state of another one is refused.
+FORMAT_VERSION = 1
+_decode = msgspec.msgpack.Decoder(t.WireTuple | t.Load | t.Loaded).decode
+
+
+class StreamingError(TaraError):
+    """The query cannot go on."""
+
+
+class FrontEnd:
+    """The client of a request source: a named session, and the slices of micro-batches that wait for it."""
+
+    def __init__(self, site: int) -> None:
+        self.site = site
+        self.asked = False
+        self.session = 0
+        #: The number of the next slice.
+        self.next = 0
+        self.waiting: list[bytes] = []
+
+    def opening(self) -> t.Command:
+        self.asked = True
+        return t.Command(0, self.site, 0, t.encode(f"front-end-{self.site}"), t.OPEN)
+
+    def opened(self, results: t.Results) -> None:
+        (result,) = results.results
+        if result.status != t.OK:
+            raise StreamingError(f"front end {self.site}: {result.payload.decode(errors='replace')}")
+        self.session, _, self.next = msgspec.msgpack.decode(result.payload, type=tuple[int, int, int])
+
+    def take(self, count: int) -> list[t.Command]:
+        """Slices to submit now. Repetitions are dropped behind the log, so results need not be kept for them."""
+        if not self.session:
+            return []
+        slices, self.waiting = self.waiting[:count], self.waiting[count:]
+        commands = [
+            t.Command(self.session, number, number, payload) for number, payload in enumerate(slices, self.next)
+        ]
+        self.next += len(commands)
+        return commands
+
+
+class Replies:
+    """What the reply sinks have passed on: every result once, whichever of the 2f+1 executors is first."""
+
+    def __init__(self) -> None:
+        self.passed: dict[int, SourceProgress] = {}
+        self.opened: set[int] = set()
+
+    def is_new(self, result: t.Result) -> bool:
+        if result.session == 0:
+            new = result.number not in self.opened
+            self.opened.add(result.number)
+            return new
+        progress = self.passed.setdefault(result.session, SourceProgress())
+        new = result.number >= progress.low and result.number not in progress.early
+        progress.note(0, result.number)
+        return new
+
+
+class Seat(msgspec.Struct):
+    """What is kept of a key from micro-batch to micro-batch."""
+
+    nodes: list[Node]
+    #: Tuples emitted so far.
+    emission: int = 0
+    tick: int = 0
+    #: The view of the newest votes that an executor has taken.
+    view: int = 0
+    front_end: FrontEnd | None = None
+    replies: Replies | None = None
+    #: The newest checkpoint of an executor; always its present state, because every request is one.
+    checkpoint: t.Loaded | None = None
+    halted: str = ""
+
+
+class Host:
+    def __init__(self, config: StreamingConfig, application: Callable[[], StateMachine]) -> None:
+        self.config = config
+        self._application = application
+        self.graph = config.graph
+        self._limits = config.limits
+        #: What every state begins with.
+        self._head = f"tara-streaming {FORMAT_VERSION} f={config.f}\n".encode()
+        self._sites = self.graph.replicas(Stage.REQUEST_SOURCE)
+
+    def _clients(self) -> clients.Clients:
+        config = self.config
+        return clients.Clients(
+            self._application(), config.clients_max, config.early_max, config.remembered, config.command_bytes_max
+        )
+
+    # States
+
+    def save(self, seat: Seat) -> bytes:
+        buffer = io.BytesIO()
+        buffer.write(self._head)
+        pickler = _Pickler(buffer, {id(self.graph): "graph", id(self._limits): "limits"})
+        pickler.dump({name: getattr(seat, name) for name in seat.__struct_fields__})
+        return buffer.getvalue()
+
+    def load(self, state: bytes) -> Seat:
+        if not state.startswith(self._head):
+            found = state.partition(b"\n")[0][:40].decode(errors="replace")
+            raise StreamingError(
+                f"the checkpoint is of another version of Tara or has another f ({found!r}, but this is "
+                f"{self._head.strip().decode()!r}): start with a new checkpoint directory"
+            )
+        buffer = io.BytesIO(state)
+        buffer.seek(len(self._head))
+        known = {"graph": self.graph, "limits": self._limits, "application": None}
+        seat = Seat(**_Unpickler(buffer, known, self._clients).load())
+        if seat.checkpoint is not None:
+            for node in seat.nodes:
+                if isinstance(node, Executor):
+                    node.application.restore(seat.checkpoint.chunks)
+        return seat
+
+    def _found(self, key: int, now_ms: float) -> Seat:
+        """The very first micro-batch of a node."""
+        stage = self.graph.names[key].stage
+        numbers = range(key, key + self._sites) if stage is Stage.REPLY_SINK else range(key, key + 1)
+        boot = Boot(1, GENESIS_MEMORY, True, now_ms)
+        seat = Seat(
+            [
+                create(self.graph.names[number], self.graph, self._limits, boot, Outbox(), self._clients)
+                for number in numbers
+            ]
+        )
+        if stage is Stage.REQUEST_SOURCE:
+            seat.front_end = FrontEnd(self.graph.names[key].replica)
+        elif stage is Stage.REPLY_SINK:
+            seat.replies = Replies()
+        return seat
+
+    # A micro-batch
+
+    def turn(self, key: int, state: bytes | None, taken: list[Row]) -> tuple[bytes | None, list[Row]]:
+        """One micro-batch of one key: its new state (None: as it was), and what it has to say."""
+        ticks = [row for row in taken if row.sender == rows.TICK]
+        seat = self._found(key, self.time_ms(key, ticks)) if state is None else self.load(state)
+        if ticks:
+            seat.tick = ticks[0].emission
+        silence = self.config.silenced.get(self.graph.label(key))
+        if seat.halted or (silence is not None and silence[0] <= seat.tick <= silence[1]):
+            return self.save(seat), []
+        return self._work(key, seat, taken, ticks)
+
+    def _work(self, key: int, seat: Seat, taken: list[Row], ticks: list[Row]) -> tuple[bytes | None, list[Row]]:
+        turn = _Turn(self, key, seat)
+        tuples = sorted((row for row in taken if row.sender >= 0), key=lambda row: rows.order(self.graph, row))
+        try:
+            for row in tuples:
+                turn.deliver(row, _decode(row.data))
+            if seat.front_end is not None:
+                turn.submit([row for row in taken if row.sender == rows.COMMAND])
+            turn.keep_checkpoint()
+            if ticks:
+                turn.tick(self.time_ms(key, ticks))
+        except (NodeHalted, AssertionError) as error:
+            # As if it had crashed: the others go on without it.
+            seat.halted = f"{type(error).__name__}: {error}"
+            _log.error("%s halted: %s", self.graph.label(key), seat.halted)
+            return self.save(seat), []
+        return self.save(seat), turn.out
+
+    def time_ms(self, key: int, ticks: list[Row]) -> float:
+        """Controllers count ticks, so that a slow micro-batch does not pass for a dead proposer; the others have the
+        time of day, which becomes the agreed time."""
+        if not ticks:
+            return 0.0
+        tick = ticks[0]
+        is_controller = self.graph.names[key].stage is Stage.CONTROLLER
+        return tick.emission * CONTROLLER_TICK_MS if is_controller else float(tick.number)
+
+
+class _Turn:
+    """What one micro-batch does to one key."""
+
+    def __init__(self, host: Host, key: int, seat: Seat) -> None:
+        self._graph = host.graph
+        self._config = host.config
+        self._key = key
+        self._seat = seat
+        self._save: t.Save | None = None
+        self.out: list[Row] = []
+
+    # Tuples
+
+    def deliver(self, row: Row, tuple_: t.Tuple) -> None:
+        seat = self._seat
+        if seat.front_end is not None and isinstance(tuple_, t.Results):
+            seat.front_end.opened(tuple_)
+            return
+        if isinstance(tuple_, t.Load):
+            self._lend(row.sender, tuple_)
+            return
+        if seat.replies is not None:
+            seat.view = row.number
+        elif isinstance(tuple_, t.Commit):
+            seat.view = tuple_.view
+        node = seat.nodes[row.node - self._key]
+        node.process(tuple_)
+        self._collect(node)
+
+    def tick(self, now_ms: float) -> None:
+        for node in self._seat.nodes:
+            node.tick(now_ms)
+            self._collect(node)
+        if self._seat.front_end is not None:
+            self._report_busy()
+
+    def _collect(self, node: Node) -> None:
+        outbox = node.outbox
+        outbox.persisted = []
+        emitted, outbox.emitted = outbox.emitted, []
+        for tuple_, receivers in emitted:
+            if receivers.stage is Stage.STORE:
+                self._store(node, tuple_)
+            elif receivers.stage is Stage.CLIENT:
+                self._reply(tuple_)
+            else:
+                self._send(receivers.numbers, tuple_)
+
+    def _send(self, numbers: Sequence[int], tuple_: t.Tuple) -> None:
+        data = t.encode(tuple_)
+        view = self._seat.view if isinstance(tuple_, t.Results) else rows.NONE
+        for number in numbers:
+            self._seat.emission += 1
+            self.out.append(
+                Row(rows.key_of(self._graph, number), number, self._key, self._seat.emission, view, data=data)
+            )
+
+    # The front end of a request source
+
+    def submit(self, commands: list[Row]) -> None:
+        (source,), front_end = self._seat.nodes, self._seat.front_end
+        assert isinstance(source, RequestSource)
+        assert front_end is not None
+        self._slice(front_end, commands)
+        if not front_end.asked:
+            source.process(t.Submit([front_end.opening()]))
+        slices = front_end.take(source.capacity)
+        if slices:
+            source.process(t.Submit(slices))
+        self._collect(source)
+        waiting = sum(map(len, front_end.waiting))
+        if waiting > self._config.waiting_bytes_max:
+            raise StreamingError(
+                f"{waiting} bytes of commands wait in {self._graph.label(self._key)} and none is decided "
+                f"(waiting_bytes_max = {self._config.waiting_bytes_max}): more than f replicas of a stage are silent"
+            )
+
+    def _slice(self, front_end: FrontEnd, commands: list[Row]) -> None:
+        """Cut the commands of the micro-batch into slices, each of which will be one request."""
+        valid: list[clients.CommandRow] = []
+        invalid: list[clients.Outcome] = []
+        for row in commands:
+            if not row.client or row.number < 0:
+                message = b"a command must have a client, and a number that is not negative"
+                invalid.append((0, row.client, row.number, t.REJECTED, message))
+            else:
+                valid.append((row.client, row.number, None if row.emission == rows.NULL_PAYLOAD else row.data))
+        # The order of the rows must not matter, nor be different when the micro-batch is executed again. By number, so
+        # that clients take turns.
+        valid.sort(key=lambda row: (row[1], row[0], row[2] is not None, row[2] or b""))
+        start = size = 0
+        for end, (client, _, payload) in enumerate(valid):
+            cost = len(client) + len(payload or b"") + 16
+            if end > start and (
+                end - start >= self._config.request_commands_max or size + cost > self._config.request_bytes_max
+            ):
+                front_end.waiting.append(clients.encode(valid[start:end]))
+                start, size = end, 0
+            size += cost
+        if valid:
+            front_end.waiting.append(clients.encode(valid[start:]))
+        if invalid:
+            invalid.sort()
+            self._give(clients.encode(invalid), rows.NONE)
+
+    def _report_busy(self) -> None:
+        (source,), front_end = self._seat.nodes, self._seat.front_end
+        assert isinstance(source, RequestSource)
+        assert front_end is not None
+        if source.pending or front_end.waiting or not front_end.session:
+            self.out.append(Row(rows.WRITER, rows.WRITER, rows.BUSY, 0))
+
+    # The reply sinks
+
+    def _reply(self, tuple_: t.Tuple) -> None:
+        replies = self._seat.replies
+        assert replies is not None
+        assert isinstance(tuple_, t.Results)
+        for result in tuple_.results:
+            if not replies.is_new(result):
+                continue
+            if result.session == 0:
+                self._send((self._graph.number(Stage.REQUEST_SOURCE, result.number),), t.Results(0, [result], []))
+            elif result.status == t.OK:
+                self._give(result.payload, self._seat.view)
+            else:
+                raise StreamingError(f"a request failed: {result.payload.decode(errors='replace')}")
+
+    def _give(self, outcomes: bytes, view: int) -> None:
+        self.out.append(Row(rows.WRITER, rows.WRITER, rows.OUTCOMES, 0, view, data=outcomes))
+
+    # The store of an executor
+
+    def _store(self, node: Node, job: t.Tuple) -> None:
+        if isinstance(job, t.Save):
+            self._save = job
+        elif isinstance(job, t.Load):
+            self._borrow(node, job)
+
+    def _borrow(self, node: Node, load: t.Load) -> None:
+        """Slots that it lacks are gone elsewhere: ask those who have their effects."""
+        holders = [self._graph.number(Stage.EXECUTOR, holder) for holder in load.holders]
+        others = [number for number in holders if number != self._key]
+        if others:
+            self._send(others, load)
+        else:
+            node.process(t.Loaded(None, b"", []))
+
+    def _lend(self, borrower: int, load: t.Load) -> None:
+        known = self._seat.checkpoint
+        if known is None or known.checkpoint is None or known.checkpoint.number < load.minimum:
+            known = t.Loaded(None, b"", [])
+        self._send((borrower,), known)
+
+    def keep_checkpoint(self) -> None:
+        """The newest one of this micro-batch; nobody needs the others."""
+        save, self._save = self._save, None
+        if save is None:
+            return
+        chunks = list(save.chunks)
+        digest = blake2b(save.state, digest_size=16)
+        for chunk in chunks:
+            digest.update(chunk)
+        checkpoint = t.CheckpointId(save.number, digest.digest())
+        self._seat.checkpoint = t.Loaded(checkpoint, save.state, chunks)
+        (node,) = self._seat.nodes
+        node.process(t.Saved(checkpoint))
+        self._collect(node)
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves out what every micro-batch makes anew, and the application, whose state is in the checkpoint."""
+
+    def __init__(self, file: io.BytesIO, known: dict[int, str]) -> None:
+        super().__init__(file, protocol=5)
+        self._known = known
+
+    def persistent_id(self, obj: Any) -> str | None:
+        if isinstance(obj, clients.Clients):
+            return "application"
+        return self._known.get(id(obj))
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, known: dict[str, Any], application: Callable[[], clients.Clients]) -> None:
+        super().__init__(file)
+        self._known = known
+        self._application = application
+
+    def persistent_load(self, pid: Any) -> Any:
+        if pid == "application" and self._known[pid] is None:
+            self._known[pid] = self._application()
+        return self._known[pid]

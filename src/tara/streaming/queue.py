@@ -1,0 +1,284 @@
+"""The two ends of the query: the source of ticks and feedback, and the sink of feedback and results.
+
+The sink plays the gc, view and record sinks: what they hand over is written to the feedback queue, one file per
+micro-batch, together with everything else that is for an operator that the micro-batch has passed already. The source
+reads that file in the next micro-batch. A tick is part of the source's offset, so a micro-batch that is executed again
+has the same time. Files have the micro-batch's number and appear by renaming: a micro-batch that Spark executes again,
+after a crash between the sink's commit and its own, finds them there and changes nothing.
+"""
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+from tara.protocol import tuples as t
+from tara.protocol.graph import Graph
+from tara.protocol.limits import Limits
+from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
+from tara.protocol.nodes.factory import create
+from tara.runtime.cluster import BUILT_IN
+from tara.runtime.journal import sync_directory
+from tara.streaming import clients, rows
+from tara.streaming.config import StreamingConfig
+from tara.streaming.rows import Row
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+FORMAT = "tara-queue"
+RESULTS_SCHEMA = "counter long, client string, number long, status string, result binary, view long"
+#: Queue files that Spark is done with and that are kept all the same.
+KEPT_FILES = 10
+_WITH_STATE = tuple(stage for _, stages in rows.OPERATORS for stage in stages)
+
+
+class QueueFile(msgspec.Struct, array_like=True):
+    """One micro-batch's part of the feedback queue."""
+
+    version: int
+    #: A request source has something undecided.
+    busy: bool
+    rows: list[Row]
+
+
+FILE_VERSION = 1
+_decode_file = msgspec.msgpack.Decoder(QueueFile).decode
+
+
+class Sinks:
+    """The sinks of the graph. They keep nothing, so they are made anew for every micro-batch."""
+
+    def __init__(self, graph: Graph, limits: Limits) -> None:
+        self._graph = graph
+        self._limits = limits
+        self._nodes: dict[int, Node] = {}
+
+    def split(self, taken: Iterable[Row]) -> tuple[QueueFile, list[Row]]:
+        """What goes back into the query, and the outcomes, which leave it."""
+        queue = QueueFile(FILE_VERSION, False, [])
+        outcomes: list[Row] = []
+        for row in taken:
+            if row.sender == rows.OUTCOMES:
+                outcomes.append(row)
+            elif row.sender == rows.BUSY:
+                queue.busy = True
+            elif self._graph.names[row.node].stage in rows.SINKS:
+                queue.rows.extend(self._pass_on(row))
+            else:
+                queue.rows.append(row)
+        queue.rows.sort(key=lambda row: row[:4])
+        return queue, outcomes
+
+    def _pass_on(self, row: Row) -> list[Row]:
+        """Let the sink hand the tuple over. It keeps its sender and place: a queue adds no order of its own."""
+        sink = self._nodes.get(row.node)
+        if sink is None:
+            boot = Boot(1, GENESIS_MEMORY, True, 0.0)
+            application = BUILT_IN["key-value"]
+            sink = create(self._graph.names[row.node], self._graph, self._limits, boot, Outbox(), application)
+            self._nodes[row.node] = sink
+        sink.process(t.decode_tuple(row.data))
+        emitted, sink.outbox.emitted = sink.outbox.emitted, []
+        return [row._replace(key=number, node=number) for _, receivers in emitted for number in receivers.numbers]
+
+
+def ticks(graph: Graph, tick: int, now_ms: int) -> list[Row]:
+    """A tick for every node that has state."""
+    keys = {rows.key_of(graph, n) for n, name in enumerate(graph.names) if name.stage in _WITH_STATE}
+    return [Row(key, key, rows.TICK, tick, now_ms) for key in sorted(keys)]
+
+
+class QueueSource(DataSource):
+    """`format("tara-queue")`: internal to the streaming runtime."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return rows.SCHEMA
+
+    def streamReader(self, schema: "StructType") -> "QueueReader":  # noqa: N802
+        return QueueReader(_config(self.options))
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> "QueueWriter":  # noqa: N802
+        return QueueWriter(_config(self.options), Path(self.options["results"]))
+
+
+def _config(options: Any) -> StreamingConfig:
+    return msgspec.json.decode(options["config"], type=StreamingConfig)
+
+
+def queue_directory(config: StreamingConfig) -> Path:
+    return Path(config.checkpoint) / "queue"
+
+
+def _file_name(batch: int) -> str:
+    return f"{batch:012}.queue"
+
+
+class QueueRange(InputPartition):
+    def __init__(self, first: int, end: int, tick: int, now_ms: int) -> None:
+        self.first, self.end, self.tick, self.now_ms = first, end, tick, now_ms
+
+
+class QueueReader(DataSourceStreamReader):
+    """Offsets: the queue files below `end` have been read; the number and the time of the last tick."""
+
+    def __init__(self, config: StreamingConfig) -> None:
+        self._config = config
+        self._directory = queue_directory(config)
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"end": 0, "tick": 0, "now_ms": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: object) -> dict[str, int]:  # noqa: N802
+        now_ms = max(int(time.time() * 1e3), start["now_ms"] + 1)
+        end = start["end"]
+        busy = end == 0
+        while (path := self._directory / _file_name(end)).exists():
+            busy = _read(path).busy
+            end += 1
+        if not busy and now_ms < start["now_ms"] + self._config.idle_tick_ms:
+            return start
+        return {"end": end, "tick": start["tick"] + 1, "now_ms": now_ms}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        if start == end:
+            return []
+        return [QueueRange(start["end"], end["end"], end["tick"], end["now_ms"])]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        assert isinstance(partition, QueueRange)
+        yield from ticks(self._config.graph, partition.tick, partition.now_ms)
+        for batch in range(partition.first, partition.end):
+            yield from _read(self._directory / _file_name(batch)).rows
+
+    def commit(self, end: dict[str, int]) -> None:
+        batch = end["end"] - KEPT_FILES
+        while batch >= 0 and (path := self._directory / _file_name(batch)).exists():
+            path.unlink(missing_ok=True)
+            batch -= 1
+
+
+def _read(path: Path) -> QueueFile:
+    queue = _decode_file(path.read_bytes())
+    if queue.version > FILE_VERSION:
+        raise ValueError(f"{path}: format version {queue.version} is newer than {FILE_VERSION}: use a newer Tara")
+    return queue
+
+
+def is_busy(directory: Path, batch: int) -> bool:
+    """Whether something was undecided at the end of this micro-batch."""
+    path = directory / _file_name(batch)
+    return not path.exists() or _read(path).busy
+
+
+class Staged(WriterCommitMessage):
+    def __init__(self, queue: str, results: str | None) -> None:
+        self.queue, self.results = queue, results
+
+
+class QueueWriter(DataSourceStreamArrowWriter):
+    """Gets a micro-batch in one task. `write` stages, `commit` renames: the results first, then the queue file."""
+
+    def __init__(self, config: StreamingConfig, results: Path) -> None:
+        self._config = config
+        self._results = results
+
+    def write(self, iterator: Iterator["pa.RecordBatch"]) -> Staged:
+        taken = (
+            Row(*values)
+            for batch in iterator
+            for values in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        )
+        queue, outcomes = Sinks(self._config.graph, self._config.limits).split(taken)
+        name = uuid.uuid4().hex
+        staged = queue_directory(self._config) / f"{name}.staged"
+        _write(staged, msgspec.msgpack.encode(queue))
+        table = results_table(outcomes)
+        if table is None:
+            return Staged(str(staged), None)
+        results = self._results / f".{name}.staged"
+        _write_table(results, table)
+        return Staged(str(staged), str(results))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        (staged,) = [message for message in messages if isinstance(message, Staged)]
+        if staged.results is not None:
+            _publish(Path(staged.results), self._results / f"{batchId:012}.parquet")
+        _publish(Path(staged.queue), queue_directory(self._config) / _file_name(batchId))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        for message in messages:
+            if isinstance(message, Staged):
+                for path in (message.queue, message.results):
+                    if path is not None:
+                        Path(path).unlink(missing_ok=True)
+
+
+def results_table(outcomes: list[Row]) -> "pa.Table | None":
+    """Outcomes as columns, in the order of execution."""
+    import pyarrow as pa
+
+    found = [(*outcome, row.number) for row in outcomes for outcome in clients.decode_outcomes(row.data)]
+    if not found:
+        return None
+    found.sort(key=lambda outcome: outcome[0])
+    counters, names, numbers, statuses, results, views = zip(*found, strict=True)
+    return pa.table(
+        {
+            "counter": pa.array([counter or None for counter in counters], pa.int64()),
+            "client": pa.array(names, pa.string()),
+            "number": pa.array(numbers, pa.int64()),
+            "status": pa.array([clients.STATUS_NAMES[status] for status in statuses], pa.string()),
+            "result": pa.array(results, pa.binary()),
+            "view": pa.array([None if view == rows.NONE else view for view in views], pa.int64()),
+        }
+    )
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _write_table(path: Path, table: "pa.Table") -> None:
+    import pyarrow.parquet as pq
+
+    with path.open("wb") as file:
+        pq.write_table(table, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _publish(staged: Path, final: Path) -> None:
+    """The first one stays: whoever reads it sees one content for ever."""
+    if final.exists():
+        staged.unlink(missing_ok=True)
+    else:
+        staged.rename(final)
+        sync_directory(final.parent)
+
+
+def sweep(directory: Path) -> None:
+    """Remove what executions that ended in the middle left behind."""
+    for path in (*directory.glob("*.staged"), *directory.glob(".*.staged")):
+        with contextlib.suppress(OSError):
+            path.unlink()

@@ -1,0 +1,224 @@
+"""`StreamingReplication`: the graph of the paper as one Structured Streaming query.
+
+    commands ──┐
+               ├─ sources ─ proposers ─ committers ─ executors ─ controllers ─┬─ results
+    queue ─────┘                                                              └─ queue (next micro-batch)
+
+Five stateful operators in a row, keyed by node; a row for a later one passes through. See `tara.streaming.rows` for
+which stage is where, and `docs/spark.md` for what this gives and what it costs.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tara.application import StateMachine
+from tara.protocol.errors import ConfigurationError
+from tara.protocol.graph import Stage
+from tara.runtime.cluster import application_of
+from tara.streaming import queue, rows
+from tara.streaming.config import StreamingConfig
+from tara.streaming.host import Host
+from tara.streaming.rows import COLUMNS, SCHEMA, Row
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+#: What the query needs of the session; set while it starts. Spark keeps a running query's settings in its checkpoint.
+_QUERY_SETTINGS = {
+    # A chain of stateful operators, each of which emits at once: that is the point here.
+    "spark.sql.streaming.unsupportedOperationCheck": "false",
+    "spark.sql.streaming.statefulOperator.checkCorrectness.enabled": "false",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+    ),
+    # The states are small in number and rewritten by every micro-batch: old versions are of no use.
+    "spark.sql.streaming.minBatchesToRetain": "4",
+    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "4",
+    "spark.sql.adaptive.enabled": "false",
+}
+_STATIC_SETTINGS = {
+    # The default file manager forks a process per file on a local disk.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.stateStore.maintenanceInterval": "10s",
+    "spark.sql.streaming.pollingDelay": "20ms",
+}
+
+
+def spark_settings() -> dict[str, str]:
+    """What a Spark session should be started with. Without them the query works, but slower."""
+    return {**_STATIC_SETTINGS, **_QUERY_SETTINGS}
+
+
+class StreamingReplication:
+    """Replicates an application over the commands of a streaming DataFrame with client, number and payload."""
+
+    def __init__(self, commands: "DataFrame", app: str | Callable[[], StateMachine], config: StreamingConfig) -> None:
+        """`app` is a built-in application's name, `module:Class`, or something that makes a state machine."""
+        self._commands = _checked(commands)
+        self._application = application_of(app) if isinstance(app, str) else app
+        self._config = config
+
+    def start(self, results: str | Path) -> "StreamingQuery":
+        """Start the query, or go on where its checkpoint ends. Results appear as Parquet files in `results`, one per
+        micro-batch; read them with `read_results`."""
+        spark = self._commands.sparkSession
+        config = self._config
+        directory = Path(results).absolute()
+        _check_directories(config, directory)
+        for path in (directory, queue.queue_directory(config)):
+            path.mkdir(parents=True, exist_ok=True)
+            queue.sweep(path)
+        spark.dataSource.register(queue.QueueSource)
+        settings = {**_QUERY_SETTINGS, "spark.sql.shuffle.partitions": str(config.tasks)}
+        former = {key: spark.conf.get(key, None) for key in settings}
+        for key, value in settings.items():
+            spark.conf.set(key, value)
+        try:
+            return (
+                self.plan()
+                .writeStream.format(queue.FORMAT)
+                .option("config", _text(config))
+                .option("results", str(directory))
+                .option("checkpointLocation", str(Path(config.checkpoint).absolute() / "spark"))
+                .queryName(f"tara {directory.name}")
+                .start()
+            )
+        finally:
+            for key, old in former.items():
+                if old is None:
+                    spark.conf.unset(key)
+                else:
+                    spark.conf.set(key, old)
+
+    def plan(self) -> "DataFrame":
+        """The query up to its sink."""
+        from pyspark.sql import functions as sf
+
+        spark = self._commands.sparkSession
+        spark.dataSource.register(queue.QueueSource)
+        config, graph = self._config, self._config.graph
+        feedback = spark.readStream.format(queue.FORMAT).option("config", _text(config)).load()
+        first = graph.number(Stage.REQUEST_SOURCE, 0)
+        source = sf.pmod(sf.xxhash64("client"), sf.lit(graph.replicas(Stage.REQUEST_SOURCE))).cast("int") + first
+        null_payload = sf.when(sf.col("payload").isNull(), rows.NULL_PAYLOAD).otherwise(0)
+        commands = self._commands.select(
+            source.alias("key"),
+            source.alias("node"),
+            sf.lit(rows.COMMAND).alias("sender"),
+            null_payload.cast("long").alias("emission"),
+            sf.coalesce(sf.col("number"), sf.lit(rows.NONE)).alias("number"),
+            sf.coalesce(sf.col("client"), sf.lit("")).alias("client"),
+            sf.coalesce(sf.col("payload"), sf.lit(b"")).alias("data"),
+        )
+        flow = feedback.unionByName(commands)
+        for name, stages in rows.OPERATORS:
+            keys = {
+                number: rows.key_of(graph, number) for number, node in enumerate(graph.names) if node.stage in stages
+            }
+            flow = _operator(flow, name, keys, _Operator(config, self._application))
+        # A projection that does something: without one the sink gets rows that it cannot take. One task writes them.
+        return flow.withColumn("key", sf.coalesce(sf.col("key"), sf.lit(rows.WRITER))).coalesce(1)
+
+
+def _check_directories(config: StreamingConfig, results: Path) -> None:
+    """Files are named by micro-batch and stay as they are, so what another query left would pass for this one's."""
+    if any(Path(config.checkpoint, "spark", "offsets").glob("[0-9]*")):
+        return
+    left = [*queue.queue_directory(config).glob("*.queue"), *results.glob("*.parquet")]
+    if left:
+        raise ConfigurationError(
+            f"{left[0].parent} has files of another query, but the checkpoint {config.checkpoint} is new: "
+            "go on with the checkpoint that belongs to them, or take an empty directory"
+        )
+
+
+def read_results(spark: "SparkSession", results: str | Path) -> "DataFrame":
+    """The results so far, as a batch DataFrame. They can be read as a stream likewise, with the same schema."""
+    return spark.read.schema(queue.RESULTS_SCHEMA).parquet(str(results))
+
+
+def _text(config: StreamingConfig) -> str:
+    absolute = msgspec.structs.replace(config, checkpoint=str(Path(config.checkpoint).absolute()))
+    return msgspec.json.encode(absolute).decode()
+
+
+def _checked(commands: "DataFrame") -> "DataFrame":
+    """The three columns, with the types that the query needs; a clear error if that cannot be."""
+    from pyspark.sql import functions as sf
+    from pyspark.sql import types as st
+
+    if not commands.isStreaming:
+        raise ConfigurationError("commands: must be a streaming DataFrame (spark.readStream…)")
+    fields = {field.name: field.dataType for field in commands.schema.fields}
+    allowed: dict[str, tuple[type[st.DataType], ...]] = {
+        "client": (st.StringType, st.IntegralType),
+        "number": (st.IntegralType,),
+        "payload": (st.BinaryType, st.StringType),
+    }
+    for column, types in allowed.items():
+        if column not in fields:
+            raise ConfigurationError(f"commands: the column {column} is missing (there are: {', '.join(fields)})")
+        if not isinstance(fields[column], types):
+            found = fields[column].simpleString()
+            wanted = " or ".join(kind.typeName() for kind in types)
+            raise ConfigurationError(f"commands: the column {column} is {found}, but must be {wanted}")
+    return commands.select(
+        sf.col("client").cast("string"), sf.col("number").cast("long"), sf.col("payload").cast("binary")
+    )
+
+
+class _Operator:
+    """What travels to the Python workers: hosts nodes, and passes on what is for other operators."""
+
+    def __init__(self, config: StreamingConfig, application: Callable[[], StateMachine]) -> None:
+        self._config = config
+        self._application = application
+        self._host: Host | None = None
+
+    def __call__(self, key: tuple[int], frames: "Iterator[pd.DataFrame]", state: Any) -> "Iterator[pd.DataFrame]":
+        import pandas as pd
+
+        (number,) = key
+        if number < 0:
+            yield from frames
+            return
+        if self._host is None:
+            self._host = Host(self._config, self._application)
+        taken = [row for frame in frames for row in _rows(frame)]
+        saved, out = self._host.turn(number, state.get[0] if state.exists else None, taken)
+        if saved is not None:
+            state.update((saved,))
+        if out:
+            yield pd.DataFrame(dict(zip(COLUMNS, zip(*out, strict=True), strict=True)))
+
+
+def _rows(frame: "pd.DataFrame") -> Iterator[Row]:
+    return map(Row._make, zip(*(frame[name].tolist() for name in COLUMNS), strict=True))
+
+
+def _operator(flow: "DataFrame", name: str, keys: dict[int, int], operator: _Operator) -> "DataFrame":
+    """`keys` says whose state each node of this operator belongs to; whatever is for other nodes is one group."""
+    from pyspark.sql import functions as sf
+    from pyspark.sql.streaming.state import GroupStateTimeout
+
+    def run(key: Any, frames: Any, state: Any) -> Any:
+        return operator(key, frames, state)
+
+    # What `explain` and the Structured Streaming tab show.
+    run.__name__ = run.__qualname__ = name
+    shared = {number: key for number, key in keys.items() if number != key}
+    key = sf.when(sf.col("node").isin([*keys]), sf.col("node")).otherwise(sf.lit(rows.WRITER))
+    for number, first in shared.items():
+        key = sf.when(sf.col("node") == number, sf.lit(first)).otherwise(key)
+    return (
+        flow.withColumn("key", key)
+        .groupBy("key")
+        .applyInPandasWithState(run, SCHEMA, "state binary", "append", GroupStateTimeout.NoTimeout)
+    )

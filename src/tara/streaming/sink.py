@@ -1,0 +1,204 @@
+"""The sink of `format("tara")`: every row of a query is a command of a live cluster, executed exactly once.
+
+Spark executes a micro-batch again after a failure, perhaps with its rows in another order and other tasks, and two
+drivers may be at it at once. So a row gets its identity late: tasks only stage rows in files. Then the micro-batch's
+commit claims its number in a session named after the stream, with the list of the files as value. The first claim wins;
+whoever commits then sends the rows of the winner's files, with the numbers that the claim has fixed.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from tara.application import Delete, Put
+from tara.client import Client, ClientError, CommandFailed
+from tara.protocol import tuples as t
+from tara.protocol.errors import ConfigurationError, TaraError
+from tara.runtime.journal import sync_directory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+DEFAULT_TIMEOUT_S = 30.0
+#: Rows that are submitted ahead of their answers.
+AHEAD_MAX = 4_096
+
+
+class SinkError(TaraError):
+    """The rows of a micro-batch cannot be submitted."""
+
+
+class Staged(WriterCommitMessage):
+    """A file of rows."""
+
+    def __init__(self, name: str, rows: int) -> None:
+        self.name, self.rows = name, rows
+
+
+class StagedFile(Struct, array_like=True, frozen=True):
+    """One entry of a manifest, which is the value of a claim."""
+
+    name: str
+    rows: int
+
+
+class SinkOptions(Struct, frozen=True):
+    endpoints: str
+    #: Names the session: one stream is one query, over all its restarts.
+    stream: str
+    staging: str
+    timeout_s: float
+    key_value: bool
+
+
+def sink_options(options: Any) -> SinkOptions:
+    """What `option(…)` said; an error names the option."""
+    for option in ("endpoints", "stream"):
+        if not options.get(option):
+            raise ConfigurationError(f"format tara: the option {option} is missing")
+    staging = options.get("staging")
+    if not staging:
+        checkpoint = options.get("checkpointLocation")
+        if not checkpoint:
+            raise ConfigurationError("format tara: say where rows are staged, with the option staging")
+        staging = str(Path(checkpoint.removeprefix("file:")) / "tara-staging")
+    try:
+        timeout_s = float(options.get("timeout_s", DEFAULT_TIMEOUT_S))
+    except ValueError:
+        raise ConfigurationError(f"format tara: timeout_s = {options['timeout_s']}: is no number") from None
+    return SinkOptions(options["endpoints"], options["stream"], staging, timeout_s, is_key_value(options))
+
+
+def is_key_value(options: Any) -> bool:
+    application = options.get("application", "")
+    if application not in ("", "key-value"):
+        raise ConfigurationError(f"format tara: application = {application}: only key-value can be encoded and decoded")
+    return bool(application)
+
+
+class TaraWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: SinkOptions, schema: "StructType") -> None:
+        self._options = options
+        names = [field.name for field in schema.fields]
+        wanted = ["key", "value"] if options.key_value else ["payload"]
+        for column in wanted:
+            if column not in names:
+                raise ConfigurationError(
+                    f"format tara: the column {column} is missing (there are: {', '.join(names)}); rows are commands "
+                    "in a column payload, or key and value with the option application = key-value"
+                )
+
+    # In a task
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Staged:
+        commands = [command for batch in iterator for command in self._commands(batch)]
+        if not commands:
+            return Staged("", 0)
+        directory = Path(self._options.staging)
+        directory.mkdir(parents=True, exist_ok=True)
+        name = f"{uuid.uuid4().hex}.rows"
+        path = directory / name
+        with path.open("wb") as file:
+            file.write(msgspec.msgpack.encode(commands))
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(directory)
+        return Staged(name, len(commands))
+
+    def _commands(self, batch: "pa.RecordBatch") -> list[bytes]:
+        if not self._options.key_value:
+            return [_bytes(payload, "payload") for payload in batch.column("payload").to_pylist()]
+        pairs = zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
+        return [_put(key, value) for key, value in pairs]
+
+    # On the driver
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        mine = [StagedFile(staged.name, staged.rows) for staged in _staged(messages)]
+        if not mine:
+            return
+        options = self._options
+        with Client(options.endpoints, options.timeout_s, name=options.stream) as client:
+            decided = self._claim(client, batchId, mine)
+            manifest = msgspec.msgpack.decode(decided.value, type=list[StagedFile])
+            self._submit(client, manifest, decided.next - decided.base, batchId)
+        # Whoever comes again with this micro-batch finds all its commands executed, and needs no file.
+        self._remove([*mine, *manifest])
+
+    def _claim(self, client: Client, batch: int, mine: list[StagedFile]) -> t.Claim:
+        try:
+            return client.claim(batch, msgspec.msgpack.encode(mine))
+        except CommandFailed as error:
+            raise SinkError(
+                f"stream {self._options.stream}, micro-batch {batch}: {error}. A query with another checkpoint needs "
+                "another stream name; a query of which another copy is running has to stop"
+            ) from error
+
+    def _submit(self, client: Client, manifest: list[StagedFile], done: int, batch: int) -> None:
+        """Send the rows after the first `done`, which have executed already. A command that the application refuses has
+        executed, too: its result is in the log."""
+        if done >= sum(file.rows for file in manifest):
+            return
+        waiting: list[Future[bytes]] = []
+        for command in self._rows(manifest, done):
+            waiting.append(client.submit(command))
+            if len(waiting) >= AHEAD_MAX:
+                _await(waiting[: AHEAD_MAX // 2], self._options.stream, batch)
+                del waiting[: AHEAD_MAX // 2]
+        _await(waiting, self._options.stream, batch)
+
+    def _rows(self, manifest: list[StagedFile], skipped: int) -> Iterator[bytes]:
+        for file in manifest:
+            if skipped >= file.rows:
+                skipped -= file.rows
+                continue
+            path = Path(self._options.staging) / file.name
+            try:
+                rows = msgspec.msgpack.decode(path.read_bytes(), type=list[bytes])
+            except (OSError, msgspec.DecodeError) as error:
+                raise SinkError(f"stream {self._options.stream}: the staged rows are gone: {error}") from error
+            yield from rows[skipped:]
+            skipped = 0
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        # A commit that failed may have won its claim, and then these files are what will be sent: they stay.
+        return
+
+    def _remove(self, files: list[StagedFile]) -> None:
+        for file in files:
+            (Path(self._options.staging) / file.name).unlink(missing_ok=True)
+
+
+def _staged(messages: list[WriterCommitMessage | None]) -> list[Staged]:
+    return [message for message in messages if isinstance(message, Staged) and message.rows]
+
+
+def _await(futures: list[Future[bytes]], stream: str, batch: int) -> None:
+    for future in futures:
+        try:
+            future.result()
+        except CommandFailed:
+            continue
+        except ClientError as error:
+            raise SinkError(f"stream {stream}, micro-batch {batch}: {error}") from error
+
+
+def _bytes(value: object, column: str) -> bytes:
+    if value is None:
+        raise SinkError(f"a row has no {column}: filter such rows out before the sink")
+    return value.encode() if isinstance(value, str) else bytes(value)  # type: ignore[call-overload]
+
+
+def _put(key: object, value: object) -> bytes:
+    """A row of a key-value stream; without a value, the key is deleted."""
+    if not isinstance(key, str):
+        raise SinkError(f"a row has no key (a string), but {key!r}: filter such rows out before the sink")
+    return t.encode(Delete(key) if value is None else Put(key, _bytes(value, "value")))

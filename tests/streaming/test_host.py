@@ -1,0 +1,226 @@
+"""The nodes in micro-batches, without Spark: operators in a row, and a queue from each micro-batch to the next."""
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from tara.application import AppendRegister, StateMachine
+from tara.protocol.errors import ConfigurationError
+from tara.streaming import clients, queue, rows
+from tara.streaming.config import StreamingConfig
+from tara.streaming.host import Host, StreamingError
+from tara.streaming.rows import Row
+
+Result = tuple[int, str, int, str, bytes, int | None]
+
+
+class Query:
+    """What Spark does with the operators."""
+
+    def __init__(self, app: type[StateMachine] = AppendRegister, seed: int = 0, **settings: object) -> None:
+        self.config = StreamingConfig(checkpoint="none", **settings)  # type: ignore[arg-type]
+        self.host = Host(self.config, app)
+        self.graph = self.host.graph
+        self.states: dict[int, bytes] = {}
+        self.queue = queue.QueueFile(1, True, [])
+        self.batch = 0
+        self.results: list[Result] = []
+        self.random = random.Random(seed)
+
+    def run(self, commands: Sequence[tuple[str, int, bytes | None]] = (), tick: bool = True) -> None:
+        self.batch += 1
+        flow = [Row(*row) for row in self.queue.rows]
+        if tick:
+            flow += queue.ticks(self.graph, self.batch, 1_000_000 + 700 * self.batch)
+        flow += [
+            Row(site, site, rows.COMMAND, int(payload is None), number, client, payload or b"")
+            for client, number, payload in commands
+            for site in (sum(client.encode()) % self.graph.sites,)
+        ]
+        for _, stages in rows.OPERATORS:
+            flow = self._operator(stages, flow)
+        self.queue, outcomes = queue.Sinks(self.graph, self.config.limits).split(flow)
+        table = queue.results_table(outcomes)
+        if table is not None:
+            self.results += [tuple(row.values()) for row in table.to_pylist()]
+
+    def _operator(self, stages: tuple[object, ...], flow: list[Row]) -> list[Row]:
+        self.random.shuffle(flow)
+        groups: dict[int, list[Row]] = defaultdict(list)
+        for row in flow:
+            groups[row.key].append(row)
+        out: list[Row] = []
+        for key, taken in groups.items():
+            if key < 0 or self.graph.names[key].stage not in stages:
+                out += taken
+                continue
+            state, said = self.host.turn(key, self.states.get(key), taken)
+            assert state is not None
+            self.states[key] = state
+            out += said
+        return out
+
+    def settle(self, batches_max: int = 60) -> None:
+        for _ in range(batches_max):
+            self.run()
+            if not self.queue.busy:
+                return
+        raise AssertionError("the query does not come to rest")
+
+
+def payloads(results: list[Result]) -> list[tuple[str, int, str]]:
+    return [(client, number, status) for _, client, number, status, _, _ in results]
+
+
+def test_commands_execute_once_and_in_the_order_of_their_clients() -> None:
+    query = Query()
+    sent = [(f"client-{c}", n, b"%d/%d" % (c, n)) for n in range(20) for c in range(5)]
+    for start in range(0, 100, 10):
+        query.run(sent[start : start + 10])
+    query.settle()
+    assert sorted(payloads(query.results)) == sorted((client, number, "ok") for client, number, _ in sent)
+    assert [counter for counter, *_ in query.results] == list(range(1, 101))
+    for c in range(5):
+        assert [number for _, client, number, *_ in query.results if client == f"client-{c}"] == list(range(20))
+    assert {view for *_, view in query.results} == {1}
+
+
+def test_rows_in_another_order_change_nothing() -> None:
+    """Spark may execute a micro-batch again, with its rows in another order."""
+    queries = [Query(seed=seed) for seed in range(3)]
+    for query in queries:
+        for n in range(8):
+            query.run([(client, n, f"{client}{n}".encode()) for client in "abcde"])
+        query.settle()
+    assert queries[0].results == queries[1].results == queries[2].results
+    assert queries[0].states == queries[1].states == queries[2].states
+
+
+def test_states_do_not_grow() -> None:
+    query = Query(app=Last)
+    sizes = []
+    for n in range(60):
+        query.run([(client, n, b"x" * 1000) for client in "abcde"])
+        sizes.append(sum(map(len, query.states.values())) + sum(len(row.data) for row in query.queue.rows))
+    assert max(sizes[40:]) < 1.1 * max(sizes[10:20])
+
+
+class Last(AppendRegister):
+    """Remembers one command."""
+
+    def apply(self, command: bytes, context: object) -> bytes:
+        self._values = [command]
+        return b""
+
+
+@pytest.mark.parametrize("silence", [(5, 1000), (5, 20)])
+def test_a_silent_proposer_is_replaced(silence: tuple[int, int]) -> None:
+    query = Query(silenced={"proposer-1": silence})
+    for n in range(30):
+        query.run([(client, n, b"x") for client in "abc"])
+    query.settle()
+    assert sorted(payloads(query.results)) == sorted((client, n, "ok") for client in "abc" for n in range(30))
+    assert [counter for counter, *_ in query.results] == list(range(1, 91))
+    assert query.results[0][5] == 1
+    assert query.results[-1][5] in (2, 3)
+
+
+@pytest.mark.parametrize("label", ["executor-0", "committer-2", "gc_source-1", "controller-0", "view_source-2"])
+def test_one_silent_replica_of_a_stage_harms_nobody_and_comes_back(label: str) -> None:
+    query = Query(silenced={label: (4, 12)})
+    for n in range(30):
+        query.run([(client, n, b"x") for client in "abc"])
+    query.settle()
+    assert sorted(payloads(query.results)) == sorted((client, n, "ok") for client in "abc" for n in range(30))
+    executors = [key for key, name in enumerate(query.graph.names) if name.stage == "executor"]
+    for _ in range(20):
+        query.run()
+    states = {query.host.load(query.states[key]).nodes[0].digest() for key in executors}  # type: ignore[attr-defined]
+    assert len(states) == 1
+
+
+# What clients may do wrong
+
+
+def test_a_command_that_comes_early_waits_for_its_turn() -> None:
+    query = Query()
+    query.run([("a", 2, b"two"), ("a", 1, b"one")])
+    query.settle()
+    assert query.results == []
+    query.run([("a", 0, b"zero")])
+    query.settle()
+    assert [number for _, _, number, *_ in query.results] == [0, 1, 2]
+
+
+def test_a_repetition_has_no_second_result_but_a_contradiction_is_told() -> None:
+    query = Query()
+    query.run([("a", 0, b"pay 5")])
+    query.settle()
+    query.run([("a", 0, b"pay 5"), ("a", 0, b"pay 7")])
+    query.settle()
+    assert payloads(query.results) == [("a", 0, "ok"), ("a", 0, "conflict")]
+    assert query.results[1][0] is None
+
+
+def test_a_null_payload_fails_and_is_counted() -> None:
+    query = Query()
+    query.run([("a", 0, None), ("a", 1, b"x")])
+    query.settle()
+    assert payloads(query.results) == [("a", 0, "failed"), ("a", 1, "ok")]
+
+
+def test_without_client_or_number_a_command_is_rejected() -> None:
+    query = Query()
+    query.run([("a", -1, b"x")])
+    query.settle()
+    assert payloads(query.results) == [("a", -1, "rejected")]
+
+
+def test_bounds_on_clients_and_on_early_commands() -> None:
+    query = Query(clients_max=1, early_max=1, command_bytes_max=4)
+    query.run([("a", 0, b"too long"), ("a", 3, b"x"), ("a", 4, b"x"), ("d", 0, b"x")])
+    query.settle()
+    assert sorted(payloads(query.results)) == [("a", 0, "failed"), ("a", 4, "rejected"), ("d", 0, "full")]
+
+
+def test_a_state_of_another_version_is_refused() -> None:
+    with pytest.raises(StreamingError, match="another version"):
+        Query().host.load(b"something")
+    query = Query(f=2)
+    query.run()
+    with pytest.raises(StreamingError, match="f=2"):
+        Query().host.load(query.states[0])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"checkpoint": ""},
+        {"checkpoint": "x", "f": 11},
+        {"checkpoint": "x", "early_max": 0},
+        {"checkpoint": "x", "silenced": {"proposer-9": (1, 2)}},
+        {"checkpoint": "x", "silenced": {"request_source-0": (1, 2)}},
+        {"checkpoint": "x", "silenced": {"gc_sink-0": (1, 2)}},
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError):
+        StreamingConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_the_clients_are_part_of_the_snapshot() -> None:
+    def make() -> clients.Clients:
+        return clients.Clients(AppendRegister(), 10, 10, 4, 100)
+
+    from tara.protocol.sessions import Context
+
+    first, second = make(), make()
+    context = Context([])
+    first.apply(msgspec.msgpack.encode([("a", 0, b"x"), ("a", 2, b"z"), ("b", 0, b"y")]), context)
+    second.restore(list(first.snapshot()))
+    more = msgspec.msgpack.encode([("a", 1, b"y"), ("b", 0, b"other")])
+    assert first.apply(more, context) == second.apply(more, context)
+    assert list(first.snapshot()) == list(second.snapshot())
