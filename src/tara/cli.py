@@ -104,6 +104,9 @@ def up(
     partitions: Annotated[int | None, typer.Option(help="Consensus pipelines.")] = None,
     durability: Annotated[str | None, typer.Option(help="disk or memory.")] = None,
     packing: Annotated[str | None, typer.Option(help="site or node.")] = None,
+    log_decided: Annotated[
+        bool | None, typer.Option("--log/--no-log", help="Keep the decided commands, for `tara log` and Spark.")
+    ] = None,
     port: Annotated[int | None, typer.Option(help="Of the first front end; by default free ones.")] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Of the Prometheus endpoint; by default a free one.")] = None,
     gateway: Annotated[
@@ -125,6 +128,7 @@ def up(
         "partitions": partitions,
         "durability": durability,
         "packing": packing,
+        "log": log_decided,
         "port": port,
         "metrics_port": metrics_port,
         "gateway": _options(gateway),

@@ -24,7 +24,7 @@ DEADLINE_S = 60.0
 
 
 def settings_for(directory: Path) -> Settings:
-    flags = {"data_dir": str(directory), "checkpoint_interval": 256, "window": 2048}
+    flags = {"data_dir": str(directory), "checkpoint_interval": 256, "window": 2048, "log": True}
     return load_settings(environment={}, flags=flags)
 
 

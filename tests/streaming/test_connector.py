@@ -52,7 +52,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if active is not None:
         active.stop()
     directory = tmp_path_factory.mktemp("cluster")
-    flags = {"data_dir": str(directory), "checkpoint_interval": 1024, "window": 8192}
+    flags = {"data_dir": str(directory), "checkpoint_interval": 1024, "window": 8192, "log": True}
     found = Cluster(load_settings(environment={}, flags=flags))
     try:
         found.start()
@@ -92,6 +92,7 @@ def log_table(spark: "SparkSession", cluster: Cluster, **options: Any) -> Any:
     return reader.options(application="key-value", **options).load()
 
 
+@pytest.mark.soak
 def test_rows_are_executed_once_though_the_driver_is_killed(
     cluster: Cluster, spark: "SparkSession", tmp_path: Path
 ) -> None:

@@ -108,6 +108,7 @@ def test_kills_of_workers_and_of_the_driver_lose_and_repeat_nothing(tmp_path: Pa
     kill_and_check(tmp_path, kills, random.Random(7))
 
 
+@pytest.mark.soak
 def test_a_killed_worker_and_a_killed_driver(tmp_path: Path) -> None:
     kill_and_check(tmp_path, 2, random.Random(1))
 

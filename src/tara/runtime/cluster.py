@@ -59,9 +59,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     hung_after_s: float = 15.0
     #: The port of the Prometheus endpoint, on `host`; 0: any free one.
     metrics_port: int = 0
-    #: Whether executors keep the decided commands in files, and how many bytes of them each keeps. Where nothing is
-    #: said, they do if the cluster outlives its processes.
-    log: bool | None = None
+    #: Whether executors keep the decided commands in files, and how many bytes of them each keeps.
+    log: bool = False
     log_retention_bytes: int = 1 << 30
     #: Options of the application's gateway, if it has one; the coordination service's are in its documentation.
     gateway: Options = {}
@@ -81,10 +80,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ConfigurationError(f"packing = {self.packing}: the front end of {self.app} needs `site`")
         if not self.host.startswith("127.") and self.host != "localhost":
             raise ConfigurationError(f"host = {self.host}: only loopback addresses (127.…) are served without keys")
-
-    @property
-    def keeps_log(self) -> bool:
-        return self.durability == "disk" if self.log is None else self.log
 
 
 def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
