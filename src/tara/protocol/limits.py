@@ -20,6 +20,9 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     window: int = 65_536
     #: Slots, over all partitions, between two checkpoints. (This one can be divided by every number up to 10.)
     checkpoint_interval: int = 15_120
+    #: Bytes of requests, per partition, between two checkpoints: then the slots up to the next one are skipped. This is
+    #: what bounds windows, journals and the records of a view change when requests are large.
+    checkpoint_bytes_max: int = 32 << 20
     #: Requests of one source that may be undecided at once; then the source takes no further commands.
     source_pending_max: int = 16_384
     #: Commands that wait in a source while it may not number more; beyond this the client is made to wait.

@@ -148,6 +148,8 @@ class Proposer(Node):
         self._held = [HeldRequests(2 * limits.source_pending_max) for _ in range(graph.replicas(Stage.REQUEST_SOURCE))]
         #: The source whose turn it is.
         self._turn = 0
+        #: Bytes that it has proposed since the last multiple of the checkpoint interval.
+        self._bytes = 0
         self._records: dict[int, RecordParts] = {}
         self._start: t.Start | None = None
         self._thresholds = Observer(limits.replicas, limits.quorum)
@@ -179,6 +181,8 @@ class Proposer(Node):
     def _propose(self) -> None:
         """Propose held requests while the window has room, the sources taking turns."""
         assert self.mode is Mode.ACTIVE
+        if self._bytes > self.limits.checkpoint_bytes_max:
+            self._skip_to_checkpoint()
         run: list[t.Request] = []
         room, stamp_ms, sources = self.proposals.room, int(self.now_ms), len(self._held)
         # First a fair share for each, so that no source starves behind another; then what is left.
@@ -191,9 +195,19 @@ class Proposer(Node):
             self._publish(run)
 
     def _publish(self, run: list[t.Request]) -> None:
-        first = self.proposals.pos
+        first, slots = self.proposals.pos, self.limits.checkpoint_slots
         self.proposals.extend(run)
+        if first // slots != self.proposals.pos // slots:
+            self._bytes = 0
+        self._bytes += sum([len(request.body) for request in run])
         self._send(first, run, self._to_committers)
+
+    def _skip_to_checkpoint(self) -> None:
+        """Large requests: have a checkpoint taken early, as far as the window has room."""
+        missing = -self.proposals.pos % self.limits.checkpoint_slots
+        if missing <= self.proposals.room:
+            self._publish([t.NOOP] * missing)
+            self._bytes = 0
 
     def _send(self, first: int, requests: list[t.Request], receivers: Receivers) -> None:
         limits = self.limits

@@ -33,6 +33,10 @@ class RequestSource(Node):
         self.next = 0
         #: Requests that are not known to be decided, oldest first: the numbers [next - len(pending), next).
         self._pending: deque[t.Request] = deque()
+        #: What is in them and in the backlog. A client that loses patience sends its commands again; they are taken
+        #: once, or an overload would feed itself.
+        self._taken: set[tuple[int, int]] = set()
+        self._commands: deque[list[t.Command]] = deque()
         self._backlog: deque[t.Command] = deque()
         self._batch_since_ms = boot.now_ms
         self._silent_since_ms = boot.now_ms
@@ -70,8 +74,13 @@ class RequestSource(Node):
         client; here they would vanish."""
         if not self._backlog:
             self._batch_since_ms = self.now_ms
-        limit = self.limits.command_bytes_max
-        self._backlog.extend([c for c in islice(submit.commands, max(self.capacity, 0)) if len(c.payload) <= limit])
+        limit, taken, room = self.limits.command_bytes_max, self._taken, self.capacity
+        for command in submit.commands:
+            key = (command.session, command.number)
+            if room > 0 and key not in taken and len(command.payload) <= limit:
+                taken.add(key)
+                self._backlog.append(command)
+                room -= 1
         self._pump()
 
     def _pump(self) -> None:
@@ -92,6 +101,7 @@ class RequestSource(Node):
         self.next += count
         self._batch_since_ms = self._silent_since_ms = self.now_ms
         self._pending.extend(requests)
+        self._commands.extend(batches)
         self._send(requests)
 
     def _send(self, requests: list[t.Request]) -> None:
@@ -122,6 +132,7 @@ class RequestSource(Node):
             if epoch == self.epoch:
                 while self._pending and self._pending[0].number < low:
                     self._pending.popleft()
+                    self._taken.difference_update([(c.session, c.number) for c in self._commands.popleft()])
         if self._backlog:
             self._pump()
 
