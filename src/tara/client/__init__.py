@@ -3,13 +3,14 @@
 `session.py` is what a client must do, without I/O; `connection.py` does it over sockets, on a thread of its own.
 """
 
-from tara.client.connection import AsyncClient, Client
+from tara.client.connection import AsyncClient, Client, ClientOptions
 from tara.client.errors import (
     ClientError,
     CommandFailed,
     CommandTooLarge,
     NotReachable,
     Overloaded,
+    Refused,
     SessionExpired,
     TimedOut,
 )
@@ -20,11 +21,13 @@ __all__ = [
     "AsyncClient",
     "Client",
     "ClientError",
+    "ClientOptions",
     "CommandFailed",
     "CommandTooLarge",
     "KeyValueClient",
     "NotReachable",
     "Overloaded",
+    "Refused",
     "SessionExpired",
     "State",
     "TimedOut",

@@ -18,6 +18,7 @@ import zmq
 from msgspec import Raw, Struct
 
 from tara.client import wire as client_wire
+from tara.client.keys import load_cluster_keys
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple, NodeHalted
 from tara.protocol.graph import Graph, Receivers, Stage
@@ -32,6 +33,7 @@ from tara.protocol.sessions import Application
 from tara.runtime import wire
 from tara.runtime.cluster import serves_clients
 from tara.runtime.events import EventLog
+from tara.runtime.gate import CLIENTS, MEMBERS, Gate
 from tara.runtime.journal import FileJournal, Identity
 from tara.runtime.log import DecidedLog, LogIdentity, LogSettings, log_directory
 from tara.runtime.metrics import LatencySampler
@@ -67,6 +69,8 @@ class ContainerSpec(Struct, frozen=True, kw_only=True):
     threshold: int = 0
     #: Bytes of the decided log that each executor keeps; None: it keeps no log.
     log_retention_bytes: int | None = None
+    #: The directory with the cluster's keys; empty: none. The path travels, the keys do not.
+    keys: str = ""
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -93,6 +97,8 @@ class Counters(Struct):
     results: int = 0
     #: Answers to questions that were not ordered.
     answers: int = 0
+    #: Connections that did not come about: unknown keys, none, or handshakes that were given up.
+    connections_refused: int = 0
     journal_syncs: int = 0
     journal_entries: int = 0
     journals_set_aside: int = 0
@@ -126,11 +132,18 @@ class Container:
         self.events = events or EventLog(None, spec.cluster, spec.label)
         self._application = application
         self._context = context or zmq.Context()
+        self._keys = load_cluster_keys(spec.keys) if spec.keys else None
+        self._gate = None if self._keys is None else Gate(self._context, self._keys, self._on_refused)
         self._inbox = self._make(zmq.PULL)
-        self._bind(self._inbox, 0)
         self._clients = self._make(zmq.ROUTER)
+        if self._gate is not None:
+            self._gate.guard(self._inbox, MEMBERS)
+            self._gate.guard(self._clients, CLIENTS)
+        self._bind(self._inbox, 0)
         if serves_clients(self.graph, spec.placement[spec.container]):
             self._bind(self._clients, spec.port)
+        if self._gate is not None:
+            self._gate.start()
         #: Where the front ends are, and which connections have been told.
         self._front_ends: list[str] = []
         self._told: set[bytes] = set()
@@ -179,6 +192,11 @@ class Container:
         socket.setsockopt(zmq.SNDHWM, QUEUED_FRAMES_MAX)
         socket.setsockopt(zmq.MAXMSGSIZE, self.spec.limits.frame_bytes_max)
         return socket
+
+    def _on_refused(self, domain: str, reason: str) -> None:
+        """On the gate's thread."""
+        self.counters.connections_refused += 1
+        self.events.flood("connection_refused", at=domain, reason=reason)
 
     def _bind(self, socket: zmq.Socket[bytes], port: int) -> None:
         """To the port, or, if another process has it, to any free one: the registry tells everybody which."""
@@ -313,6 +331,8 @@ class Container:
                 socket.setsockopt(zmq.SNDHWM, QUEUED_FRAMES_MAX)
                 socket.setsockopt(zmq.RECONNECT_IVL, 20)
                 socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
+                if self._keys is not None:
+                    self._keys.secure_connecting(socket)
                 socket.connect(address)
                 self._peers[container] = socket
 
@@ -679,14 +699,17 @@ class Container:
     def journal(self) -> FileJournal | None:
         return self._journal
 
-    def close_journal(self) -> None:
+    def release(self) -> None:
+        """Let go of what the next life needs, and of what must not outlive the context."""
         if self._journal is not None:
             self._journal.close()
+        if self._gate is not None:
+            self._gate.stop()
 
     def _close(self) -> None:
         for store in self._stores.values():
             store.close()
-        self.close_journal()
+        self.release()
         self.events.info("stopped")
         os.close(self._wake)
         self._context.destroy(0)

@@ -11,6 +11,7 @@ lives end one after another, the longer it waits.
 import os
 import signal
 import socket
+import sys
 import time
 from contextlib import ExitStack
 from typing import TypeVar
@@ -18,12 +19,14 @@ from typing import TypeVar
 import msgspec
 import zmq
 
-from tara.protocol.errors import TaraError
+from tara.client.keys import load_cluster_keys
+from tara.protocol.errors import ConfigurationError, TaraError
 from tara.runtime import control
 from tara.runtime.cluster import application_of
 from tara.runtime.container import Container, ContainerSpec, Start
 from tara.runtime.events import EventLog, log_path
 from tara.runtime.watching import Watch
+from tara.runtime.where import here
 from tara.runtime.wire import readable
 
 Kind = TypeVar("Kind")
@@ -43,8 +46,15 @@ class HostingError(TaraError):
 def run_container(spec_json: bytes, app: str, registry: str) -> None:
     """The whole life of a container. Returns when the cluster goes down; anything else ends the process."""
     spec = msgspec.json.decode(spec_json, type=ContainerSpec)
-    events = EventLog(log_path(spec.data_dir, spec.label), spec.cluster, spec.label)
-    hosted = Hosted(spec, registry, events)
+    try:
+        spec = msgspec.structs.replace(spec, **here(spec, registry))
+        events = EventLog(log_path(spec.data_dir, spec.label), spec.cluster, spec.label)
+        hosted = Hosted(spec, registry, events)
+    except ConfigurationError as error:
+        # There is no way to the registry yet: only Spark's log of this worker can tell.
+        sys.stderr.write(f"tara: {spec.label}: {error}\n")
+        time.sleep(FAILED_PAUSE_S_MAX)
+        raise
     try:
         hosted.start(app)
         hosted.run()
@@ -61,6 +71,8 @@ class Hosted:
         self._control = self._context.socket(zmq.DEALER)
         # What a container says last, why it failed, is to arrive.
         self._control.setsockopt(zmq.LINGER, 500)
+        if spec.keys:
+            load_cluster_keys(spec.keys).secure_connecting(self._control)
         self._control.connect(registry)
         self._parent = os.getppid()
         self._driver_heard_s = time.monotonic()
@@ -75,7 +87,7 @@ class Hosted:
     def start(self, app: str) -> None:
         """Up to the point where the nodes may begin."""
         self._container = Container(self._spec, application_of(app), self._context, self._events)
-        self._resources.callback(self._container.close_journal)
+        self._resources.callback(self._container.release)
         welcome = self._register()
         self._life, self._short_lives = welcome.life, welcome.short_lives
         self._container.start(Start(life=welcome.life, genesis=welcome.genesis))

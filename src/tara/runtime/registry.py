@@ -13,13 +13,16 @@ from typing import Any, TextIO
 import msgspec
 import zmq
 
+from tara.client.keys import load_cluster_keys
 from tara.protocol.errors import ConfigurationError, MalformedTuple
 from tara.protocol.graph import Graph
 from tara.runtime import control
 from tara.runtime.cluster import ClusterState, Settings, StateFile, container_label, placement_of, shape_of
 from tara.runtime.events import EventLog, log_path
+from tara.runtime.gate import MEMBERS, Gate
 from tara.runtime.metrics import Recent, recent_report
 from tara.runtime.prometheus import MetricsServer, render
+from tara.runtime.where import expand, same_everywhere
 
 #: A container that has been silent for so long counts as down in the status.
 SILENT_S = 3.0
@@ -58,12 +61,15 @@ class Registry:
         self.down = threading.Event()
         #: Why the registry had to give up; None while it works.
         self.failure: Exception | None = None
+        self.connections_refused = 0
         self._context = zmq.Context()
+        self._gate: Gate | None = None
         self._lock = self._file.lock()
         try:
             self._open(stderr)
         except BaseException:
             os.close(self._lock)
+            self._stop_gate()
             self._context.destroy(0)
             raise
         self._thread = threading.Thread(target=self._serve, name="registry", daemon=True)
@@ -76,11 +82,18 @@ class Registry:
         self.events = EventLog(log_path(settings.data_dir, "registry"), self.state.cluster, "registry", stderr)
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 500)
+        self.state.keys = same_everywhere(settings.keys)
+        if settings.keys:
+            keys = load_cluster_keys(expand("keys", settings.keys))
+            self._gate = Gate(self._context, keys, self._on_refused)
+            self._gate.guard(self._socket, MEMBERS)
         self._socket.bind_to_random_port(f"tcp://{settings.host}")
+        if self._gate is not None:
+            self._gate.start()
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.metrics_address = ""
         self._metrics = MetricsServer(
-            settings.host,
+            settings.metrics_host,
             settings.metrics_port,
             lambda: render(self.status()),
             lambda reason: self.events.flood("metrics_error", reason=reason),
@@ -142,7 +155,17 @@ class Registry:
         for member in self.members:
             self._send(member.identity, control.Stop())
         self._socket.close()
+        self._stop_gate()
         self._context.term()
+
+    def _stop_gate(self) -> None:
+        if self._gate is not None:
+            self._gate.stop()
+
+    def _on_refused(self, domain: str, reason: str) -> None:
+        """On the gate's thread."""
+        self.connections_refused += 1
+        self.events.flood("connection_refused", at=domain, reason=reason)
 
     def _loop(self) -> None:
         announced = 0.0
@@ -307,6 +330,7 @@ class Registry:
             "registry": self.address,
             "metrics": self.metrics_address,
             "spark_ui": self.ui,
+            "connections_refused": self.connections_refused,
             "endpoints": self.endpoints,
             "recent": recent_report(running),
             "containers": containers,

@@ -23,6 +23,7 @@ from tara.runtime.cluster import Settings, application_of
 from tara.runtime.container import ContainerSpec
 from tara.runtime.hosting import run_container
 from tara.runtime.registry import Registry
+from tara.runtime.where import same_everywhere
 
 JAVA_MINIMUM = 17
 START_TIMEOUT_S = 90.0
@@ -105,8 +106,9 @@ class Cluster:
             placement=registry.placement,
             limits=self.settings.limits,
             durability=self.settings.durability,
-            data_dir=str(Path(self.settings.data_dir).resolve()),
-            host=self.settings.host,
+            data_dir=same_everywhere(self.settings.container_dir or self.settings.data_dir),
+            host=self.settings.container_host or self.settings.host,
+            keys=same_everywhere(self.settings.keys),
             port=registry.state.ports[container],
             label=registry.label(container),
             shape=registry.shape,
