@@ -32,8 +32,9 @@ def settings_for(directory: Path, **flags: Any) -> Settings:
 
 
 class Processes:
-    def __init__(self, settings: Settings, stderr: TextIO | None = None) -> None:
+    def __init__(self, settings: Settings, stderr: TextIO | None = None, log: bool = False) -> None:
         self.settings = settings
+        self._log = log
         self.registry = Registry(settings, stderr)
         self.processes: dict[int, SpawnProcess] = {}
 
@@ -67,6 +68,7 @@ class Processes:
             keys=self.settings.keys,
             label=registry.label(container),
             shape=registry.shape,
+            log_retention_bytes=self.settings.log_retention_bytes if self._log else None,
         )
         arguments = (msgspec.json.encode(spec), self.settings.app, registry.address)
         process = multiprocessing.get_context("spawn").Process(target=run_container, args=arguments, daemon=True)

@@ -33,6 +33,7 @@ from tara.protocol.sessions import Application
 from tara.runtime import wire
 from tara.runtime.cluster import serves_clients
 from tara.runtime.events import EventLog
+from tara.runtime.exchange import CHECKPOINTS, INCOMING, LOG, FileServer, RemoteFiles, bounded
 from tara.runtime.gate import CLIENTS, MEMBERS, Gate
 from tara.runtime.journal import FileJournal, Identity
 from tara.runtime.log import DecidedLog, LogIdentity, LogSettings, log_directory
@@ -139,11 +140,14 @@ class Container:
         if self._gate is not None:
             self._gate.guard(self._inbox, MEMBERS)
             self._gate.guard(self._clients, CLIENTS)
+        self._files = self._serve_files()
         self._bind(self._inbox, 0)
         if serves_clients(self.graph, spec.placement[spec.container]):
             self._bind(self._clients, spec.port)
         if self._gate is not None:
             self._gate.start()
+        #: Where each container serves the files of its executors, as far as known.
+        self.files_at: list[str | None] = []
         #: Where the front ends are, and which connections have been told.
         self._front_ends: list[str] = []
         self._told: set[bytes] = set()
@@ -192,6 +196,24 @@ class Container:
         socket.setsockopt(zmq.SNDHWM, QUEUED_FRAMES_MAX)
         socket.setsockopt(zmq.MAXMSGSIZE, self.spec.limits.frame_bytes_max)
         return socket
+
+    def _serve_files(self) -> FileServer:
+        socket = bounded(self._context.socket(zmq.ROUTER))
+        if self._gate is not None:
+            self._gate.guard(socket, MEMBERS)
+        self._bind(socket, 0)
+        self.files_address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        return FileServer(socket, self.spec.cluster, self.spec.era)
+
+    def _remote_files(self, kind: str, directory: Path) -> RemoteFiles:
+        """What the executors on other hosts have of this kind."""
+
+        def address_of(replica: int) -> str | None:
+            container = self._container_of[self.graph.number(Stage.EXECUTOR, replica)]
+            return self.files_at[container] if container < len(self.files_at) else None
+
+        identity = (self.spec.cluster, self.spec.era)
+        return RemoteFiles(kind, identity, directory / INCOMING, address_of, self._keys)
 
     def _on_refused(self, domain: str, reason: str) -> None:
         """On the gate's thread."""
@@ -242,6 +264,13 @@ class Container:
             self._create_nodes(start, {})
         for number in self._nodes:
             self._collect(number)
+        self._files.start(
+            {
+                (kind, replica): path(directory, replica)
+                for replica in (self.graph.names[number].replica for number in self._stores)
+                for kind, path in ((CHECKPOINTS, checkpoint_directory), (LOG, log_directory))
+            }
+        )
         self._sources = [
             self.graph.number(Stage.REQUEST_SOURCE, self.site, partition) for partition in range(spec.limits.partitions)
         ]
@@ -284,6 +313,7 @@ class Container:
                     stores,
                     lambda: os.eventfd_write(self._wake, 1),
                     self._make_log(name.replica),
+                    self._remote_files(CHECKPOINTS, stores[name.replica]),
                 )
                 store.on_event = partial(self._on_store_event, self.graph.label(number))
                 self._stores[number] = store
@@ -299,7 +329,8 @@ class Container:
             checkpoint_interval=limits.checkpoint_interval,
             retention_bytes=spec.log_retention_bytes,
         )
-        return DecidedLog(directories[replica], settings, directories)
+        remote = self._remote_files(LOG, directories[replica])
+        return DecidedLog(directories[replica], settings, directories, remote)
 
     def _on_store_event(self, node: str, event: str, detail: int | str) -> None:
         """On the store's thread."""
@@ -703,6 +734,7 @@ class Container:
         """Let go of what the next life needs, and of what must not outlive the context."""
         if self._journal is not None:
             self._journal.close()
+        self._files.stop()
         if self._gate is not None:
             self._gate.stop()
 

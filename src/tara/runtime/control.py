@@ -18,6 +18,8 @@ class Register(Struct, array_like=True, tag=1):
     cluster: int = 0
     era: int = 0
     host: str = ""
+    #: Where the files of its executors are served.
+    files_address: str = ""
 
 
 class Welcome(Struct, array_like=True, tag=2):
@@ -59,6 +61,8 @@ class Addresses(Struct, array_like=True, tag=6):
     digest: bool = False
     #: Where clients connect.
     front_ends: list[str] = []
+    #: Where each container serves the files of its executors.
+    files: list[str | None] = []
 
 
 class Die(Struct, array_like=True, tag=7):

@@ -124,6 +124,7 @@ class Hosted:
                 spec.cluster,
                 spec.era,
                 socket.gethostname(),
+                container.files_address,
             )
         )
         return self._expect(control.Welcome)
@@ -144,8 +145,9 @@ class Hosted:
     def _take(self, message: control.Message) -> None:
         self._driver_heard_s = time.monotonic()
         match message:
-            case control.Addresses(peers, digest, front_ends):
+            case control.Addresses(peers, digest, front_ends, files):
                 self._container.connect(peers, front_ends)
+                self._container.files_at = files
                 self._with_digest = digest
             case control.Die(life) if life == self._life:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -38,6 +38,7 @@ class Member:
         self.pid = 0
         self.peer_address: str | None = None
         self.client_address: str | None = None
+        self.files_address: str | None = None
         self.heard_at = 0.0
         self.status: dict[str, Any] = {}
         self.recent = Recent()
@@ -249,6 +250,7 @@ class Registry:
         self.state.lives[container] += 1
         member.identity, member.pid, member.host = identity, register.pid, register.host
         member.peer_address, member.client_address = register.peer_address, register.client_address
+        member.files_address = register.files_address or None
         member.heard_at, member.registered_at = now_s, now_s
         member.status, member.recent = {}, Recent()
         self.state.registry, self.state.endpoints = self.address, self.endpoints
@@ -272,7 +274,8 @@ class Registry:
 
     def _announce(self) -> None:
         peers = [member.peer_address for member in self.members]
-        addresses = control.Addresses(peers, self.want_digests, self.endpoints)
+        files = [member.files_address for member in self.members]
+        addresses = control.Addresses(peers, self.want_digests, self.endpoints, files)
         for member in self.members:
             self._send(member.identity, addresses)
 
