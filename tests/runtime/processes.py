@@ -35,6 +35,8 @@ class Processes:
     def __init__(self, settings: Settings, stderr: TextIO | None = None, log: bool = False) -> None:
         self.settings = settings
         self._log = log
+        #: Where containers are that have moved: another number for `{}`.
+        self.moved: dict[int, int] = {}
         self.registry = Registry(settings, stderr)
         self.processes: dict[int, SpawnProcess] = {}
 
@@ -77,7 +79,8 @@ class Processes:
 
     def directory(self, container: int) -> str:
         """Where this container keeps its files: `{}` in the setting stands for its number."""
-        return (self.settings.container_dir or self.settings.data_dir).format(container)
+        where = self.moved.get(container, container)
+        return (self.settings.container_dir or self.settings.data_dir).format(where)
 
     def kill(self, container: int) -> None:
         self.processes[container].kill()

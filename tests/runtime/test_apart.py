@@ -1,6 +1,7 @@
 """Containers whose data directories are apart, as on different hosts: what one lost comes from the others' sockets."""
 
 import hashlib
+import json
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from tara.client import KeyValueClient
 from tara.client.keys import make_cluster_keys
+from tara.runtime.events import log_path
 from tara.runtime.log_reader import LogReader
 from tests.runtime.processes import Processes, await_condition, settings_for
 
@@ -66,3 +68,37 @@ def test_a_container_that_lost_its_disk_gets_everything_from_the_others(tmp_path
     assert len(mine) >= 10
     assert mine.items() <= theirs.items() or theirs.items() <= mine.items()
     assert LogReader(tmp_path / "host-0" / "log-0").bounds().first == 1
+
+
+def test_a_container_on_another_host_has_no_memory_and_an_old_journal_is_none(tmp_path: Path) -> None:
+    """It moves away, and back to where a journal of it still is: that one lacks what it voted elsewhere."""
+    flags = {"container_dir": str(tmp_path / "host-{}")}
+    with Processes(settings_for(tmp_path / "driver", **flags)) as processes:
+        put(processes, range(50))
+        for where in (7, 0):
+            processes.kill(0)
+            processes.moved[0] = where
+            processes.restart(0)
+            await_condition(lambda: processes.node(0, "committer-0").get("state") == "voting", "the committer to vote")
+            put(processes, range(50, 80))
+        assert processes.status(0)["counters"]["journals_set_aside"] == 1
+        processes.kill(0)
+        processes.restart(0)
+        # In its place, a journal is good for the next life.
+        assert processes.status(0)["counters"]["journals_set_aside"] == 0
+        processes.kill(2)
+        put(processes, range(80, 90))
+        with KeyValueClient(processes.endpoints) as client:
+            assert [client.get(f"key-{number}") for number in (0, 79, 89)] == [
+                str(number).encode() * 100 for number in (0, 79, 89)
+            ]
+
+    there, back = [[line["event"] for line in _events(tmp_path / f"host-{where}")] for where in (7, 0)]
+    assert there.index("memory_lost") < there.index("memory_restored")
+    aside = back.index("journal_set_aside")
+    assert back[aside:].index("memory_lost") < back[aside:].index("memory_restored")
+    assert back.count("memory_lost") == 1
+
+
+def _events(directory: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in log_path(str(directory), "site-0").read_text().splitlines()]

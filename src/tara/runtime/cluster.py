@@ -85,6 +85,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         check_host("container_host", self.container_host, bool(self.keys))
         if self.token and self.packing != "site":
             raise ConfigurationError(f"token = {self.token}: one container per executor needs packing = site")
+        if self.token and self.local:
+            raise ConfigurationError(f"token = {self.token}: there are none in Spark's local mode")
 
     @property
     def local(self) -> bool:
@@ -267,6 +269,9 @@ class ClusterState(Struct, kw_only=True):
     lives: list[int]
     #: Containers whose first start is complete: their journals exist.
     founded: list[bool]
+    #: The name of each container's current journal: one that is found under another name, on a host where the container
+    #: once was, lacks the votes that were cast elsewhere since.
+    journals: list[str] = []
     #: The checkpoint that the cluster was founded with, if it was restored from a backup; else 0.
     threshold: int = 0
     #: What was executed here last.

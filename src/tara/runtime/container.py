@@ -35,7 +35,7 @@ from tara.runtime.cluster import serves_clients
 from tara.runtime.events import EventLog
 from tara.runtime.exchange import CHECKPOINTS, INCOMING, LOG, FileServer, RemoteFiles, bounded
 from tara.runtime.gate import CLIENTS, MEMBERS, Gate
-from tara.runtime.journal import FileJournal, Identity
+from tara.runtime.journal import FileJournal, Identity, StaleJournal, journal_directory
 from tara.runtime.log import DecidedLog, LogIdentity, LogSettings, log_directory
 from tara.runtime.metrics import LatencySampler
 from tara.runtime.reporting import status_report
@@ -79,6 +79,9 @@ class Start(Struct, frozen=True, kw_only=True):
 
     life: int
     genesis: bool
+    #: Whether the journal that is here is the one that the last life wrote; and its name from now on.
+    keep_journal: bool = True
+    journal: str = ""
 
 
 class Counters(Struct):
@@ -249,10 +252,14 @@ class Container:
         if spec.durability == "disk":
             identity = Identity(t.FORMAT_VERSION, spec.cluster, spec.era, spec.container)
             self._journal = FileJournal(
-                directory / f"journal-{spec.container}",
+                journal_directory(directory, spec.container),
                 identity,
                 on_trouble=lambda error: self.events.flood("journal_waits", reason=str(error)),
             )
+            if not start.keep_journal and not self._journal.is_empty:
+                self._set_aside(self._journal, StaleJournal("this container has run elsewhere since it was written"))
+            if start.journal:
+                self._journal.rename(start.journal)
             journals = self._replay(self._journal)
         try:
             self._create_nodes(start, journals)
@@ -289,7 +296,9 @@ class Container:
             return {}
 
     def _set_aside(self, journal: FileJournal, reason: Exception) -> None:
+        name = journal.name
         target = journal.set_aside()
+        journal.rename(name)
         self.counters.journals_set_aside += 1
         self.events.error("journal_set_aside", reason=f"{type(reason).__name__}: {reason}", kept_in=str(target))
 

@@ -20,6 +20,9 @@ class Register(Struct, array_like=True, tag=1):
     host: str = ""
     #: Where the files of its executors are served.
     files_address: str = ""
+    #: The name of the journal that it found on its host, if any; and a name for a new one.
+    journal: str = ""
+    fresh_journal: str = ""
 
 
 class Welcome(Struct, array_like=True, tag=2):
@@ -29,6 +32,9 @@ class Welcome(Struct, array_like=True, tag=2):
     genesis: bool
     #: Lives just before this one that ended soon after their start: a reason not to hurry with the next one.
     short_lives: int = 0
+    #: Whether the journal that it found is the one that its last life wrote; and the name of its journal from now on.
+    keep_journal: bool = True
+    journal: str = ""
 
 
 class Founded(Struct, array_like=True, tag=3):

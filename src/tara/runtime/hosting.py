@@ -9,11 +9,13 @@ lives end one after another, the longer it waits.
 """
 
 import os
+import secrets
 import signal
 import socket
 import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -25,6 +27,7 @@ from tara.runtime import control
 from tara.runtime.cluster import application_of
 from tara.runtime.container import Container, ContainerSpec, Start
 from tara.runtime.events import EventLog, log_path
+from tara.runtime.journal import journal_directory, journal_name
 from tara.runtime.watching import Watch
 from tara.runtime.where import here
 from tara.runtime.wire import readable
@@ -90,7 +93,14 @@ class Hosted:
         self._resources.callback(self._container.release)
         welcome = self._register()
         self._life, self._short_lives = welcome.life, welcome.short_lives
-        self._container.start(Start(life=welcome.life, genesis=welcome.genesis))
+        self._container.start(
+            Start(
+                life=welcome.life,
+                genesis=welcome.genesis,
+                keep_journal=welcome.keep_journal,
+                journal=welcome.journal,
+            )
+        )
         if welcome.genesis:
             # Nothing has left the container yet. Only when its first start is on record may it begin.
             self._container.found()
@@ -125,6 +135,8 @@ class Hosted:
                 spec.era,
                 socket.gethostname(),
                 container.files_address,
+                journal_name(journal_directory(Path(spec.data_dir), spec.container)),
+                secrets.token_hex(8),
             )
         )
         return self._expect(control.Welcome)

@@ -46,6 +46,11 @@ class Member:
         self.registered_at = 0.0
         self.short_lives = 0
 
+    @property
+    def server(self) -> str:
+        """The address where it is: what two sites should not have in common."""
+        return (self.peer_address or "").removeprefix("tcp://").rpartition(":")[0]
+
 
 class Registry:
     def __init__(self, settings: Settings, stderr: TextIO | None = None) -> None:
@@ -80,6 +85,7 @@ class Registry:
         settings = self.settings
         self.state: ClusterState = self._file.open(settings)
         self._first_lives = list(self.state.lives)
+        self.state.journals = self.state.journals or [""] * len(self.placement)
         self.events = EventLog(log_path(settings.data_dir, "registry"), self.state.cluster, "registry", stderr)
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 500)
@@ -253,6 +259,8 @@ class Registry:
         member.files_address = register.files_address or None
         member.heard_at, member.registered_at = now_s, now_s
         member.status, member.recent = {}, Recent()
+        keep_journal, journal = self._journal_of(register)
+        self.state.journals[container] = journal
         self.state.registry, self.state.endpoints = self.address, self.endpoints
         self.state.metrics = self.metrics_address
         self._file.write(self.state)
@@ -269,8 +277,42 @@ class Registry:
             short_lives=member.short_lives,
             hosted=[self.graph.label(number) for number in self.placement[container]],
         )
-        self._send(identity, control.Welcome(self.state.lives[container], genesis, member.short_lives))
+        if not self.settings.local:
+            self._check_placement(container)
+        self._send(
+            identity,
+            control.Welcome(self.state.lives[container], genesis, member.short_lives, keep_journal, journal),
+        )
         self._announce()
+
+    def _journal_of(self, register: control.Register) -> tuple[bool, str]:
+        """Whether the container may go on with the journal that it found, and the name of its journal from now on."""
+        known = self.state.journals[register.container]
+        keep = not self.state.founded[register.container] or not known or register.journal == known
+        return keep, (register.journal if keep else "") or register.fresh_journal
+
+    def _check_placement(self, container: int) -> None:
+        """Two sites on one server fall together: nobody wants that, but it is better than to have one of them only."""
+        shared = self.sharing(container)
+        if shared:
+            self.events.warning(
+                "shared_server",
+                container=self.label(container),
+                server=self.members[container].server,
+                others=[self.label(other) for other in shared],
+            )
+
+    def sharing(self, container: int) -> list[int]:
+        """The containers of other sites that were last seen on the same server."""
+        server = self.members[container].server
+        return [
+            other
+            for other, member in enumerate(self.members)
+            if server and member.server == server and not self._sites(other) & self._sites(container)
+        ]
+
+    def _sites(self, container: int) -> set[int]:
+        return {self.graph.site(self.graph.names[number]) for number in self.placement[container]}
 
     def _announce(self) -> None:
         peers = [member.peer_address for member in self.members]
@@ -310,7 +352,8 @@ class Registry:
                 {
                     "container": self.label(container),
                     "host": member.host,
-                    "sites": sorted({self.graph.site(self.graph.names[n]) for n in self.placement[container]}),
+                    "server": member.server,
+                    "sites": sorted(self._sites(container)),
                     "pid": member.pid,
                     "life": self.state.lives[container],
                     "restarts": max(self.state.lives[container] - self._first_lives[container] - 1, 0),

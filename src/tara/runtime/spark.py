@@ -84,6 +84,10 @@ class Cluster:
             .config("spark.driver.host", self.settings.host)
             .config("spark.driver.bindAddress", self.settings.host)
         )
+        if self.settings.token:
+            # Of executors that have one of these each, a container takes a whole one.
+            builder = builder.config(f"spark.executor.resource.{self.settings.token}.amount", "1")
+            builder = builder.config(f"spark.task.resource.{self.settings.token}.amount", "1")
         self._spark = builder.getOrCreate()
         self.registry.ui = self.ui or ""
         for container in range(containers):
