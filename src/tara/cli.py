@@ -333,7 +333,7 @@ def list_keys(
 
 @app.command("drill")
 def drill(
-    names: Annotated[list[str], typer.Argument(help="kill, kill-twice, hang, loss, flat, chaos; or all.")],
+    names: Annotated[list[str], typer.Argument(help="kill, kill-twice, hang, loss, flat, chaos, workers; or all.")],
     minutes: Annotated[float | None, typer.Option(help="How long flat and chaos last.", min=1.0)] = None,
     as_json: Json = False,
 ) -> None:

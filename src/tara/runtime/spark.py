@@ -88,7 +88,10 @@ class Cluster:
             # Of executors that have one of these each, a container takes a whole one.
             builder = builder.config(f"spark.executor.resource.{self.settings.token}.amount", "1")
             builder = builder.config(f"spark.task.resource.{self.settings.token}.amount", "1")
-        self._spark = builder.getOrCreate()
+        try:
+            self._spark = builder.getOrCreate()
+        except Exception as error:
+            raise SparkError(f"Spark does not start with master {master}: {_reason(error)}") from error
         self.registry.ui = self.ui or ""
         for container in range(containers):
             self._submit(container)
@@ -185,6 +188,12 @@ def describe_job(label: str, first_life: int, nodes: list[str]) -> str:
     task's attempt, which Spark shows beside it, rises with the life: together they say which life it is. (An attempt
     that ends before it has registered has no life of its own; `tara status` is exact.)"""
     return f"{label}: life {first_life} + attempt of the task; {', '.join(nodes)}"
+
+
+def _reason(error: Exception) -> str:
+    """The line that tells what Java did not like, if it was Java."""
+    lines = [line.removeprefix(": ") for line in str(error).splitlines() if line.startswith(": ")]
+    return lines[0] if lines else str(error)
 
 
 def _group(label: str) -> str:
