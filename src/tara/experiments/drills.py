@@ -64,7 +64,7 @@ class Verdict(Struct, kw_only=True):
     drift: float | None = None
     #: The largest growth of a process after the second minute.
     growth_mb: float | None = None
-    #: Committers that got a new memory, and checkpoints that were loaded, on other servers.
+    #: Committers that got a new memory, and checkpoints that came from other servers.
     rejoined: int | None = None
     fetched: int | None = None
 
@@ -152,6 +152,10 @@ class Deployment:
         found = health.leader(status)
         assert found is not None
         return found
+
+    def servers(self) -> dict[str, str]:
+        """Where each container is."""
+        return {container["container"]: container["server"] for container in self.status()["containers"]}
 
     def pids(self) -> dict[str, int]:
         """The processes of the cluster: the driver, and each container."""
@@ -359,7 +363,7 @@ def chaos(directory: Path, say: Say, minutes: float = 60.0, seed: int = 1) -> Ve
 def workers(directory: Path, say: Say) -> Verdict:
     """A standalone Spark cluster of four workers, one to spare: the leader's server is lost, its container moves to the
     spare one and rejoins without its journal; then the next leader's server is lost, and the service still goes on;
-    then there is a new server."""
+    then there is a new server. At last the driver is lost, too: containers return to where their journals are."""
     spark = Standalone(directory / "spark")
     try:
         spark.start(4)
@@ -375,9 +379,10 @@ def workers(directory: Path, say: Say) -> Verdict:
             time.sleep(10.0)
             say(f"workers: a new server, {spark.add_worker()}")
             course.await_full_strength(lost)
+            _lose_driver(course)
             verdict = course.verdict(GAP_MS_MAX)
             verdict.rejoined = _count_events(directory / "spark", "memory_restored")
-            verdict.fetched = _count_events(directory / "spark", "checkpoint_loaded")
+            verdict.fetched = _count_events(directory / "spark", "checkpoint_fetched")
             return verdict
         finally:
             course.cluster.stop()
@@ -401,9 +406,22 @@ def _lose_server(course: Course, spark: Standalone, moves: bool = True) -> tuple
     course.say(f"{course.name}: SIGKILL to worker {server} with {leader['container']}, {killed} processes")
     if moves:
         course.await_full_strength(lost)
-        found = {each["container"]: each["server"] for each in course.cluster.status()["containers"]}
-        course.say(f"{course.name}: {leader['container']} is on {found[leader['container']]} now")
+        course.say(f"{course.name}: {leader['container']} is on {course.cluster.servers()[leader['container']]} now")
     return lost
+
+
+def _lose_driver(course: Course) -> None:
+    before = course.cluster.servers()
+    course.say(f"{course.name}: SIGKILL to the driver and all containers")
+    course.faults += 1
+    course.cluster.kill_everything()
+    began_s = time.monotonic()
+    course.cluster.start()
+    course.full_strength_s.append(round(time.monotonic() - began_s, 2))
+    course.say(f"{course.name}: up again after {course.full_strength_s[-1]:.1f} s")
+    after = course.cluster.servers()
+    if after != before:
+        raise DrillError(f"containers were on {before}, and came back on {after}: without their journals")
 
 
 def _resident_mb(pids: Mapping[str, int]) -> dict[str, float]:

@@ -272,6 +272,8 @@ class ClusterState(Struct, kw_only=True):
     #: The name of each container's current journal: one that is found under another name, on a host where the container
     #: once was, lacks the votes that were cast elsewhere since.
     journals: list[str] = []
+    #: The servers where these journals are.
+    servers: list[str] = []
     #: The checkpoint that the cluster was founded with, if it was restored from a backup; else 0.
     threshold: int = 0
     #: What was executed here last.

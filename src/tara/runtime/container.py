@@ -343,7 +343,7 @@ class Container:
 
     def _on_store_event(self, node: str, event: str, detail: int | str) -> None:
         """On the store's thread."""
-        if event in ("checkpoint_saved", "checkpoint_loaded"):
+        if event in ("checkpoint_saved", "checkpoint_loaded", "checkpoint_fetched"):
             self.events.info(event, node, checkpoint=detail)
         else:
             self.events.flood(event, node, reason=detail)

@@ -86,6 +86,7 @@ class Registry:
         self.state: ClusterState = self._file.open(settings)
         self._first_lives = list(self.state.lives)
         self.state.journals = self.state.journals or [""] * len(self.placement)
+        self.state.servers = self.state.servers or [""] * len(self.placement)
         self.events = EventLog(log_path(settings.data_dir, "registry"), self.state.cluster, "registry", stderr)
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 500)
@@ -123,6 +124,9 @@ class Registry:
     def forgive(self, container: int) -> None:
         """Begin to count its silence anew."""
         self.members[container].heard_at = time.monotonic()
+
+    def is_registered(self, container: int) -> bool:
+        return self.members[container].registered_at > 0
 
     def ready(self) -> bool:
         return all(member.status for member in self.members)
@@ -260,7 +264,7 @@ class Registry:
         member.heard_at, member.registered_at = now_s, now_s
         member.status, member.recent = {}, Recent()
         keep_journal, journal = self._journal_of(register)
-        self.state.journals[container] = journal
+        self.state.journals[container], self.state.servers[container] = journal, member.server
         self.state.registry, self.state.endpoints = self.address, self.endpoints
         self.state.metrics = self.metrics_address
         self._file.write(self.state)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,6 +23,7 @@ from tara.protocol.errors import TaraError
 from tara.runtime.cluster import Settings, application_of
 from tara.runtime.container import ContainerSpec
 from tara.runtime.hosting import run_container
+from tara.runtime.placing import await_executors, element_at, hosts_at
 from tara.runtime.registry import Registry
 from tara.runtime.where import same_everywhere
 
@@ -93,14 +95,40 @@ class Cluster:
         except Exception as error:
             raise SparkError(f"Spark does not start with master {master}: {_reason(error)}") from error
         self.registry.ui = self.ui or ""
-        for container in range(containers):
-            self._submit(container)
-        self._await_ready()
+        for group in self._in_order(range(containers)):
+            self._submit_all(group)
+        self._await(self.registry.ready)
         self._supervisor.start()
 
     @property
     def ui(self) -> str | None:
         return str(self._spark.sparkContext.uiWebUrl) if self._spark is not None else None
+
+    def _in_order(self, containers: Iterable[int]) -> list[list[int]]:
+        """First those whose journals are on servers that are there: they go back to them. Then the others, which take
+        what is left."""
+        if self.settings.local:
+            return [list(containers)]
+        context, registry = self._spark.sparkContext, self.registry
+        missing = await_executors(context, {server for server in registry.state.servers if server})
+        for server in missing:
+            labels = [registry.label(c) for c in containers if registry.state.servers[c] == server]
+            registry.events.warning("server_missing", server=server, containers=labels)
+        back = [container for container in containers if self._hosts(container)]
+        return [back, [container for container in containers if container not in back]]
+
+    def _submit_all(self, containers: list[int]) -> None:
+        """And wait until they have their places."""
+        for container in containers:
+            self._submit(container)
+        self._await(lambda: all(map(self.registry.is_registered, containers)))
+
+    def _hosts(self, container: int) -> list[str]:
+        """Where its journal is, as Spark calls that host; none if that does not matter, or is not there."""
+        server = self.registry.state.servers[container]
+        if self.settings.local or self.settings.durability != "disk" or not server:
+            return []
+        return hosts_at(self._spark.sparkContext, server)
 
     def _submit(self, container: int) -> None:
         from pyspark import InheritableThread
@@ -131,7 +159,7 @@ class Cluster:
             while not registry.down.is_set():
                 context.setJobGroup(_group(label), description, interruptOnCancel=False)
                 try:
-                    context.parallelize([container], 1).foreachPartition(task)
+                    element_at(context, container, self._hosts(container)).foreachPartition(task)
                 except Exception as error:
                     # It was cancelled, or Spark gave it up; with the cluster, jobs end in many ways.
                     if not registry.down.wait(RESUBMIT_S):
@@ -159,9 +187,9 @@ class Cluster:
     def _labels(self, container: int) -> list[str]:
         return [self.registry.graph.label(number) for number in self.registry.placement[container]]
 
-    def _await_ready(self) -> None:
+    def _await(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not self.registry.ready():
+        while not condition():
             if time.monotonic() > deadline:
                 self.stop()
                 raise SparkError(f"not all containers started within {START_TIMEOUT_S:.0f} s: see Spark's log")

@@ -244,6 +244,7 @@ class CheckpointStore:
                     remote.forget_others(names)
                     for name in names:
                         path = remote.fetch(holder, name)
+                        self.on_event("checkpoint_fetched", f"{name} of replica {holder}")
                         loaded = self._read_or_refuse(path, f"{name} of replica {holder}")
                         # The executor has it saved among its own.
                         remote.forget(name)
