@@ -85,14 +85,15 @@ class Containers:
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.connect(registry.address)
 
-    def register(self, container: int, server: str, journal: str, fresh: str) -> control.Welcome:
+    def register(self, container: int, server: str, journal: str, fresh: str, starts: bool = True) -> control.Welcome:
+        """Of one that does not start, nothing more is heard."""
         state, address = self._registry.state, f"tcp://{server}:{1000 + container}"
         register = control.Register(container, 1, address, address, state.cluster, state.era, "host")
         register.journal, register.fresh_journal = journal, fresh
         self._socket.send(control.encode(register))
         welcome: control.Welcome = self._hear(control.Welcome)
-        if welcome.genesis:
-            self._socket.send(control.encode(control.Founded(container, welcome.life)))
+        if starts and (welcome.genesis or welcome.journal != journal):
+            self._socket.send(control.encode(control.Founded(container, welcome.life, welcome.journal)))
             self._hear(control.Go)
         return welcome
 
@@ -135,6 +136,17 @@ def test_a_journal_is_good_only_if_it_was_written_last(registry: Registry, conta
 
     kept = [(welcome.keep_journal, welcome.journal) for welcome in (first, again, moved, stale, after)]
     assert kept == [(True, "a"), (True, "a"), (False, "c"), (False, "d"), (True, "d")]
+    assert registry.state.servers[0] == "127.0.0.2"
+
+
+def test_a_start_that_came_to_nothing_does_not_cost_a_journal(registry: Registry, containers: Containers) -> None:
+    """The disk was not there for a moment, or the container was on another server, but could not begin there."""
+    containers.register(0, "127.0.0.2", "", "a")
+    failed = containers.register(0, "127.0.0.3", "", "b", starts=False)
+
+    back = containers.register(0, "127.0.0.2", "a", "c")
+
+    assert (failed.keep_journal, back.keep_journal, back.journal) == (False, True, "a")
     assert registry.state.servers[0] == "127.0.0.2"
 
 

@@ -49,7 +49,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     #: The address that the driver's registry binds; and containers, unless `container_host` says otherwise.
     host: str = "127.0.0.1"
     #: The address that each container binds on its host: may name environment variables; `auto`: the one that faces
-    #: the registry. Empty: as `host`.
+    #: the registry. Empty: as `host` where Spark is local, else `auto`.
     container_host: str = ""
     #: Where each container keeps its files on its host: may name environment variables. Empty: as `data_dir`.
     container_dir: str = ""

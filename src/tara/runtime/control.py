@@ -32,16 +32,18 @@ class Welcome(Struct, array_like=True, tag=2):
     genesis: bool
     #: Lives just before this one that ended soon after their start: a reason not to hurry with the next one.
     short_lives: int = 0
-    #: Whether the journal that it found is the one that its last life wrote; and the name of its journal from now on.
+    #: Whether the journal that it found is the one that its last life wrote; and the name of its journal from now on,
+    #: which counts when the container has said that it exists.
     keep_journal: bool = True
     journal: str = ""
 
 
 class Founded(Struct, array_like=True, tag=3):
-    """container → registry: my journal exists."""
+    """container → registry: my journal exists, under this name."""
 
     container: int
     life: int
+    journal: str = ""
 
 
 class Go(Struct, array_like=True, tag=4):

@@ -81,6 +81,8 @@ class Hosted:
         self._driver_heard_s = time.monotonic()
         self._heartbeat_due_s = 0.0
         self._life = 0
+        #: The name of the journal that was here.
+        self._journal = ""
         self._short_lives = 0
         self._orderly = False
         self._with_digest = False
@@ -101,10 +103,10 @@ class Hosted:
                 journal=welcome.journal,
             )
         )
-        if welcome.genesis:
-            # Nothing has left the container yet. Only when its first start is on record may it begin.
+        if welcome.genesis or welcome.journal != self._journal:
+            # Nothing has left the container yet. Only when its new journal is on record may it begin.
             self._container.found()
-            self._say(control.Founded(self._spec.container, self._life))
+            self._say(control.Founded(self._spec.container, self._life, welcome.journal))
             self._expect(control.Go)
         self._watch = Watch(self._container.graph, self._container.nodes, self._container.counters, self._events)
 
@@ -125,6 +127,7 @@ class Hosted:
 
     def _register(self) -> control.Welcome:
         spec, container = self._spec, self._container
+        self._journal = journal_name(journal_directory(Path(spec.data_dir), spec.container))
         self._say(
             control.Register(
                 spec.container,
@@ -135,8 +138,8 @@ class Hosted:
                 spec.era,
                 socket.gethostname(),
                 container.files_address,
-                journal_name(journal_directory(Path(spec.data_dir), spec.container)),
-                secrets.token_hex(8),
+                self._journal,
+                secrets.token_hex(8) if spec.durability == "disk" else "",
             )
         )
         return self._expect(control.Welcome)

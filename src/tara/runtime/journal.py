@@ -252,10 +252,10 @@ def journal_directory(data_dir: Path, container: int) -> Path:
 
 
 def journal_name(directory: Path) -> str:
-    """The name of the journal in this directory; empty if it has none."""
+    """The name of the journal in this directory; empty if it has none, or if there is no such directory."""
     try:
         return (directory / NAME_FILE).read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
     except (OSError, UnicodeDecodeError) as error:
         raise JournalError(f"{directory / NAME_FILE}: cannot be read: {error}") from error

@@ -202,8 +202,8 @@ class Registry:
         match message:
             case control.Register():
                 self._register(identity, message)
-            case control.Founded(container, life) if self._is_current(container, life):
-                self._found(container)
+            case control.Founded(container, life, journal) if self._is_current(container, life):
+                self._found(container, journal)
                 self._send(identity, control.Go(life))
             case control.Heartbeat(container, life, status) if self._is_current(container, life):
                 member = self.members[container]
@@ -216,12 +216,17 @@ class Registry:
             case control.AskStatus() | control.AskKill() | control.AskDown():
                 self._answer(identity, message)
 
-    def _found(self, container: int) -> None:
-        self.state.founded[container] = True
+    def _found(self, container: int, journal: str) -> None:
+        """The container has a new journal, and no other one counts any more. A start that did not get so far changes
+        nothing: a disk that is missing for a moment costs nobody its memory."""
+        state = self.state
+        before = state.founded[container], state.journals[container], state.servers[container]
+        state.founded[container], state.journals[container] = True, journal
+        state.servers[container] = self.members[container].server
         try:
-            self._file.write(self.state)
+            self._file.write(state)
         except ConfigurationError:
-            self.state.founded[container] = False
+            state.founded[container], state.journals[container], state.servers[container] = before
             raise
 
     def _is_current(self, container: int, life: int) -> bool:
@@ -264,7 +269,9 @@ class Registry:
         member.heard_at, member.registered_at = now_s, now_s
         member.status, member.recent = {}, Recent()
         keep_journal, journal = self._journal_of(register)
-        self.state.journals[container], self.state.servers[container] = journal, member.server
+        if journal and journal == self.state.journals[container]:
+            # With its disk, or its address, it may have moved.
+            self.state.servers[container] = member.server
         self.state.registry, self.state.endpoints = self.address, self.endpoints
         self.state.metrics = self.metrics_address
         self._file.write(self.state)

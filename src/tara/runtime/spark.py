@@ -25,7 +25,7 @@ from tara.runtime.container import ContainerSpec
 from tara.runtime.hosting import run_container
 from tara.runtime.placing import await_executors, element_at, hosts_at
 from tara.runtime.registry import Registry
-from tara.runtime.where import same_everywhere
+from tara.runtime.where import AUTO, same_everywhere
 
 JAVA_MINIMUM = 17
 START_TIMEOUT_S = 90.0
@@ -142,7 +142,7 @@ class Cluster:
             limits=self.settings.limits,
             durability=self.settings.durability,
             data_dir=same_everywhere(self.settings.container_dir or self.settings.data_dir),
-            host=self.settings.container_host or self.settings.host,
+            host=self.settings.container_host or (self.settings.host if self.settings.local else AUTO),
             keys=same_everywhere(self.settings.keys),
             port=registry.state.ports[container],
             label=registry.label(container),
