@@ -4,6 +4,7 @@ Every daemon is a process of the installed Spark, with a work directory and a di
 means what it means for a server: the worker, its executor and the container in it get SIGKILL together.
 """
 
+import ctypes
 import os
 import re
 import signal
@@ -22,6 +23,7 @@ TOKEN = "tara"
 HOST_VARIABLE = "SPARK_LOCAL_IP"
 DISK_VARIABLE = "TARA_DISK"
 
+_PR_SET_PDEATHSIG = 1
 _DEFAULTS = """\
 spark.executor.memory                 512m
 spark.executor.cores                  1
@@ -57,6 +59,7 @@ class Daemon:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
 
     def await_line(self, pattern: str) -> re.Match[str]:
@@ -79,6 +82,11 @@ class Daemon:
                 continue
         self._process.wait()
         return len(pids)
+
+
+def _end_with_parent() -> None:
+    """In the daemon, before it begins: Linux is to end it when whoever started it is gone, however that came."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _home(package: str) -> Path:
