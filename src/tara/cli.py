@@ -91,6 +91,10 @@ Endpoints = Annotated[
     str | None,
     typer.Option(help="host:port,host:port; by default those of the data directory.", envvar="TARA_ENDPOINTS"),
 ]
+Keys = Annotated[
+    str | None,
+    typer.Option(help="The directory with keys; by default that of the data directory.", envvar="TARA_KEYS"),
+]
 DATA_DIR = Path("tara-data")
 
 
@@ -112,6 +116,8 @@ def up(
     gateway: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE: an option of the application's front end; may be repeated.")
     ] = None,
+    host: Annotated[str | None, typer.Option(help="The address to bind; beyond loopback only with --keys.")] = None,
+    keys: Annotated[str | None, typer.Option(help="The directory with the cluster's keys.")] = None,
 ) -> None:
     """Start a cluster and serve until interrupted, or until `tara down`.
 
@@ -132,6 +138,8 @@ def up(
         "port": port,
         "metrics_port": metrics_port,
         "gateway": _options(gateway),
+        "host": host,
+        "keys": keys,
     }
     # An application is looked for here, too, by this process and by the Python workers of Spark.
     sys.path.insert(0, str(Path.cwd()))
@@ -172,6 +180,25 @@ def _plain(endpoints: list[str]) -> list[str]:
     return [endpoint.removeprefix("tcp://") for endpoint in endpoints]
 
 
+@app.command("keygen")
+def keygen(
+    directory: Annotated[Path, typer.Argument(help="The directory with the cluster's keys.")],
+    client: Annotated[str | None, typer.Option(help="Make keys for this client, and authorize it.")] = None,
+) -> None:
+    """Make the keys of a cluster, or of one of its clients.
+
+    Example: tara keygen /etc/tara/keys; tara keygen /etc/tara/keys --client alice
+    """
+    from tara.client.keys import make_client_keys, make_cluster_keys
+
+    if client is None:
+        make_cluster_keys(directory)
+        typer.echo(f"{directory}: on every host of the cluster, for its user only (tara up --keys {directory})")
+    else:
+        target = make_client_keys(directory, client)
+        typer.echo(f"{target}: for {client} only (tara get … --keys DIRECTORY, or TARA_KEYS)")
+
+
 @app.command("endpoints")
 def show_endpoints(data_dir: DataDir = DATA_DIR) -> None:
     """Print where clients connect, as they want it. Example: export TARA_ENDPOINTS=$(tara endpoints)"""
@@ -181,17 +208,17 @@ def show_endpoints(data_dir: DataDir = DATA_DIR) -> None:
 
 
 @app.command("down")
-def down(data_dir: DataDir = DATA_DIR) -> None:
+def down(data_dir: DataDir = DATA_DIR, keys: Keys = None) -> None:
     """Stop the cluster of a data directory, and wait until it is down. Example: tara down"""
     from tara.runtime import control
     from tara.runtime.asking import ask, await_down
 
-    typer.echo(ask(data_dir, control.AskDown()).decode())
+    typer.echo(ask(data_dir, control.AskDown(), keys).decode())
     await_down(data_dir)
 
 
 @app.command("status")
-def status(data_dir: DataDir = DATA_DIR, as_json: Json = False) -> None:
+def status(data_dir: DataDir = DATA_DIR, keys: Keys = None, as_json: Json = False) -> None:
     """How the cluster is: containers, lives, views, positions, rates, latencies. Example: tara status --json"""
     from rich.console import Console
 
@@ -199,7 +226,7 @@ def status(data_dir: DataDir = DATA_DIR, as_json: Json = False) -> None:
     from tara.runtime import control
     from tara.runtime.asking import ask
 
-    answer = ask(data_dir, control.AskStatus())
+    answer = ask(data_dir, control.AskStatus(), keys)
     if as_json:
         typer.echo(answer.decode())
         return
@@ -209,7 +236,7 @@ def status(data_dir: DataDir = DATA_DIR, as_json: Json = False) -> None:
 
 
 @app.command("nodes")
-def nodes(data_dir: DataDir = DATA_DIR, as_json: Json = False) -> None:
+def nodes(data_dir: DataDir = DATA_DIR, keys: Keys = None, as_json: Json = False) -> None:
     """Every node: where it runs, and what it does. Example: tara nodes --json"""
     from rich.console import Console
 
@@ -217,7 +244,7 @@ def nodes(data_dir: DataDir = DATA_DIR, as_json: Json = False) -> None:
     from tara.runtime import control
     from tara.runtime.asking import ask
 
-    rows = node_rows(msgspec.json.decode(ask(data_dir, control.AskStatus())))
+    rows = node_rows(msgspec.json.decode(ask(data_dir, control.AskStatus(), keys)))
     if as_json:
         _print_json({"nodes": rows})
     else:
@@ -254,26 +281,31 @@ def config_check(
 
 @app.command("kill")
 def kill(
-    target: Annotated[str, typer.Argument(help="A node (proposer-1) or a site (site-0).")], data_dir: DataDir = DATA_DIR
+    target: Annotated[str, typer.Argument(help="A node (proposer-1) or a site (site-0).")],
+    data_dir: DataDir = DATA_DIR,
+    keys: Keys = None,
 ) -> None:
     """A fault drill: end the process of a node or site with SIGKILL. Example: tara kill proposer-1"""
     from tara.runtime import control
     from tara.runtime.asking import ask
 
-    typer.echo(ask(data_dir, control.AskKill(target)).decode())
+    typer.echo(ask(data_dir, control.AskKill(target), keys).decode())
 
 
-def _key_value(endpoints: str | None, data_dir: Path) -> "KeyValueClient":
+def _key_value(endpoints: str | None, data_dir: Path, keys: str | None) -> "KeyValueClient":
     from tara.client import KeyValueClient
     from tara.runtime.cluster import StateFile
 
-    return KeyValueClient(endpoints or ",".join(StateFile(data_dir).read().endpoints))
+    if endpoints is None:
+        state = StateFile(data_dir).read()
+        endpoints, keys = ",".join(state.endpoints), keys or state.keys
+    return KeyValueClient(endpoints, keys=keys or None)
 
 
 @app.command("put")
-def put(key: str, value: str, endpoints: Endpoints = None, data_dir: DataDir = DATA_DIR) -> None:
+def put(key: str, value: str, endpoints: Endpoints = None, data_dir: DataDir = DATA_DIR, keys: Keys = None) -> None:
     """Set a key. Example: tara put city Erlangen"""
-    with _key_value(endpoints, data_dir) as client:
+    with _key_value(endpoints, data_dir, keys) as client:
         client.put(key, value.encode())
 
 
@@ -282,10 +314,11 @@ def get(
     key: str,
     endpoints: Endpoints = None,
     data_dir: DataDir = DATA_DIR,
+    keys: Keys = None,
     stale: Annotated[bool, typer.Option("--stale", help="Ask one replica only; it may lag.")] = False,
 ) -> None:
     """Print a key's value; exit status 1 if there is none. Example: tara get city"""
-    with _key_value(endpoints, data_dir) as client:
+    with _key_value(endpoints, data_dir, keys) as client:
         value = client.get(key, stale)
     if value is None:
         raise typer.Exit(1)
@@ -293,9 +326,9 @@ def get(
 
 
 @app.command("delete")
-def delete(key: str, endpoints: Endpoints = None, data_dir: DataDir = DATA_DIR) -> None:
+def delete(key: str, endpoints: Endpoints = None, data_dir: DataDir = DATA_DIR, keys: Keys = None) -> None:
     """Delete a key; exit status 1 if there was none. Example: tara delete city"""
-    with _key_value(endpoints, data_dir) as client:
+    with _key_value(endpoints, data_dir, keys) as client:
         if not client.delete(key):
             raise typer.Exit(1)
 
@@ -307,26 +340,30 @@ def cas(
     expected: Annotated[str | None, typer.Option(help="The value it must have; without: it must not exist.")] = None,
     endpoints: Endpoints = None,
     data_dir: DataDir = DATA_DIR,
+    keys: Keys = None,
 ) -> None:
     """Set a key if it has the expected value; exit status 1 if not. Example: tara cas city Fürth --expected Erlangen"""
-    with _key_value(endpoints, data_dir) as client:
+    with _key_value(endpoints, data_dir, keys) as client:
         if not client.compare_and_set(key, None if expected is None else expected.encode(), value.encode()):
             raise typer.Exit(1)
 
 
 @app.command("list")
 def list_keys(
-    prefix: Annotated[str, typer.Argument()] = "", endpoints: Endpoints = None, data_dir: DataDir = DATA_DIR
+    prefix: Annotated[str, typer.Argument()] = "",
+    endpoints: Endpoints = None,
+    data_dir: DataDir = DATA_DIR,
+    keys: Keys = None,
 ) -> None:
     """Print the keys that begin with a prefix. Example: tara list users/"""
-    with _key_value(endpoints, data_dir) as client:
+    with _key_value(endpoints, data_dir, keys) as client:
         for key in client.list(prefix):
             typer.echo(key)
 
 
 @app.command("drill")
 def drill(
-    names: Annotated[list[str], typer.Argument(help="kill, kill-twice, hang, loss, flat, chaos; or all.")],
+    names: Annotated[list[str], typer.Argument(help="kill, kill-twice, hang, loss, flat, chaos, workers; or all.")],
     minutes: Annotated[float | None, typer.Option(help="How long flat and chaos last.", min=1.0)] = None,
     as_json: Json = False,
 ) -> None:
@@ -618,6 +655,7 @@ def bench_load(
     partitions: Partitions = 1,
     target: Annotated[int | None, typer.Option(help="Send everything to this front end.")] = None,
     endpoints: Annotated[str | None, typer.Option(help="A running cluster; by default one is started.")] = None,
+    keys: Annotated[str | None, typer.Option(help="The directory with keys; without, there are none.")] = None,
     as_json: Json = False,
 ) -> None:
     """Closed-loop load on a key-value cluster on Spark.
@@ -629,8 +667,15 @@ def bench_load(
     from tara.runtime.cluster import load_settings
 
     flags = {"durability": durability, "packing": packing, "batch_size": batch, "f": f, "partitions": partitions}
+    flags["keys"] = keys
     plan = LoadPlan(
-        endpoints=endpoints or "", clients=clients, seconds=seconds, payload_bytes=payload, reads=reads, target=target
+        endpoints=endpoints or "",
+        clients=clients,
+        seconds=seconds,
+        payload_bytes=payload,
+        reads=reads,
+        target=target,
+        keys=keys,
     )
     report = measure(load_settings(environment={}, flags=flags), plan)
     if as_json:

@@ -32,8 +32,11 @@ def settings_for(directory: Path, **flags: Any) -> Settings:
 
 
 class Processes:
-    def __init__(self, settings: Settings, stderr: TextIO | None = None) -> None:
+    def __init__(self, settings: Settings, stderr: TextIO | None = None, log: bool = False) -> None:
         self.settings = settings
+        self._log = log
+        #: Where containers are that have moved: another number for `{}`.
+        self.moved: dict[int, int] = {}
         self.registry = Registry(settings, stderr)
         self.processes: dict[int, SpawnProcess] = {}
 
@@ -61,16 +64,23 @@ class Processes:
             placement=registry.placement,
             limits=self.settings.limits,
             durability=self.settings.durability,
-            data_dir=self.settings.data_dir,
+            data_dir=self.directory(container),
             port=0,
-            host=self.settings.host,
+            host=self.settings.container_host or self.settings.host,
+            keys=self.settings.keys,
             label=registry.label(container),
             shape=registry.shape,
+            log_retention_bytes=self.settings.log_retention_bytes if self._log else None,
         )
         arguments = (msgspec.json.encode(spec), self.settings.app, registry.address)
         process = multiprocessing.get_context("spawn").Process(target=run_container, args=arguments, daemon=True)
         process.start()
         self.processes[container] = process
+
+    def directory(self, container: int) -> str:
+        """Where this container keeps its files: `{}` in the setting stands for its number."""
+        where = self.moved.get(container, container)
+        return (self.settings.container_dir or self.settings.data_dir).format(where)
 
     def kill(self, container: int) -> None:
         self.processes[container].kill()
@@ -98,7 +108,8 @@ class Processes:
         return sum(label.startswith("proposer") and node["state"] == "active" for label, node in nodes)
 
     def log(self, container: str) -> list[dict[str, Any]]:
-        path = log_path(self.settings.data_dir, container)
+        number = self.registry.container_of(container)
+        path = log_path(self.settings.data_dir if number is None else self.directory(number), container)
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def events(self, container: str) -> list[str]:

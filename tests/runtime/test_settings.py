@@ -23,7 +23,7 @@ def test_flags_beat_the_environment_and_the_environment_beats_the_file(tmp_path:
         ({"durability": "tape"}, "durability = tape: must be one of disk, memory"),
         ({"windo": 5}, "unknown setting 'windo'"),
         ({"window": 5}, "window = 5: must be at least"),
-        ({"host": "0.0.0.0"}, "host = 0.0.0.0: only loopback"),
+        ({"host": "0.0.0.0"}, "host = 0.0.0.0: must be an address that others"),
         ({"window": "wide"}, "window"),
     ],
 )

@@ -3,7 +3,7 @@
 `session.py` is what a client must do, without I/O; `connection.py` does it over sockets, on a thread of its own.
 """
 
-from tara.client.connection import AsyncClient, Client
+from tara.client.connection import AsyncClient, Client, ClientOptions
 from tara.client.errors import (
     ClientClosed,
     ClientError,
@@ -11,6 +11,7 @@ from tara.client.errors import (
     CommandTooLarge,
     NotReachable,
     Overloaded,
+    Refused,
     SessionExpired,
     TimedOut,
 )
@@ -22,11 +23,13 @@ __all__ = [
     "Client",
     "ClientClosed",
     "ClientError",
+    "ClientOptions",
     "CommandFailed",
     "CommandTooLarge",
     "KeyValueClient",
     "NotReachable",
     "Overloaded",
+    "Refused",
     "SessionExpired",
     "State",
     "TimedOut",

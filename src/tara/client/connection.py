@@ -7,13 +7,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
+from typing import TypedDict, Unpack
 
 import msgspec
 import zmq
 
 from tara.client import wire
-from tara.client.errors import ClientClosed, ClientError, NotReachable
+from tara.client.errors import ClientClosed, ClientError, NotReachable, Refused
+from tara.client.keys import load_keys
 from tara.client.reads import Question, Reads
+from tara.client.refusals import stop_watching, take_failures, watch_handshakes
 from tara.client.session import Call, Session, State
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, MalformedTuple
@@ -38,6 +42,14 @@ def parse_endpoints(endpoints: str) -> list[str]:
     return [f"tcp://{part}" for part in found]
 
 
+class ClientOptions(TypedDict, total=False):
+    """What every client can be told beside its endpoints; see `Client`."""
+
+    timeout_s: float
+    on_state: Callable[[State], None]
+    keys: str | Path | None
+
+
 class Client:
     """A blocking client, for any number of threads. `submit` gives a future, so commands can be pipelined."""
 
@@ -48,10 +60,15 @@ class Client:
         on_state: Callable[[State], None] = lambda state: None,
         on_event: OnEvent = lambda counter, payload: None,
         name: str = "",
+        keys: str | Path | None = None,
     ) -> None:
         """With a name, the session is the one of that name: it never expires, and is shared by all who know the name.
-        They have to agree what they send by `claim`."""
+        They have to agree what they send by `claim`. `keys` is the directory with this client's keys; a cluster that
+        has keys refuses clients without."""
         self._endpoints = parse_endpoints(endpoints)
+        self._keys = None if keys is None else load_keys(keys)
+        #: Why the last connection did not come about, if ZeroMQ knows.
+        self._refusal: str | None = None
         self._timeout_s = timeout_s
         self._on_state = on_state
         self._on_event = on_event
@@ -129,11 +146,17 @@ class Client:
             if isinstance(outcome, bytes):
                 future.set_result(outcome)
             elif not self._ever_heard and not isinstance(outcome, ClientClosed):
-                future.set_exception(NotReachable(f"no answer from {', '.join(self._endpoints)}"))
+                future.set_exception(self._not_reachable())
             else:
                 future.set_exception(outcome)
 
         return future, done
+
+    def _not_reachable(self) -> NotReachable:
+        where = ", ".join(self._endpoints)
+        if self._refusal is not None:
+            return Refused(f"no connection to {where}: {self._refusal}")
+        return NotReachable(f"no answer from {where}")
 
     def _deadline_s(self, timeout_s: float | None) -> float:
         return time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
@@ -174,10 +197,9 @@ class Client:
             self._reads.fail(reason)
 
     def _serve(self) -> None:
-        socket = self._connect()
         poller = zmq.Poller()
         poller.register(self._wake_in, zmq.POLLIN)
-        poller.register(socket, zmq.POLLIN)
+        socket, monitor = self._connect(poller)
         while not self._closing:
             now_s = time.monotonic()
             while self._calls:
@@ -191,25 +213,37 @@ class Client:
                 # What is due goes to the next front end: this one has been silent.
                 self._session.move_on = self._reads.move_on = False
                 self._tell(State.LOST)
-                poller.unregister(socket)
-                socket.close(0)
+                self._disconnect(poller, socket, monitor)
                 self._current = (self._current + 1) % len(self._endpoints)
-                socket = self._connect()
-                poller.register(socket, zmq.POLLIN)
+                socket, monitor = self._connect(poller)
             self._send(socket, commands)
             wait_s = min(self._session.wait_s(now_s), self._reads.wait_s(now_s))
             ready = dict(poller.poll(int(wait_s * 1000) + 1))
             if self._wake_in in ready:
                 self._drain_wake()
+            if monitor in ready:
+                self._refusal = take_failures(monitor, self._keys is not None)[-1]
             if socket in ready:
                 self._receive(socket)
-        socket.close(0)
+        self._disconnect(poller, socket, monitor)
 
-    def _connect(self) -> zmq.Socket[bytes]:
+    def _connect(self, poller: zmq.Poller) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+        """A socket to the current front end, and one that tells if that refuses."""
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
+        if self._keys is not None:
+            self._keys.secure_connecting(socket)
+        monitor = watch_handshakes(socket)
         socket.connect(self._endpoints[self._current])
-        return socket
+        poller.register(socket, zmq.POLLIN)
+        poller.register(monitor, zmq.POLLIN)
+        return socket, monitor
+
+    def _disconnect(self, poller: zmq.Poller, socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+        poller.unregister(socket)
+        poller.unregister(monitor)
+        stop_watching(socket, monitor)
+        socket.close(0)
 
     def _drain_wake(self) -> None:
         while self._wake_in.poll(0):
@@ -255,19 +289,13 @@ class Client:
 class AsyncClient:
     """The same for asyncio."""
 
-    def __init__(
-        self,
-        endpoints: str,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        on_state: Callable[[State], None] = lambda state: None,
-        on_event: OnEvent | None = None,
-    ) -> None:
+    def __init__(self, endpoints: str, on_event: OnEvent | None = None, **options: Unpack[ClientOptions]) -> None:
         if on_event is None:
-            self._client = Client(endpoints, timeout_s, on_state)
+            self._client = Client(endpoints, **options)
             return
         loop, hear = asyncio.get_running_loop(), on_event
         self._client = Client(
-            endpoints, timeout_s, on_state, lambda counter, payload: loop.call_soon_threadsafe(hear, counter, payload)
+            endpoints, on_event=lambda counter, payload: loop.call_soon_threadsafe(hear, counter, payload), **options
         )
 
     async def execute(self, command: bytes, timeout_s: float | None = None) -> bytes:

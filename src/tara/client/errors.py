@@ -23,6 +23,10 @@ class NotReachable(ClientError):
     """No front end answered, from the first attempt on. The command did not execute."""
 
 
+class Refused(NotReachable):
+    """A front end was there, but the keys do not match, or one side has none. The command did not execute."""
+
+
 class TimedOut(ClientError):
     """No answer in time. The outcome is unknown: the command may have executed, or still execute, once."""
 

@@ -1,25 +1,18 @@
 """The built-in key-value store with typed methods."""
 
-from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 import msgspec
 
 from tara.application import CompareAndSet, Delete, Get, KeyValueCommand, List, Put
-from tara.client.connection import DEFAULT_TIMEOUT_S, Client
-from tara.client.session import State
+from tara.client.connection import Client, ClientOptions
 
 Answer = TypeVar("Answer")
 
 
 class KeyValueClient:
-    def __init__(
-        self,
-        endpoints: str,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        on_state: Callable[[State], None] = lambda state: None,
-    ) -> None:
-        self.client = Client(endpoints, timeout_s, on_state)
+    def __init__(self, endpoints: str, **options: Unpack[ClientOptions]) -> None:
+        self.client = Client(endpoints, **options)
 
     def put(self, key: str, value: bytes) -> None:
         self._execute(Put(key, value), type(None))

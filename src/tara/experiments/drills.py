@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from tara.experiments.load_process import LoadPlan, LoadProcess
+from tara.experiments.standalone import Standalone
 from tara.protocol.errors import TaraError
 from tara.runtime import control, health
 from tara.runtime.asking import NoRegistry, ask
@@ -29,7 +30,7 @@ CLIENTS = 64
 RECORDED_KEYS = 8
 START_TIMEOUT_S = 120.0
 FULL_STRENGTH_TIMEOUT_S = 60.0
-#: What the longest gap without a reply may be when the leader dies or hangs.
+#: What the longest gap without a reply may be when the leader, or its whole server, dies or hangs.
 GAP_MS_MAX = 1_000.0
 GROWTH_MB_MAX = 50.0
 THROUGHPUT_DRIFT_MAX = 0.10
@@ -66,6 +67,9 @@ class Verdict(Struct, kw_only=True):
     drift: float | None = None
     #: The largest growth of a process after the second minute.
     growth_mb: float | None = None
+    #: Committers that got a new memory, and checkpoints that came from other servers.
+    rejoined: int | None = None
+    fetched: int | None = None
 
     @property
     def failures(self) -> list[str]:
@@ -85,6 +89,10 @@ class Verdict(Struct, kw_only=True):
             found.append(f"throughput changed by {self.drift:+.0%}")
         if self.growth_mb is not None and self.growth_mb > GROWTH_MB_MAX:
             found.append(f"a process grew by {self.growth_mb:.0f} MB")
+        if self.rejoined == 0:
+            found.append("no committer had to rejoin without its journal")
+        if self.fetched == 0:
+            found.append("no checkpoint had to be fetched from another server")
         return found
 
 
@@ -92,12 +100,17 @@ class Deployment:
     """A cluster as a user runs it: `tara up` in a process of its own."""
 
     def __init__(
-        self, data_dir: Path, settings: Mapping[str, str] | None = None, directory: Path | None = None
+        self,
+        data_dir: Path,
+        settings: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Settings as in a file; `directory` is where the command is given."""
         self.data_dir = data_dir
         self._directory = directory
-        self._settings = {f"TARA_{key.upper()}": value for key, value in (settings or {}).items()}
+        self._environment = {f"TARA_{key.upper()}": value for key, value in (settings or {}).items()}
+        self._environment |= environment or {}
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
@@ -106,7 +119,7 @@ class Deployment:
             self._process = subprocess.Popen(
                 command,
                 cwd=self._directory,
-                env=os.environ | self._settings,
+                env=os.environ | self._environment,
                 stdout=subprocess.PIPE,
                 stderr=output,
                 text=True,
@@ -149,6 +162,10 @@ class Deployment:
         found = health.leader(status)
         assert found is not None
         return found
+
+    def servers(self) -> dict[str, str]:
+        """Where each container is."""
+        return {container["container"]: container["server"] for container in self.status()["containers"]}
 
     def pids(self) -> dict[str, int]:
         """The processes of the cluster: the driver, and each container."""
@@ -193,10 +210,11 @@ class Course:
         say: Say,
         settings: Mapping[str, str] | None = None,
         seconds: float = UNTIL_STOPPED_S,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.say = say
-        self.cluster = Deployment(directory / name, settings)
+        self.cluster = Deployment(directory / name, settings, environment=environment)
         self.cluster.start()
         plan = LoadPlan(
             endpoints=self.cluster.endpoints, clients=CLIENTS, seconds=seconds, reads=0.2, recorded_keys=RECORDED_KEYS
@@ -354,6 +372,70 @@ def chaos(directory: Path, say: Say, minutes: float = 60.0, seed: int = 1) -> Ve
         course.cluster.stop()
 
 
+def workers(directory: Path, say: Say) -> Verdict:
+    """A standalone Spark cluster of four workers, one to spare: the leader's server is lost, its container moves to the
+    spare one and rejoins without its journal; then the next leader's server is lost, and the service still goes on;
+    then there is a new server. At last the driver is lost, too: containers return to where their journals are."""
+    spark = Standalone(directory / "spark")
+    try:
+        spark.start(4)
+        say(f"workers: {spark.url} with workers {', '.join(spark.workers)}")
+        # Checkpoints come often, so that who rejoins needs one.
+        settings = {**spark.settings, "checkpoint_interval": "2000", "window": "8000"}
+        course = Course("workers", directory, say, settings, 45.0, spark.environment)
+        try:
+            time.sleep(5.0)
+            _lose_server(course, spark)
+            time.sleep(5.0)
+            lost = _lose_server(course, spark, moves=False)
+            time.sleep(10.0)
+            say(f"workers: a new server, {spark.add_worker()}")
+            course.await_full_strength(lost)
+            _lose_driver(course)
+            verdict = course.verdict(GAP_MS_MAX)
+            verdict.rejoined = _count_events(directory / "spark", "memory_restored")
+            verdict.fetched = _count_events(directory / "spark", "checkpoint_fetched")
+            return verdict
+        finally:
+            course.cluster.stop()
+    finally:
+        spark.stop()
+
+
+def _count_events(directory: Path, event: str) -> int:
+    """How often the containers that keep their files below this directory logged it."""
+    lines = (line for path in directory.rglob("logs/*.log") for line in path.read_bytes().splitlines())
+    return sum(msgspec.json.decode(line)["event"] == event for line in lines)
+
+
+def _lose_server(course: Course, spark: Standalone, moves: bool = True) -> tuple[str, int]:
+    """SIGKILL to everything on the leader's server; if there is another one, wait until the container is back there.
+    Returns the container, and the life that it had."""
+    leader = course.cluster.await_leader()
+    server, lost = leader["server"], (leader["container"], leader["life"])
+    killed = spark.workers[server].kill()
+    course.faults += 1
+    course.say(f"{course.name}: SIGKILL to worker {server} with {leader['container']}, {killed} processes")
+    if moves:
+        course.await_full_strength(lost)
+        course.say(f"{course.name}: {leader['container']} is on {course.cluster.servers()[leader['container']]} now")
+    return lost
+
+
+def _lose_driver(course: Course) -> None:
+    before = course.cluster.servers()
+    course.say(f"{course.name}: SIGKILL to the driver and all containers")
+    course.faults += 1
+    course.cluster.kill_everything()
+    began_s = time.monotonic()
+    course.cluster.start()
+    course.full_strength_s.append(round(time.monotonic() - began_s, 2))
+    course.say(f"{course.name}: up again after {course.full_strength_s[-1]:.1f} s")
+    after = course.cluster.servers()
+    if after != before:
+        raise DrillError(f"containers were on {before}, and came back on {after}: without their journals")
+
+
 def _resident_mb(pids: Mapping[str, int]) -> dict[str, float]:
     """The memory of the processes and, for the driver, of its JVM."""
     sizes = {name: _rss_mb(pid) for name, pid in pids.items()}
@@ -378,6 +460,7 @@ DRILLS: dict[str, Callable[..., Verdict]] = {
     "loss": loss,
     "flat": flat,
     "chaos": chaos,
+    "workers": workers,
 }
 
 

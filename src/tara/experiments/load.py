@@ -16,6 +16,7 @@ from msgspec import Struct
 from tara.application import Get, Put
 from tara.client import wire
 from tara.client.connection import parse_endpoints
+from tara.client.keys import load_keys
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.simulator.linearizability import Operation
@@ -98,7 +99,9 @@ class Load:
         reads: float = 0.0,
         recorded_keys: int = 0,
         target: int | None = None,
+        key_directory: str | None = None,
     ) -> None:
+        self._keys = None if key_directory is None else load_keys(key_directory)
         addresses = parse_endpoints(endpoints)
         self._addresses = addresses if target is None else [addresses[target]]
         self._context = zmq.Context()
@@ -132,6 +135,8 @@ class Load:
     def _connect(self, address: str) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
+        if self._keys is not None:
+            self._keys.secure_connecting(socket)
         socket.connect(address)
         return socket
 

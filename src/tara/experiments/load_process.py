@@ -25,6 +25,8 @@ class LoadPlan(Struct, frozen=True, kw_only=True):
     recorded_keys: int = 0
     #: The front end for all sessions; without one they are spread.
     target: int | None = None
+    #: The directory with the keys; None: no keys.
+    keys: str | None = None
 
 
 class LoadProcess:
@@ -85,7 +87,7 @@ class LoadProcess:
 def _work(plan: LoadPlan, messages: "Queue[Any]", stop: Event) -> None:
     try:
         load = Load(
-            plan.endpoints, plan.clients, plan.payload_bytes, plan.reads, plan.recorded_keys, target=plan.target
+            plan.endpoints, plan.clients, plan.payload_bytes, plan.reads, plan.recorded_keys, plan.target, plan.keys
         )
         load.open()
         messages.put(("started", None))

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import zmq
 
+from tara.client.keys import load_cluster_keys
+from tara.client.refusals import take_failures, watch_handshakes
 from tara.protocol.errors import TaraError
 from tara.runtime import control
 from tara.runtime.cluster import DirectoryInUse, StateFile
+from tara.runtime.where import expand
 
 TIMEOUT_MS = 3_000
 DOWN_TIMEOUT_S = 60.0
@@ -26,7 +29,9 @@ class Refused(TaraError):
     """The registry said no."""
 
 
-def ask(data_dir: Path, question: control.Question) -> bytes:
+def ask(data_dir: Path, question: control.Question, keys: str | Path | None = None) -> bytes:
+    """What the registry answers. `keys` is the directory with the cluster's keys; by default the one it was started
+    with."""
     state = StateFile(data_dir).read()
     question.cluster = state.cluster
     silence = NoRegistry(f"the cluster in {data_dir} does not run (start it with `tara up --data-dir {data_dir}`)")
@@ -36,10 +41,14 @@ def ask(data_dir: Path, question: control.Question) -> bytes:
     try:
         socket = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
+        if keys or state.keys:
+            load_cluster_keys(expand("keys", str(keys or state.keys))).secure_connecting(socket)
+        monitor = watch_handshakes(socket)
         socket.connect(state.registry)
         socket.send(control.encode(question))
         if not socket.poll(TIMEOUT_MS):
-            raise silence
+            failures = take_failures(monitor, bool(keys or state.keys))
+            raise Refused(f"no connection to {state.registry}: {failures[-1]}") if failures else silence
         answer = control.decode(socket.recv())
     finally:
         context.destroy(0)

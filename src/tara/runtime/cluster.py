@@ -26,6 +26,7 @@ from tara.protocol.graph import Graph, Stage
 from tara.protocol.limits import Limits
 from tara.runtime.gateway import Options
 from tara.runtime.journal import sync_directory
+from tara.runtime.where import check_host, is_fixed
 
 STATE_FILE = "cluster.json"
 #: What faces the clients.
@@ -51,13 +52,23 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     durability: str = "disk"
     #: `site`: one container per site. `node`: one per node.
     packing: str = "site"
-    #: The address that containers bind.
+    #: The address that the driver's registry binds; and containers, unless `container_host` says otherwise.
     host: str = "127.0.0.1"
+    #: The address that each container binds on its host: may name environment variables; `auto`: the one that faces
+    #: the registry. Empty: as `host` where Spark is local, else `auto`.
+    container_host: str = ""
+    #: Where each container keeps its files on its host: may name environment variables. Empty: as `data_dir`.
+    container_dir: str = ""
+    #: The directory with the cluster's keys, on every host; may name environment variables. Empty: no keys.
+    keys: str = ""
+    #: Of Spark's executors, a resource (such as `tara`) of which each has one, and each container needs one.
+    token: str = ""
     #: The port of the first front end, on `host`, the others follow; 0: free ones, which the cluster then keeps.
     port: int = 0
     #: A container that has been silent for so long is taken for hung, and replaced.
     hung_after_s: float = 15.0
-    #: The port of the Prometheus endpoint, on `host`; 0: any free one.
+    #: Where the Prometheus endpoint is, which knows no keys; port 0: any free one.
+    metrics_host: str = "127.0.0.1"
     metrics_port: int = 0
     #: Whether executors keep the decided commands in files, and how many bytes of them each keeps.
     log: bool = False
@@ -78,8 +89,19 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ConfigurationError(f"log_retention_bytes = {self.log_retention_bytes}: must be positive")
         if self.app in NAMED and self.packing != "site":
             raise ConfigurationError(f"packing = {self.packing}: the front end of {self.app} needs `site`")
-        if not self.host.startswith("127.") and self.host != "localhost":
-            raise ConfigurationError(f"host = {self.host}: only loopback addresses (127.…) are served without keys")
+        if not is_fixed(self.host):
+            raise ConfigurationError(f"host = {self.host}: must be an address")
+        check_host("host", self.host, bool(self.keys))
+        check_host("container_host", self.container_host, bool(self.keys))
+        if self.token and self.packing != "site":
+            raise ConfigurationError(f"token = {self.token}: one container per executor needs packing = site")
+        if self.token and self.local:
+            raise ConfigurationError(f"token = {self.token}: there are none in Spark's local mode")
+
+    @property
+    def local(self) -> bool:
+        """Whether Spark runs on this host alone."""
+        return self.master.startswith("local")
 
 
 def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
@@ -261,6 +283,11 @@ class ClusterState(Struct, kw_only=True):
     lives: list[int]
     #: Containers whose first start is complete: their journals exist.
     founded: list[bool]
+    #: The name of each container's current journal: one that is found under another name, on a host where the container
+    #: once was, lacks the votes that were cast elsewhere since.
+    journals: list[str] = []
+    #: The servers where these journals are.
+    servers: list[str] = []
     #: The checkpoint that the cluster was founded with, if it was restored from a backup; else 0.
     threshold: int = 0
     #: What was executed here last.
@@ -270,6 +297,8 @@ class ClusterState(Struct, kw_only=True):
     #: The ports of the front ends: every life of a container tries to get the same one, so that clients find it again.
     ports: list[int] = []
     metrics: str = ""
+    #: The directory with the keys, as the driver knows it; empty: none.
+    keys: str = ""
     #: The limits that must not change either.
     fixed: dict[str, int] = {}
 

@@ -18,6 +18,7 @@ import zmq
 from msgspec import Raw, Struct
 
 from tara.client import wire as client_wire
+from tara.client.keys import load_cluster_keys
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple, NodeHalted
 from tara.protocol.graph import Graph, Receivers, Stage
@@ -32,8 +33,10 @@ from tara.protocol.sessions import Application
 from tara.runtime import wire
 from tara.runtime.cluster import serves_clients
 from tara.runtime.events import EventLog
+from tara.runtime.exchange import CHECKPOINTS, INCOMING, LOG, FileServer, RemoteFiles, bounded
+from tara.runtime.gate import CLIENTS, MEMBERS, Gate
 from tara.runtime.gateway import Gateway, Options, make_gateway
-from tara.runtime.journal import FileJournal, Identity
+from tara.runtime.journal import FileJournal, Identity, StaleJournal, journal_directory
 from tara.runtime.log import DecidedLog, LogIdentity, LogSettings, log_directory
 from tara.runtime.metrics import LatencySampler
 from tara.runtime.reporting import status_report
@@ -72,6 +75,8 @@ class ContainerSpec(Struct, frozen=True, kw_only=True):
     log_retention_bytes: int | None = None
     #: Options of the application's gateway.
     gateway: Options = {}
+    #: The directory with the cluster's keys; empty: none. The path travels, the keys do not.
+    keys: str = ""
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -79,6 +84,9 @@ class Start(Struct, frozen=True, kw_only=True):
 
     life: int
     genesis: bool
+    #: Whether the journal that is here is the one that the last life wrote; and its name from now on.
+    keep_journal: bool = True
+    journal: str = ""
 
 
 class Counters(Struct):
@@ -98,6 +106,8 @@ class Counters(Struct):
     results: int = 0
     #: Answers to questions that were not ordered.
     answers: int = 0
+    #: Connections that did not come about: unknown keys, none, or handshakes that were given up.
+    connections_refused: int = 0
     journal_syncs: int = 0
     journal_entries: int = 0
     journals_set_aside: int = 0
@@ -131,11 +141,21 @@ class Container:
         self.events = events or EventLog(None, spec.cluster, spec.label)
         self._application = application
         self._context = context or zmq.Context()
+        self._keys = load_cluster_keys(spec.keys) if spec.keys else None
+        self._gate = None if self._keys is None else Gate(self._context, self._keys, self._on_refused)
         self._inbox = self._make(zmq.PULL)
-        self._bind(self._inbox, 0)
         self._clients = self._make(zmq.ROUTER)
+        if self._gate is not None:
+            self._gate.guard(self._inbox, MEMBERS)
+            self._gate.guard(self._clients, CLIENTS)
+        self._files = self._serve_files()
+        self._bind(self._inbox, 0)
         if serves_clients(self.graph, spec.placement[spec.container]):
             self._bind(self._clients, spec.port)
+        if self._gate is not None:
+            self._gate.start()
+        #: Where each container serves the files of its executors, as far as known.
+        self.files_at: list[str | None] = []
         #: Where the front ends are, and which connections have been told.
         self._front_ends: list[str] = []
         self._told: set[bytes] = set()
@@ -188,6 +208,29 @@ class Container:
         socket.setsockopt(zmq.MAXMSGSIZE, self.spec.limits.frame_bytes_max)
         return socket
 
+    def _serve_files(self) -> FileServer:
+        socket = bounded(self._context.socket(zmq.ROUTER))
+        if self._gate is not None:
+            self._gate.guard(socket, MEMBERS)
+        self._bind(socket, 0)
+        self.files_address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        return FileServer(socket, self.spec.cluster, self.spec.era)
+
+    def _remote_files(self, kind: str, directory: Path) -> RemoteFiles:
+        """What the executors on other hosts have of this kind."""
+
+        def address_of(replica: int) -> str | None:
+            container = self._container_of[self.graph.number(Stage.EXECUTOR, replica)]
+            return self.files_at[container] if container < len(self.files_at) else None
+
+        identity = (self.spec.cluster, self.spec.era)
+        return RemoteFiles(kind, identity, directory / INCOMING, address_of, self._keys)
+
+    def _on_refused(self, domain: str, reason: str) -> None:
+        """On the gate's thread."""
+        self.counters.connections_refused += 1
+        self.events.flood("connection_refused", at=domain, reason=reason)
+
     def _bind(self, socket: zmq.Socket[bytes], port: int) -> None:
         """To the port, or, if another process has it, to any free one: the registry tells everybody which."""
         try:
@@ -217,10 +260,14 @@ class Container:
         if spec.durability == "disk":
             identity = Identity(t.FORMAT_VERSION, spec.cluster, spec.era, spec.container)
             self._journal = FileJournal(
-                directory / f"journal-{spec.container}",
+                journal_directory(directory, spec.container),
                 identity,
                 on_trouble=lambda error: self.events.flood("journal_waits", reason=str(error)),
             )
+            if not start.keep_journal and not self._journal.is_empty:
+                self._set_aside(self._journal, StaleJournal("this container has run elsewhere since it was written"))
+            if start.journal:
+                self._journal.rename(start.journal)
             journals = self._replay(self._journal)
         try:
             self._create_nodes(start, journals)
@@ -232,6 +279,13 @@ class Container:
             self._create_nodes(start, {})
         for number in self._nodes:
             self._collect(number)
+        self._files.start(
+            {
+                (kind, replica): path(directory, replica)
+                for replica in (self.graph.names[number].replica for number in self._stores)
+                for kind, path in ((CHECKPOINTS, checkpoint_directory), (LOG, log_directory))
+            }
+        )
         self._sources = [
             self.graph.number(Stage.REQUEST_SOURCE, self.site, partition) for partition in range(spec.limits.partitions)
         ]
@@ -258,7 +312,9 @@ class Container:
             return {}
 
     def _set_aside(self, journal: FileJournal, reason: Exception) -> None:
+        name = journal.name
         target = journal.set_aside()
+        journal.rename(name)
         self.counters.journals_set_aside += 1
         self.events.error("journal_set_aside", reason=f"{type(reason).__name__}: {reason}", kept_in=str(target))
 
@@ -282,6 +338,7 @@ class Container:
                     stores,
                     lambda: os.eventfd_write(self._wake, 1),
                     self._make_log(name.replica),
+                    self._remote_files(CHECKPOINTS, stores[name.replica]),
                 )
                 store.on_event = partial(self._on_store_event, self.graph.label(number))
                 self._stores[number] = store
@@ -297,11 +354,12 @@ class Container:
             checkpoint_interval=limits.checkpoint_interval,
             retention_bytes=spec.log_retention_bytes,
         )
-        return DecidedLog(directories[replica], settings, directories)
+        remote = self._remote_files(LOG, directories[replica])
+        return DecidedLog(directories[replica], settings, directories, remote)
 
     def _on_store_event(self, node: str, event: str, detail: int | str) -> None:
         """On the store's thread."""
-        if event in ("checkpoint_saved", "checkpoint_loaded"):
+        if event in ("checkpoint_saved", "checkpoint_loaded", "checkpoint_fetched"):
             self.events.info(event, node, checkpoint=detail)
         else:
             self.events.flood(event, node, reason=detail)
@@ -329,6 +387,8 @@ class Container:
                 socket.setsockopt(zmq.SNDHWM, QUEUED_FRAMES_MAX)
                 socket.setsockopt(zmq.RECONNECT_IVL, 20)
                 socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
+                if self._keys is not None:
+                    self._keys.secure_connecting(socket)
                 socket.connect(address)
                 self._peers[container] = socket
 
@@ -719,9 +779,13 @@ class Container:
     def journal(self) -> FileJournal | None:
         return self._journal
 
-    def close_journal(self) -> None:
+    def release(self) -> None:
+        """Let go of what the next life needs, and of what must not outlive the context."""
         if self._journal is not None:
             self._journal.close()
+        self._files.stop()
+        if self._gate is not None:
+            self._gate.stop()
 
     # For the gateway
 
@@ -741,7 +805,7 @@ class Container:
             self._gateway.close()
         for store in self._stores.values():
             store.close()
-        self.close_journal()
+        self.release()
         self.events.info("stopped")
         os.close(self._wake)
         self._context.destroy(0)

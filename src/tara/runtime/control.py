@@ -18,6 +18,11 @@ class Register(Struct, array_like=True, tag=1):
     cluster: int = 0
     era: int = 0
     host: str = ""
+    #: Where the files of its executors are served.
+    files_address: str = ""
+    #: The name of the journal that it found on its host, if any; and a name for a new one.
+    journal: str = ""
+    fresh_journal: str = ""
 
 
 class Welcome(Struct, array_like=True, tag=2):
@@ -27,13 +32,18 @@ class Welcome(Struct, array_like=True, tag=2):
     genesis: bool
     #: Lives just before this one that ended soon after their start: a reason not to hurry with the next one.
     short_lives: int = 0
+    #: Whether the journal that it found is the one that its last life wrote; and the name of its journal from now on,
+    #: which counts when the container has said that it exists.
+    keep_journal: bool = True
+    journal: str = ""
 
 
 class Founded(Struct, array_like=True, tag=3):
-    """container → registry: my journal exists."""
+    """container → registry: my journal exists, under this name."""
 
     container: int
     life: int
+    journal: str = ""
 
 
 class Go(Struct, array_like=True, tag=4):
@@ -59,6 +69,8 @@ class Addresses(Struct, array_like=True, tag=6):
     digest: bool = False
     #: Where clients connect.
     front_ends: list[str] = []
+    #: Where each container serves the files of its executors.
+    files: list[str | None] = []
 
 
 class Die(Struct, array_like=True, tag=7):

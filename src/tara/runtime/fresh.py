@@ -12,11 +12,13 @@ import msgspec
 import zmq
 
 from tara.client import wire
+from tara.client.keys import load_keys
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.runtime import control
 from tara.runtime.asking import ask
 from tara.runtime.cluster import StateFile
+from tara.runtime.where import expand
 
 TIMEOUT_S = 60.0
 #: Commands sent at once, and the pause after them: the service goes on for others.
@@ -45,6 +47,8 @@ def await_fresh_checkpoint(data_dir: Path, timeout_s: float = TIMEOUT_S) -> int:
     try:
         socket = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
+        if state.keys:
+            load_keys(expand("keys", state.keys)).secure_connecting(socket)
         for endpoint in state.endpoints:
             socket.connect(endpoint)
         before = 0

@@ -9,21 +9,27 @@ lives end one after another, the longer it waits.
 """
 
 import os
+import secrets
 import signal
 import socket
+import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 import zmq
 
-from tara.protocol.errors import TaraError
+from tara.client.keys import load_cluster_keys
+from tara.protocol.errors import ConfigurationError, TaraError
 from tara.runtime import control
 from tara.runtime.cluster import application_of
 from tara.runtime.container import Container, ContainerSpec, Start
 from tara.runtime.events import EventLog, log_path
+from tara.runtime.journal import journal_directory, journal_name
 from tara.runtime.watching import Watch
+from tara.runtime.where import here
 from tara.runtime.wire import readable
 
 Kind = TypeVar("Kind")
@@ -43,8 +49,15 @@ class HostingError(TaraError):
 def run_container(spec_json: bytes, app: str, registry: str) -> None:
     """The whole life of a container. Returns when the cluster goes down; anything else ends the process."""
     spec = msgspec.json.decode(spec_json, type=ContainerSpec)
-    events = EventLog(log_path(spec.data_dir, spec.label), spec.cluster, spec.label)
-    hosted = Hosted(spec, registry, events)
+    try:
+        spec = msgspec.structs.replace(spec, **here(spec, registry))
+        events = EventLog(log_path(spec.data_dir, spec.label), spec.cluster, spec.label)
+        hosted = Hosted(spec, registry, events)
+    except ConfigurationError as error:
+        # There is no way to the registry yet: only Spark's log of this worker can tell.
+        sys.stderr.write(f"tara: {spec.label}: {error}\n")
+        time.sleep(FAILED_PAUSE_S_MAX)
+        raise
     try:
         hosted.start(app)
         hosted.run()
@@ -61,11 +74,15 @@ class Hosted:
         self._control = self._context.socket(zmq.DEALER)
         # What a container says last, why it failed, is to arrive.
         self._control.setsockopt(zmq.LINGER, 500)
+        if spec.keys:
+            load_cluster_keys(spec.keys).secure_connecting(self._control)
         self._control.connect(registry)
         self._parent = os.getppid()
         self._driver_heard_s = time.monotonic()
         self._heartbeat_due_s = 0.0
         self._life = 0
+        #: The name of the journal that was here.
+        self._journal = ""
         self._short_lives = 0
         self._orderly = False
         self._with_digest = False
@@ -75,14 +92,21 @@ class Hosted:
     def start(self, app: str) -> None:
         """Up to the point where the nodes may begin."""
         self._container = Container(self._spec, application_of(app), self._context, self._events)
-        self._resources.callback(self._container.close_journal)
+        self._resources.callback(self._container.release)
         welcome = self._register()
         self._life, self._short_lives = welcome.life, welcome.short_lives
-        self._container.start(Start(life=welcome.life, genesis=welcome.genesis))
-        if welcome.genesis:
-            # Nothing has left the container yet. Only when its first start is on record may it begin.
+        self._container.start(
+            Start(
+                life=welcome.life,
+                genesis=welcome.genesis,
+                keep_journal=welcome.keep_journal,
+                journal=welcome.journal,
+            )
+        )
+        if welcome.genesis or welcome.journal != self._journal:
+            # Nothing has left the container yet. Only when its new journal is on record may it begin.
             self._container.found()
-            self._say(control.Founded(self._spec.container, self._life))
+            self._say(control.Founded(self._spec.container, self._life, welcome.journal))
             self._expect(control.Go)
         self._watch = Watch(self._container.graph, self._container.nodes, self._container.counters, self._events)
 
@@ -103,6 +127,7 @@ class Hosted:
 
     def _register(self) -> control.Welcome:
         spec, container = self._spec, self._container
+        self._journal = journal_name(journal_directory(Path(spec.data_dir), spec.container))
         self._say(
             control.Register(
                 spec.container,
@@ -112,6 +137,9 @@ class Hosted:
                 spec.cluster,
                 spec.era,
                 socket.gethostname(),
+                container.files_address,
+                self._journal,
+                secrets.token_hex(8) if spec.durability == "disk" else "",
             )
         )
         return self._expect(control.Welcome)
@@ -132,8 +160,9 @@ class Hosted:
     def _take(self, message: control.Message) -> None:
         self._driver_heard_s = time.monotonic()
         match message:
-            case control.Addresses(peers, digest, front_ends):
+            case control.Addresses(peers, digest, front_ends, files):
                 self._container.connect(peers, front_ends)
+                self._container.files_at = files
                 self._with_digest = digest
             case control.Die(life) if life == self._life:
                 os.kill(os.getpid(), signal.SIGKILL)

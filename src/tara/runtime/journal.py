@@ -30,6 +30,8 @@ SEGMENT_BYTES = 64 << 20
 FULL_DISK_PATIENCE_S = 10.0
 FULL_DISK_PAUSE_S = 0.2
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+#: The file in the directory that has the journal's name.
+NAME_FILE = "name"
 #: Journals set aside that are kept, per container.
 DAMAGED_KEPT = 4
 
@@ -96,6 +98,29 @@ class FileJournal:
         for path in self._damaged()[:-DAMAGED_KEPT]:
             shutil.rmtree(path)
         return target
+
+    def rename(self, name: str) -> None:
+        """Give the journal this name, durably, before anything is written under it."""
+        if self.name == name:
+            return
+        temporary = self._directory / f"{NAME_FILE}.tmp"
+        try:
+            with temporary.open("w") as file:
+                file.write(name)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(self._directory / NAME_FILE)
+            sync_directory(self._directory)
+        except OSError as error:
+            raise JournalError(f"{self._directory}: cannot be written: {error.strerror}") from error
+
+    @property
+    def name(self) -> str:
+        return journal_name(self._directory)
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(self._directory.glob("*.journal"))
 
     def _damaged(self) -> list[Path]:
         """The journals that were set aside, oldest first."""
@@ -220,6 +245,24 @@ class FileJournal:
             if file >= 0:
                 os.close(file)
         self._file = self._lock = -1
+
+
+def journal_directory(data_dir: Path, container: int) -> Path:
+    return data_dir / f"journal-{container}"
+
+
+def journal_name(directory: Path) -> str:
+    """The name of the journal in this directory; empty if it has none, or if there is no such directory."""
+    try:
+        return (directory / NAME_FILE).read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise JournalError(f"{directory / NAME_FILE}: cannot be read: {error}") from error
+
+
+class StaleJournal(TaraError):
+    """A journal that lacks what its container voted elsewhere since."""
 
 
 def _write(file: int, data: bytes) -> None:

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
+from tara.runtime.exchange import RemoteFiles
 
 if TYPE_CHECKING:
     from tara.runtime.log_writer import LogWriter
@@ -54,10 +55,13 @@ def log_directory(data_dir: Path, replica: int) -> Path:
 
 
 class DecidedLog:
-    def __init__(self, directory: Path, settings: LogSettings, peers: Sequence[Path]) -> None:
+    def __init__(
+        self, directory: Path, settings: LogSettings, peers: Sequence[Path], remote: RemoteFiles | None = None
+    ) -> None:
         self._directory = directory
         self._settings = settings
         self._peers = peers
+        self._remote = remote
         #: What the container handed over and the thread has not handled: runs, and numbers of checkpoints.
         self._queue: deque[t.Executed | int] = deque()
         #: Requests handed over (written by the container only) and handled (by the thread only).
@@ -115,6 +119,8 @@ class DecidedLog:
     def close(self) -> None:
         """Write out what there is, and end."""
         self._closing = True
+        if self._remote is not None:
+            self._remote.closing.set()
         self._wakeup.set()
         self._thread.join(timeout=10)
 
@@ -143,7 +149,7 @@ class DecidedLog:
     def _open(self) -> "LogWriter":
         from tara.runtime.log_writer import LogWriter
 
-        return LogWriter(self._directory, self._settings, self._peers, self._report)
+        return LogWriter(self._directory, self._settings, self._peers, self._report, self._remote)
 
     def _handle_all(self, writer: "LogWriter") -> None:
         queue = self._queue

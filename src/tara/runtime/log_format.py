@@ -86,13 +86,16 @@ def list_files(directory: Path) -> list[LogFile]:
         names = os.listdir(directory)
     except FileNotFoundError:
         return []
-    found = []
-    for name in names:
-        match = _NAME.fullmatch(name)
-        if match:
-            first, last, checksum, kind = match.groups()
-            found.append(LogFile(int(first), int(last), int(checksum, 16), kind == "segment", directory / name))
-    return sorted(found)
+    return sorted(file for name in names if (file := parse_name(directory / name)))
+
+
+def parse_name(path: Path) -> LogFile | None:
+    """What the name tells; None if it is not that of a log's file."""
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        return None
+    first, last, checksum, kind = match.groups()
+    return LogFile(int(first), int(last), int(checksum, 16), kind == "segment", path)
 
 
 # Rows

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from tara.protocol import tuples as t
 from tara.protocol.nodes.executor import ExecutorState
+from tara.runtime.exchange import ExchangeError, RemoteFiles
 from tara.runtime.journal import sync_directory
 from tara.runtime.log import LogIdentity, LogSettings
 from tara.runtime.log_format import (
@@ -30,6 +31,7 @@ from tara.runtime.log_format import (
     LogFile,
     identity_of,
     list_files,
+    parse_name,
     put_file,
     read_file,
     rows_of,
@@ -49,13 +51,21 @@ class LogWriter:
     """Invariants: the segments hold the rows up to `_sealed` without a gap, `_rows` those of (_sealed, last]."""
 
     def __init__(
-        self, directory: Path, settings: LogSettings, peers: Sequence[Path], report: Callable[[str], None]
+        self,
+        directory: Path,
+        settings: LogSettings,
+        peers: Sequence[Path],
+        report: Callable[[str], None],
+        remote: RemoteFiles | None = None,
     ) -> None:
         self._directory = directory
         self._settings = settings
         self._identity: LogIdentity = settings.identity
         #: Directories of the other replicas' logs, where this host can read them.
         self._peers = [peer for peer in peers if peer != directory]
+        #: What the other replicas have on other hosts, and which replicas these are.
+        self._remote = remote
+        self._others = [replica for replica, peer in enumerate(peers) if peer != directory]
         self._report = report
         self._segments: list[LogFile] = []
         #: The bytes of each segment.
@@ -187,6 +197,9 @@ class LogWriter:
     def _fill(self, counter: int) -> None:
         """Get the segments up to this counter from peers; begin anew with what there is if it does not join."""
         missing = self._find_missing(counter)
+        if self._remote is not None and (not missing or missing[0].first > self._sealed + 1):
+            with self._remote as remote:
+                missing = self._fetch_missing(remote, counter)
         if missing is None:
             self._waits += 1
             if self._waits <= WAITS_MAX:
@@ -201,18 +214,62 @@ class LogWriter:
         for file in missing:
             put_file(self._directory, file.path.name, file.path.read_bytes(), durable=True)
             self._adopt(file._replace(path=self._directory / file.path.name))
+        if self._remote is not None:
+            self._remote.forget_others(())
 
     def _find_missing(self, counter: int) -> list[LogFile] | None:
         """Intact segments of peers that lead to `counter`, from what we have on if possible. None if peers have not
         come that far yet."""
-        offered = [file for peer in self._peers for file in list_files(peer) if file.sealed]
+        return self._chain(self._offered(), counter, self._is_intact)
+
+    def _offered(self) -> list[LogFile]:
+        """The segments of peers whose directories this host can read."""
+        return [file for peer in self._peers for file in list_files(peer) if file.sealed]
+
+    def _fetch_missing(self, remote: RemoteFiles, counter: int) -> list[LogFile] | None:
+        """The same with what is on other hosts. Peers that cannot be reached may have what is missing: that counts as
+        not having come that far yet."""
+        holders: dict[Path, list[int]] = {}
+        silent = False
+        for replica in self._others:
+            try:
+                for name in remote.names(replica):
+                    holders.setdefault(remote.path(name), []).append(replica)
+            except ExchangeError as error:
+                silent = True
+                self._report(str(error))
+
+        def is_intact(file: LogFile) -> bool:
+            return self._is_intact(file) if file.path not in holders else self._fetch(remote, file, holders[file.path])
+
+        offered = self._offered() + sorted(filter(None, map(parse_name, holders)))
+        chain = self._chain(offered, counter, is_intact)
+        complete = chain is not None and bool(chain) and chain[0].first <= self._sealed + 1
+        return None if silent and not complete else chain
+
+    def _fetch(self, remote: RemoteFiles, file: LogFile, replicas: list[int]) -> bool:
+        """Whether the segment arrived intact from one of these."""
+        for replica in replicas:
+            try:
+                remote.fetch(replica, file.path.name)
+            except ExchangeError as error:
+                self._report(str(error))
+                continue
+            if self._is_intact(file):
+                return True
+            remote.forget(file.path.name)
+        return False
+
+    def _chain(
+        self, offered: list[LogFile], counter: int, is_intact: Callable[[LogFile], bool]
+    ) -> list[LogFile] | None:
         if offered and max(file.last for file in offered) < counter:
             return None
         chain: list[LogFile] = []
         wanted = counter
         while wanted > self._sealed:
             for file in offered:
-                if file.first <= wanted <= file.last and self._is_intact(file):
+                if file.first <= wanted <= file.last and is_intact(file):
                     chain.insert(0, file)
                     wanted = file.first - 1
                     break

@@ -53,6 +53,7 @@ COUNTERS = (
     ("results", "tara_results_total", "Results sent to clients."),
     ("overloaded", "tara_commands_overloaded_total", "Commands refused because their request source was full."),
     ("too_large", "tara_commands_too_large_total", "Commands refused because they were too long."),
+    ("connections_refused", "tara_connections_refused_total", "Connections that did not come about: keys, handshakes."),
     ("journal_entries", "tara_journal_entries_total", "Entries that nodes persisted."),
     ("journal_syncs", "tara_journal_syncs_total", "Syncs of the journal."),
     ("journals_set_aside", "tara_journals_set_aside_total", "Damaged journals that were set aside."),

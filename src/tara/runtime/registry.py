@@ -14,13 +14,16 @@ from typing import Any, TextIO
 import msgspec
 import zmq
 
+from tara.client.keys import load_cluster_keys
 from tara.protocol.errors import ConfigurationError, MalformedTuple
 from tara.protocol.graph import Graph
 from tara.runtime import control
 from tara.runtime.cluster import ClusterState, Settings, StateFile, container_label, placement_of, shape_of
 from tara.runtime.events import EventLog, log_path
+from tara.runtime.gate import MEMBERS, Gate
 from tara.runtime.metrics import Recent, recent_report
 from tara.runtime.prometheus import MetricsServer, render
+from tara.runtime.where import expand, same_everywhere
 
 #: A container that has been silent for so long counts as down in the status.
 SILENT_S = 3.0
@@ -36,12 +39,18 @@ class Member:
         self.pid = 0
         self.peer_address: str | None = None
         self.client_address: str | None = None
+        self.files_address: str | None = None
         self.heard_at = 0.0
         self.status: dict[str, Any] = {}
         self.recent = Recent()
         self.host = ""
         self.registered_at = 0.0
         self.short_lives = 0
+
+    @property
+    def server(self) -> str:
+        """The address where it is: what two sites should not have in common."""
+        return (self.peer_address or "").removeprefix("tcp://").rpartition(":")[0]
 
 
 class Registry:
@@ -59,12 +68,15 @@ class Registry:
         self.down = threading.Event()
         #: Why the registry had to give up; None while it works.
         self.failure: Exception | None = None
+        self.connections_refused = 0
         self._context = zmq.Context()
+        self._gate: Gate | None = None
         self._lock = self._file.lock()
         try:
             self._open(stderr)
         except BaseException:
             os.close(self._lock)
+            self._stop_gate()
             self._context.destroy(0)
             raise
         self._thread = threading.Thread(target=self._serve, name="registry", daemon=True)
@@ -74,14 +86,23 @@ class Registry:
         settings = self.settings
         self.state: ClusterState = self._file.open(settings)
         self._first_lives = list(self.state.lives)
+        self.state.journals = self.state.journals or [""] * len(self.placement)
+        self.state.servers = self.state.servers or [""] * len(self.placement)
         self.events = EventLog(log_path(settings.data_dir, "registry"), self.state.cluster, "registry", stderr)
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 500)
+        self.state.keys = same_everywhere(settings.keys)
+        if settings.keys:
+            keys = load_cluster_keys(expand("keys", settings.keys))
+            self._gate = Gate(self._context, keys, self._on_refused)
+            self._gate.guard(self._socket, MEMBERS)
         self._socket.bind_to_random_port(f"tcp://{settings.host}")
+        if self._gate is not None:
+            self._gate.start()
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.metrics_address = ""
         self._metrics = MetricsServer(
-            settings.host,
+            settings.metrics_host,
             settings.metrics_port,
             lambda: render(self.status()),
             lambda reason: self.events.flood("metrics_error", reason=reason),
@@ -126,6 +147,9 @@ class Registry:
         statuses = [(self.label(index), member.status.get("gateway")) for index, member in enumerate(self.members)]
         return [f"{label}: {status['error']}" for label, status in statuses if status and status["error"]]
 
+    def is_registered(self, container: int) -> bool:
+        return self.members[container].registered_at > 0
+
     def ready(self) -> bool:
         return all(member.status for member in self.members)
 
@@ -164,7 +188,17 @@ class Registry:
         for member in self.members:
             self._send(member.identity, control.Stop())
         self._socket.close()
+        self._stop_gate()
         self._context.term()
+
+    def _stop_gate(self) -> None:
+        if self._gate is not None:
+            self._gate.stop()
+
+    def _on_refused(self, domain: str, reason: str) -> None:
+        """On the gate's thread."""
+        self.connections_refused += 1
+        self.events.flood("connection_refused", at=domain, reason=reason)
 
     def _loop(self) -> None:
         announced = 0.0
@@ -190,8 +224,8 @@ class Registry:
         match message:
             case control.Register():
                 self._register(identity, message)
-            case control.Founded(container, life) if self._is_current(container, life):
-                self._found(container)
+            case control.Founded(container, life, journal) if self._is_current(container, life):
+                self._found(container, journal)
                 self._send(identity, control.Go(life))
             case control.Heartbeat(container, life, status) if self._is_current(container, life):
                 member = self.members[container]
@@ -204,12 +238,17 @@ class Registry:
             case control.AskStatus() | control.AskKill() | control.AskDown():
                 self._answer(identity, message)
 
-    def _found(self, container: int) -> None:
-        self.state.founded[container] = True
+    def _found(self, container: int, journal: str) -> None:
+        """The container has a new journal, and no other one counts any more. A start that did not get so far changes
+        nothing: a disk that is missing for a moment costs nobody its memory."""
+        state = self.state
+        before = state.founded[container], state.journals[container], state.servers[container]
+        state.founded[container], state.journals[container] = True, journal
+        state.servers[container] = self.members[container].server
         try:
-            self._file.write(self.state)
+            self._file.write(state)
         except ConfigurationError:
-            self.state.founded[container] = False
+            state.founded[container], state.journals[container], state.servers[container] = before
             raise
 
     def _is_current(self, container: int, life: int) -> bool:
@@ -248,8 +287,13 @@ class Registry:
         self.state.lives[container] += 1
         member.identity, member.pid, member.host = identity, register.pid, register.host
         member.peer_address, member.client_address = register.peer_address, register.client_address
+        member.files_address = register.files_address or None
         member.heard_at, member.registered_at = now_s, now_s
         member.status, member.recent = {}, Recent()
+        keep_journal, journal = self._journal_of(register)
+        if journal and journal == self.state.journals[container]:
+            # With its disk, or its address, it may have moved.
+            self.state.servers[container] = member.server
         self.state.registry, self.state.endpoints = self.address, self.endpoints
         self.state.metrics = self.metrics_address
         self._file.write(self.state)
@@ -266,12 +310,47 @@ class Registry:
             short_lives=member.short_lives,
             hosted=[self.graph.label(number) for number in self.placement[container]],
         )
-        self._send(identity, control.Welcome(self.state.lives[container], genesis, member.short_lives))
+        if not self.settings.local:
+            self._check_placement(container)
+        self._send(
+            identity,
+            control.Welcome(self.state.lives[container], genesis, member.short_lives, keep_journal, journal),
+        )
         self._announce()
+
+    def _journal_of(self, register: control.Register) -> tuple[bool, str]:
+        """Whether the container may go on with the journal that it found, and the name of its journal from now on."""
+        known = self.state.journals[register.container]
+        keep = not self.state.founded[register.container] or not known or register.journal == known
+        return keep, (register.journal if keep else "") or register.fresh_journal
+
+    def _check_placement(self, container: int) -> None:
+        """Two sites on one server fall together: nobody wants that, but it is better than to have one of them only."""
+        shared = self.sharing(container)
+        if shared:
+            self.events.warning(
+                "shared_server",
+                container=self.label(container),
+                server=self.members[container].server,
+                others=[self.label(other) for other in shared],
+            )
+
+    def sharing(self, container: int) -> list[int]:
+        """The containers of other sites that were last seen on the same server."""
+        server = self.members[container].server
+        return [
+            other
+            for other, member in enumerate(self.members)
+            if server and member.server == server and not self._sites(other) & self._sites(container)
+        ]
+
+    def _sites(self, container: int) -> set[int]:
+        return {self.graph.site(self.graph.names[number]) for number in self.placement[container]}
 
     def _announce(self) -> None:
         peers = [member.peer_address for member in self.members]
-        addresses = control.Addresses(peers, self.want_digests, self.endpoints)
+        files = [member.files_address for member in self.members]
+        addresses = control.Addresses(peers, self.want_digests, self.endpoints, files)
         for member in self.members:
             self._send(member.identity, addresses)
 
@@ -306,7 +385,8 @@ class Registry:
                 {
                     "container": self.label(container),
                     "host": member.host,
-                    "sites": sorted({self.graph.site(self.graph.names[n]) for n in self.placement[container]}),
+                    "server": member.server,
+                    "sites": sorted(self._sites(container)),
                     "pid": member.pid,
                     "life": self.state.lives[container],
                     "restarts": max(self.state.lives[container] - self._first_lives[container] - 1, 0),
@@ -329,6 +409,7 @@ class Registry:
             "registry": self.address,
             "metrics": self.metrics_address,
             "spark_ui": self.ui,
+            "connections_refused": self.connections_refused,
             "endpoints": self.endpoints,
             "recent": recent_report(running),
             "containers": containers,

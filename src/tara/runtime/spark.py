@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,7 +23,9 @@ from tara.protocol.errors import TaraError
 from tara.runtime.cluster import Settings, application_of
 from tara.runtime.container import ContainerSpec
 from tara.runtime.hosting import run_container
+from tara.runtime.placing import await_executors, element_at, hosts_at
 from tara.runtime.registry import Registry
+from tara.runtime.where import AUTO, same_everywhere
 
 JAVA_MINIMUM = 17
 START_TIMEOUT_S = 90.0
@@ -85,16 +88,49 @@ class Cluster:
             .config("spark.driver.host", self.settings.host)
             .config("spark.driver.bindAddress", self.settings.host)
         )
-        self._spark = builder.getOrCreate()
+        if self.settings.token:
+            # Of executors that have one of these each, a container takes a whole one.
+            builder = builder.config(f"spark.executor.resource.{self.settings.token}.amount", "1")
+            builder = builder.config(f"spark.task.resource.{self.settings.token}.amount", "1")
+        try:
+            self._spark = builder.getOrCreate()
+        except Exception as error:
+            raise SparkError(f"Spark does not start with master {master}: {_reason(error)}") from error
         self.registry.ui = self.ui or ""
-        for container in range(containers):
-            self._submit(container)
-        self._await_ready()
+        for group in self._in_order(range(containers)):
+            self._submit_all(group)
+        self._await(self.registry.ready)
         self._supervisor.start()
 
     @property
     def ui(self) -> str | None:
         return str(self._spark.sparkContext.uiWebUrl) if self._spark is not None else None
+
+    def _in_order(self, containers: Iterable[int]) -> list[list[int]]:
+        """First those whose journals are on servers that are there: they go back to them. Then the others, which take
+        what is left."""
+        if self.settings.local:
+            return [list(containers)]
+        context, registry = self._spark.sparkContext, self.registry
+        missing = await_executors(context, {server for server in registry.state.servers if server})
+        for server in missing:
+            labels = [registry.label(c) for c in containers if registry.state.servers[c] == server]
+            registry.events.warning("server_missing", server=server, containers=labels)
+        back = [container for container in containers if self._hosts(container)]
+        return [back, [container for container in containers if container not in back]]
+
+    def _submit_all(self, containers: list[int]) -> None:
+        """And wait until they have their places."""
+        for container in containers:
+            self._submit(container)
+        self._await(lambda: all(map(self.registry.is_registered, containers)))
+
+    def _hosts(self, container: int) -> list[str]:
+        """Where its journal is, as Spark calls that host; none if that does not matter, or is not there."""
+        server = self.registry.state.servers[container]
+        if self.settings.local or self.settings.durability != "disk" or not server:
+            return []
+        return hosts_at(self._spark.sparkContext, server)
 
     def _submit(self, container: int) -> None:
         from pyspark import InheritableThread
@@ -107,8 +143,9 @@ class Cluster:
             placement=registry.placement,
             limits=self.settings.limits,
             durability=self.settings.durability,
-            data_dir=str(Path(self.settings.data_dir).resolve()),
-            host=self.settings.host,
+            data_dir=same_everywhere(self.settings.container_dir or self.settings.data_dir),
+            host=self.settings.container_host or (self.settings.host if self.settings.local else AUTO),
+            keys=same_everywhere(self.settings.keys),
             port=registry.state.ports[container],
             label=registry.label(container),
             shape=registry.shape,
@@ -125,7 +162,7 @@ class Cluster:
             while not registry.down.is_set():
                 context.setJobGroup(_group(label), description, interruptOnCancel=False)
                 try:
-                    context.parallelize([container], 1).foreachPartition(task)
+                    element_at(context, container, self._hosts(container)).foreachPartition(task)
                 except Exception as error:
                     # It was cancelled, or Spark gave it up; with the cluster, jobs end in many ways.
                     if not registry.down.wait(RESUBMIT_S):
@@ -168,9 +205,9 @@ class Cluster:
     def _labels(self, container: int) -> list[str]:
         return [self.registry.graph.label(number) for number in self.registry.placement[container]]
 
-    def _await_ready(self) -> None:
+    def _await(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not self.registry.ready():
+        while not condition():
             if time.monotonic() > deadline:
                 self.stop()
                 raise SparkError(f"not all containers started within {START_TIMEOUT_S:.0f} s: see Spark's log")
@@ -206,6 +243,12 @@ def describe_job(label: str, first_life: int, nodes: list[str]) -> str:
     task's attempt, which Spark shows beside it, rises with the life: together they say which life it is. (An attempt
     that ends before it has registered has no life of its own; `tara status` is exact.)"""
     return f"{label}: life {first_life} + attempt of the task; {', '.join(nodes)}"
+
+
+def _reason(error: Exception) -> str:
+    """The line that tells what Java did not like, if it was Java."""
+    lines = [line.removeprefix(": ") for line in str(error).splitlines() if line.startswith(": ")]
+    return lines[0] if lines else str(error)
 
 
 def _group(label: str) -> str:

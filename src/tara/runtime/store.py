@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from tara.protocol import tuples as t
+from tara.runtime.exchange import ExchangeError, RemoteFiles
 from tara.runtime.journal import sync_directory
 from tara.runtime.log import DecidedLog
 
@@ -131,12 +132,15 @@ class CheckpointStore:
         peers: list[Path],
         wake: Callable[[], None],
         log: DecidedLog | None = None,
+        remote: RemoteFiles | None = None,
     ) -> None:
         self._directory = directory
         self._cluster = cluster
         self._era = era
         #: Directories of the other executors' stores, where this host can read them.
         self._peers = peers
+        #: What other executors have where this host cannot read their directories.
+        self._remote = remote
         self._wake = wake
         #: Where the executed commands go; a checkpoint is written when the log up to it is durable.
         self.log = log
@@ -169,6 +173,8 @@ class CheckpointStore:
             yield self._answers.get()
 
     def close(self) -> None:
+        if self._remote is not None:
+            self._remote.closing.set()
         if self.log is not None:
             self.log.close()
         self._jobs.put(None)
@@ -208,23 +214,55 @@ class CheckpointStore:
                 threading.Event().wait(1.0)
 
     def _load(self, load: t.Load) -> None:
-        """The newest intact checkpoint that is new enough: our own, else that of a peer."""
+        """The newest intact checkpoint that is new enough: our own, else that of a peer on this host, else of any."""
+        loaded = self._find(load) or self._fetch(load)
+        if loaded is not None:
+            self.counts.checkpoints_loaded += 1
+        self._answer(loaded or t.Loaded(None, b"", []))
+
+    def _find(self, load: t.Load) -> t.Loaded | None:
         directories = [self._directory, *(self._peers[holder] for holder in load.holders if holder < len(self._peers))]
         for directory in directories:
             for path in sorted(directory.glob("*.checkpoint"), reverse=True):
                 if int(path.stem) < load.minimum:
                     break
+                loaded = self._read_or_refuse(path, str(path))
+                if loaded is not None:
+                    return loaded
+        return None
+
+    def _fetch(self, load: t.Load) -> t.Loaded | None:
+        """From the hosts of those who have one."""
+        holders = [holder for holder in load.holders if self._peers[holder] != self._directory]
+        if self._remote is None or not holders:
+            return None
+        with self._remote as remote:
+            for holder in holders:
                 try:
-                    loaded = self._read(path)
-                except (OSError, StoreError) as error:
-                    self.counts.checkpoints_refused += 1
-                    self._report("checkpoint_refused", f"{path}: {error}")
-                    continue
-                self.counts.checkpoints_loaded += 1
-                self.on_event("checkpoint_loaded", str(path))
-                self._answer(loaded)
-                return
-        self._answer(t.Loaded(None, b"", []))
+                    names = [name for name in remote.names(holder) if int(Path(name).stem) >= load.minimum]
+                    # What is left of former attempts, if nobody has that any more.
+                    remote.forget_others(names)
+                    for name in names:
+                        path = remote.fetch(holder, name)
+                        self.on_event("checkpoint_fetched", f"{name} of replica {holder}")
+                        loaded = self._read_or_refuse(path, f"{name} of replica {holder}")
+                        # The executor has it saved among its own.
+                        remote.forget(name)
+                        if loaded is not None:
+                            return loaded
+                except (ExchangeError, OSError) as error:
+                    self._report("fetch_error", f"checkpoint {load.minimum} or newer: {error}")
+        return None
+
+    def _read_or_refuse(self, path: Path, label: str) -> t.Loaded | None:
+        try:
+            loaded = self._read(path)
+        except (OSError, StoreError) as error:
+            self.counts.checkpoints_refused += 1
+            self._report("checkpoint_refused", f"{label}: {error}")
+            return None
+        self.on_event("checkpoint_loaded", label)
+        return loaded
 
     def _read(self, path: Path) -> t.Loaded:
         return read_checkpoint(path, self._cluster, self._era)

@@ -1,0 +1,262 @@
+"""Files between hosts: checkpoints and segments of the decided log, from the container that has them to one that lacks
+them.
+
+Each container with an executor serves that executor's files on a socket and a thread of its own; its address is
+registered beside the one for tuples. Who lacks a file asks for one piece after the other, writes them to a file of its
+own, and goes on there after a loss, from whichever replica: files are the same on all of them. Memory is bounded by one
+piece on either side. What has arrived is not trusted: its reader verifies the digest that every such file carries.
+"""
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+import zmq
+from msgspec import Struct
+
+from tara.client.keys import Keys
+from tara.protocol.errors import TaraError
+
+CHECKPOINTS = "checkpoints"
+LOG = "log"
+#: The directory for what arrives, beside the files of the replica that asked for it.
+INCOMING = "incoming"
+
+PIECE_BYTES = 1 << 19
+#: Larger than any message of this protocol.
+_MESSAGE_BYTES_MAX = 1 << 21
+#: Names in one listing: more files than anybody keeps.
+_NAMES_MAX = 10_000
+_TIMEOUT_S = 2.0
+#: Pieces that may wait for a slow receiver; it asks for one at a time.
+_QUEUED_MAX = 8
+_POLL_MS = 500
+_ATTEMPTS = 3
+#: What is served: nothing that is being written, and nothing outside the directory.
+_NAMES = {
+    CHECKPOINTS: re.compile(r"\d{12}\.checkpoint"),
+    LOG: re.compile(r"\d{16}-\d{16}-[0-9a-f]{8}\.segment"),
+}
+
+
+class ExchangeError(TaraError):
+    """A file could not be got from this replica, now."""
+
+
+class Ask(Struct, array_like=True, frozen=True):
+    """An empty name asks for the names of all files; another one for a piece of that file."""
+
+    ticket: int
+    cluster: int
+    era: int
+    kind: str
+    replica: int
+    name: str = ""
+    offset: int = 0
+
+
+class Reply(Struct, array_like=True, frozen=True):
+    ticket: int
+    #: Why not; empty if all is well.
+    error: str = ""
+    names: list[str] = []
+    piece: bytes = b""
+    #: The bytes of the whole file.
+    size: int = 0
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_ask = msgspec.msgpack.Decoder(Ask).decode
+_decode_reply = msgspec.msgpack.Decoder(Reply).decode
+
+
+class FileServer:
+    """Answers on a thread. The socket is bound already, and belongs to the thread from `start` on."""
+
+    def __init__(self, socket: zmq.Socket[bytes], cluster: int, era: int) -> None:
+        self._socket = socket
+        self._identity = (cluster, era)
+        self._directories: Mapping[tuple[str, int], Path] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="file-server", daemon=True)
+
+    def start(self, directories: Mapping[tuple[str, int], Path]) -> None:
+        """`directories`: by kind and replica."""
+        self._directories = directories
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Before the context ends."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    # On the thread
+
+    def _serve(self) -> None:
+        while not self._stopping.is_set():
+            if self._socket.poll(_POLL_MS):
+                identity, *parts = self._socket.recv_multipart()
+                try:
+                    ask = _decode_ask(parts[0] if parts else b"")
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    continue
+                self._socket.send_multipart((identity, _encode(self._answer(ask))))
+        self._socket.close(0)
+
+    def _answer(self, ask: Ask) -> Reply:
+        directory = self._directories.get((ask.kind, ask.replica))
+        if (ask.cluster, ask.era) != self._identity or directory is None:
+            return Reply(ask.ticket, f"no {ask.kind} of replica {ask.replica} of that cluster here")
+        pattern = _NAMES[ask.kind]
+        try:
+            if not ask.name:
+                names = sorted(filter(pattern.fullmatch, os.listdir(directory)), reverse=True)
+                return Reply(ask.ticket, names=names[:_NAMES_MAX])
+            if not pattern.fullmatch(ask.name):
+                return Reply(ask.ticket, "no such file")
+            return _piece(directory / ask.name, ask)
+        except OSError as error:
+            return Reply(ask.ticket, f"{ask.name}: {error.strerror}")
+
+
+def _piece(path: Path, ask: Ask) -> Reply:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(descriptor).st_size
+        offset = min(max(ask.offset, 0), size)
+        return Reply(ask.ticket, piece=os.pread(descriptor, PIECE_BYTES, offset), size=size)
+    finally:
+        os.close(descriptor)
+
+
+class RemoteFiles:
+    """The files of one kind that other replicas have. One thread uses it, between `with` and its end."""
+
+    def __init__(
+        self,
+        kind: str,
+        identity: tuple[int, int],
+        incoming: Path,
+        addresses: Callable[[int], str | None],
+        keys: Keys | None = None,
+    ) -> None:
+        """`incoming` is where files arrive; `addresses` tells where a replica's files are served now, if anywhere."""
+        self._kind = kind
+        self._identity = identity
+        self._incoming = incoming
+        self._addresses = addresses
+        self._keys = keys
+        self._ticket = 0
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._sockets: dict[str, zmq.Socket[bytes]] = {}
+        #: Set when whoever waits for the files has to end.
+        self.closing = threading.Event()
+
+    def __enter__(self) -> "RemoteFiles":
+        # A context of its own: the container's may end while this thread still waits for an answer.
+        self._context = zmq.Context()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        assert self._context is not None
+        self._sockets.clear()
+        self._context.destroy(0)
+        self._context = None
+
+    def names(self, replica: int) -> list[str]:
+        """The names of this replica's files, the newest first."""
+        pattern = _NAMES[self._kind]
+        return [name for name in self._ask(replica).names if pattern.fullmatch(name)]
+
+    def path(self, name: str) -> Path:
+        """Where a file will be that is fetched."""
+        return self._incoming / name
+
+    def fetch(self, replica: int, name: str) -> Path:
+        """Bring the file here, or go on with it where it was interrupted; it has still to be verified. If it is no
+        good: `forget`."""
+        self._incoming.mkdir(parents=True, exist_ok=True)
+        path = self.path(name)
+        with path.open("ab") as file:
+            while True:
+                offset = file.tell()
+                reply = self._ask(replica, name, offset)
+                if offset > reply.size:
+                    # A leftover of something else.
+                    file.truncate(0)
+                    file.seek(0)
+                    continue
+                if offset == reply.size:
+                    return path
+                if not reply.piece:
+                    raise ExchangeError(f"{name} of replica {replica}: nothing comes at {offset} of {reply.size}")
+                file.write(reply.piece)
+                file.flush()
+
+    def forget(self, name: str) -> None:
+        """Remove what has come of this file."""
+        self.path(name).unlink(missing_ok=True)
+
+    def forget_others(self, names: Collection[str]) -> None:
+        """Remove what has come of files that are none of these."""
+        for path in self._incoming.glob("*"):
+            if path.name not in names:
+                path.unlink(missing_ok=True)
+
+    def _ask(self, replica: int, name: str = "", offset: int = 0) -> Reply:
+        for _ in range(_ATTEMPTS):
+            address = self._addresses(replica)
+            if address is None or self.closing.is_set():
+                break
+            self._ticket += 1
+            ask = Ask(self._ticket, *self._identity, self._kind, replica, name, offset)
+            reply = self._try(address, ask)
+            if reply is None:
+                continue
+            if reply.error:
+                raise ExchangeError(f"replica {replica}: {reply.error}")
+            return reply
+        raise ExchangeError(f"replica {replica}: its files are not reachable")
+
+    def _try(self, address: str, ask: Ask) -> Reply | None:
+        socket = self._socket(address)
+        end_s = time.monotonic() + _TIMEOUT_S
+        try:
+            socket.send(_encode(ask), zmq.NOBLOCK)
+            while (left_s := end_s - time.monotonic()) > 0 and not self.closing.is_set():
+                if not socket.poll(min(int(left_s * 1e3) + 1, _POLL_MS)):
+                    continue
+                reply = _decode_reply(socket.recv())
+                # Another ticket is a late answer to a former attempt.
+                if reply.ticket == ask.ticket:
+                    return reply
+        except (zmq.Again, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass
+        # Whatever was wrong with it, the next attempt begins with a new connection.
+        self._sockets.pop(address).close(0)
+        return None
+
+    def _socket(self, address: str) -> zmq.Socket[bytes]:
+        socket = self._sockets.get(address)
+        if socket is None:
+            assert self._context is not None, "used outside of `with`"
+            socket = self._sockets[address] = bounded(self._context.socket(zmq.DEALER))
+            if self._keys is not None:
+                self._keys.secure_connecting(socket)
+            socket.connect(address)
+        return socket
+
+
+def bounded(socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+    """With the limits of this protocol."""
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.SNDHWM, _QUEUED_MAX)
+    socket.setsockopt(zmq.RCVHWM, _QUEUED_MAX)
+    socket.setsockopt(zmq.MAXMSGSIZE, _MESSAGE_BYTES_MAX)
+    return socket

@@ -1,0 +1,165 @@
+"""Who gets in: a cluster with keys, real processes and sockets, and everybody who should stay outside."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from tara.client import KeyValueClient, NotReachable, Refused
+from tara.client.keys import load_keys, make_client_keys, make_cluster_keys
+from tara.protocol.errors import ConfigurationError
+from tara.runtime import asking, control
+from tara.runtime.asking import ask
+from tara.runtime.cluster import load_settings
+from tests.runtime.processes import Processes, await_condition, settings_for
+
+TIMEOUT_S = 3.0
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("security")
+    make_cluster_keys(root / "keys")
+    make_client_keys(root / "keys", "alice")
+    make_cluster_keys(root / "other")
+    make_client_keys(root / "other", "mallory")
+    return root
+
+
+@pytest.fixture(scope="module")
+def keyed(root: Path) -> Iterator[Processes]:
+    with Processes(settings_for(root / "data", keys=str(root / "keys"))) as processes:
+        yield processes
+
+
+@pytest.fixture(scope="module")
+def plain(root: Path) -> Iterator[Processes]:
+    with Processes(settings_for(root / "plain")) as processes:
+        yield processes
+
+
+def refused(processes: Processes) -> int:
+    return sum(processes.status(container)["counters"]["connections_refused"] for container in range(3))
+
+
+def assert_refused(processes: Processes, keys: Path | None, reason: str) -> None:
+    before, began_s = refused(processes), time.monotonic()
+    with (
+        KeyValueClient(processes.endpoints, timeout_s=TIMEOUT_S, keys=keys) as client,
+        pytest.raises(Refused, match=reason),
+    ):
+        client.put("key", b"value")
+    assert time.monotonic() - began_s < TIMEOUT_S + 1
+    await_condition(lambda: refused(processes) > before, "the refusal to be counted")
+
+
+def test_a_client_with_the_right_key_is_served(keyed: Processes, root: Path) -> None:
+    with KeyValueClient(keyed.endpoints, keys=root / "keys" / "clients" / "alice") as client:
+        client.put("key", b"value")
+        assert client.get("key") == b"value"
+
+
+def test_a_member_is_served_too(keyed: Processes, root: Path) -> None:
+    with KeyValueClient(keyed.endpoints, keys=root / "keys") as client:
+        assert client.compare_and_set("member", None, b"value")
+
+
+def test_a_client_without_a_key_is_refused(keyed: Processes) -> None:
+    assert_refused(keyed, None, "requires keys")
+
+
+def test_a_client_with_an_unknown_key_is_refused(keyed: Processes, root: Path) -> None:
+    stranger = root / "stranger"
+    shutil.copytree(root / "other" / "clients" / "mallory", stranger)
+    shutil.copy(root / "keys" / "cluster.pub", stranger / "cluster.pub")
+
+    assert_refused(keyed, stranger, "not authorized")
+
+
+def test_a_client_of_another_cluster_is_refused(keyed: Processes, root: Path) -> None:
+    assert_refused(keyed, root / "other" / "clients" / "mallory", "handshake")
+
+
+def test_a_client_with_keys_does_not_talk_to_a_service_without(plain: Processes, root: Path) -> None:
+    with (
+        KeyValueClient(plain.endpoints, timeout_s=TIMEOUT_S, keys=root / "keys" / "clients" / "alice") as client,
+        pytest.raises(Refused, match="has no keys"),
+    ):
+        client.put("key", b"value")
+
+
+def test_a_key_counts_from_the_moment_it_is_authorized_to_the_moment_it_is_not(keyed: Processes, root: Path) -> None:
+    directory = make_client_keys(root / "keys", "guest")
+    with KeyValueClient(keyed.endpoints, keys=directory) as client:
+        client.put("guest", b"was here")
+    (root / "keys" / "authorized" / "guest.pub").unlink()
+
+    assert_refused(keyed, directory, "not authorized")
+
+
+def test_nobody_is_there_is_still_another_error(root: Path) -> None:
+    with (
+        KeyValueClient("127.0.0.1:1", timeout_s=0.5, keys=root / "keys") as client,
+        pytest.raises(NotReachable) as error,
+    ):
+        client.put("key", b"value")
+    assert not isinstance(error.value, Refused)
+
+
+def test_the_command_line_finds_the_keys_and_others_are_refused(keyed: Processes, root: Path) -> None:
+    data_dir = Path(keyed.settings.data_dir)
+    assert ask(data_dir, control.AskStatus())
+    before = keyed.registry.connections_refused
+
+    with pytest.raises(asking.Refused, match="handshake"):
+        ask(data_dir, control.AskStatus(), root / "other")
+    with pytest.raises(ConfigurationError, match="a client's keys"):
+        ask(data_dir, control.AskDown(), root / "keys" / "clients" / "alice")
+    await_condition(lambda: keyed.registry.connections_refused > before, "the refusal to be counted")
+
+
+def test_a_clients_key_opens_neither_registry_nor_peers(keyed: Processes, root: Path) -> None:
+    """An authorized client speaks to front ends only: it can neither kill nodes nor forge votes."""
+    alice = load_keys(root / "keys" / "clients" / "alice")
+    inbox = keyed.registry.members[0].peer_address
+    assert inbox is not None
+    frames = keyed.status(0)["counters"]["frames_bad"]
+    with zmq.Context() as context:
+        for kind, address in ((zmq.DEALER, keyed.registry.address), (zmq.PUSH, inbox)):
+            with context.socket(kind) as socket:
+                socket.setsockopt(zmq.LINGER, 0)
+                alice.secure_connecting(socket)
+                monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+                socket.connect(address)
+                assert monitor.poll(5_000)
+                event = zmq.utils.monitor.recv_monitor_message(monitor)
+                assert event["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+                socket.disable_monitor()
+                monitor.close()
+    assert keyed.status(0)["counters"]["frames_bad"] == frames
+
+
+def test_a_restarted_container_rejoins_behind_its_keys(keyed: Processes, root: Path) -> None:
+    keyed.kill(2)
+    keyed.restart(2)
+    with KeyValueClient(keyed.endpoints, keys=root / "keys" / "clients" / "alice") as client:
+        client.put("after", b"restart")
+    await_condition(lambda: keyed.node(2, "committer-2").get("state") == "voting", "the committer to vote")
+
+
+@pytest.mark.parametrize("host", ["192.168.1.7", "10.0.0.1", "example.org", "127.example.org"])
+@pytest.mark.parametrize("key", ["host", "container_host"])
+def test_an_open_address_needs_keys(host: str, key: str, root: Path) -> None:
+    with pytest.raises(ConfigurationError, match=f"{key} = {host}: only loopback addresses .*`tara keygen"):
+        load_settings(environment={}, flags={key: host})
+
+    load_settings(environment={}, flags={key: host, "keys": str(root / "keys")})
+
+
+@pytest.mark.parametrize("key", ["host", "container_host"])
+def test_a_wildcard_cannot_be_told_to_others(key: str, root: Path) -> None:
+    with pytest.raises(ConfigurationError, match="others can connect to"):
+        load_settings(environment={}, flags={key: "0.0.0.0", "keys": str(root / "keys")})

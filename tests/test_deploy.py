@@ -1,0 +1,35 @@
+"""The templates for real clusters: settings that load, and tokens that Spark understands."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tara.runtime.cluster import load_settings
+
+DEPLOY = Path(__file__).parent.parent / "deploy"
+MANAGERS = ("standalone", "yarn", "kubernetes")
+
+
+@pytest.mark.parametrize("manager", MANAGERS)
+def test_the_settings_load(manager: str) -> None:
+    settings = load_settings(DEPLOY / manager / "tara.toml", environment={})
+
+    assert not settings.local
+    assert settings.keys
+    assert settings.container_host
+
+
+@pytest.mark.parametrize("manager", MANAGERS)
+def test_sparks_settings_are_names_and_values(manager: str) -> None:
+    lines = (DEPLOY / manager / "spark-defaults.conf").read_text().splitlines()
+    pairs = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
+
+    assert all(name.startswith("spark.") and value for name, value in pairs)
+
+
+def test_the_token_is_one() -> None:
+    output = subprocess.run([DEPLOY / "tara-token.sh"], capture_output=True, text=True, check=True).stdout
+
+    assert json.loads(output) == {"name": "tara", "addresses": ["0"]}
