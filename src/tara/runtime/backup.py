@@ -222,7 +222,11 @@ def _first_state(backup: Backup, limits: Limits) -> bytes:
     old = msgspec.msgpack.decode(backup.state, type=ExecutorState).sessions
     # A time-out of 0 on a clock that the first request moves: all of them expire then, before anything executes.
     sessions = [
-        msgspec.structs.replace(session, timeout_ms=0, active_ms=old.clock_ms, early={}) for session in old.sessions
+        # Those with names never expire: what was claimed in them stays claimed.
+        msgspec.structs.replace(session, timeout_ms=1, active_ms=old.clock_ms - 1, early={})
+        if session.timeout_ms
+        else msgspec.structs.replace(session, early={})
+        for session in old.sessions
     ]
     # The agreed time may not fall, but needs not start from the past: it would catch up in small steps only.
     now_ms = max(old.time_ms, int(time.time() * 1e3))
