@@ -85,11 +85,8 @@ soak: setup ## Simulate many seeds, then check that the simulator catches seeded
 	$(BIN)/tara sim mutants
 
 .PHONY: bench
-bench: setup ## Measure the protocol, and a cluster on local Spark
-	$(BIN)/tara bench protocol
-	$(BIN)/tara bench load --clients 64 --durability memory
-	$(BIN)/tara bench load --clients 256 --durability memory
-	$(BIN)/tara bench load --clients 256 --durability disk
+bench: setup ## The paper's evaluation with the peers beside it, into docs/evaluation.md (BENCH=--quick: 20 minutes)
+	$(BIN)/tara bench paper $(BENCH)
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build results

@@ -159,13 +159,18 @@ class Load:
     # Load
 
     def run(
-        self, seconds: float, warm_up_s: float = 2.0, on_second: Callable[[float, int], None] = lambda at, n: None
+        self,
+        seconds: float,
+        warm_up_s: float = 2.0,
+        on_second: Callable[[float, int], None] = lambda at, n: None,
+        interval_s: float = 1.0,
     ) -> LoadReport:
+        """`on_second` is told the time, and how many were answered since it was last told; by default, every second."""
         now_s = time.monotonic()
         for session in self._sessions:
             self._send(session.connection, [self._next(session, now_s)])
         begin_s = now_s + warm_up_s
-        end_s, next_second_s, before = begin_s + seconds, now_s + 1.0, 0
+        end_s, next_s, before = begin_s + seconds, now_s + interval_s, 0
         self._last_answer_s = now_s
         late_check_s = now_s
         while now_s < end_s:
@@ -173,9 +178,9 @@ class Load:
             now_s = time.monotonic()
             if not self._measuring and now_s >= begin_s:
                 self._measuring, self._gap_s, self._latencies_s = True, 0.0, []
-            if now_s >= next_second_s:
+            if now_s >= next_s:
                 on_second(now_s, self.answered - before)
-                next_second_s, before = next_second_s + 1.0, self.answered
+                next_s, before = next_s + interval_s, self.answered
             if now_s >= late_check_s:
                 late_check_s = now_s + 0.1
                 self._resend_late(now_s)

@@ -24,6 +24,8 @@ class LoadPlan(Struct, frozen=True, kw_only=True):
     recorded_keys: int = 0
     #: The front end for all sessions; without one they are spread.
     target: int | None = None
+    #: How often the count of answers is told.
+    interval_s: float = 1.0
 
 
 class LoadProcess:
@@ -47,7 +49,7 @@ class LoadProcess:
         return self._process.pid
 
     def seconds(self) -> Iterator[tuple[float, int]]:
-        """Seconds since the start and commands answered in the last one, as time passes."""
+        """Seconds since the start and commands answered since the last time, as time passes: by default per second."""
         while (message := self._next()) is not None:
             yield message
         self._process.join(timeout=10)
@@ -85,7 +87,10 @@ def _work(plan: LoadPlan, messages: "Queue[Any]") -> None:
         messages.put(("started", None))
         started_s, cpu_s = time.monotonic(), time.process_time()
         report = load.run(
-            plan.seconds, plan.warm_up_s, lambda now_s, count: messages.put(("second", (now_s - started_s, count)))
+            plan.seconds,
+            plan.warm_up_s,
+            lambda now_s, count: messages.put(("second", (now_s - started_s, count))),
+            plan.interval_s,
         )
         used = (time.process_time() - cpu_s, time.monotonic() - started_s)
         load.close()
