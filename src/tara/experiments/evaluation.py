@@ -4,11 +4,13 @@ The results are saved after each experiment, so an interrupted run loses at most
 cluster stand beside each other. Whatever fails is written down, and the rest goes on.
 """
 
+import contextlib
 import importlib
 import importlib.util
+import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -280,12 +282,26 @@ def evaluate(plan: Plan, names: Sequence[str], path: Path, say: Say) -> Results:
     for directory in (plan.disk, plan.memory):
         if not directory.is_dir():
             raise ConfigurationError(f"{directory}: no such directory, but data are to be written there")
-    with Clusters(plan, say) as clusters:
+    with _polite_end(), Clusters(plan, say) as clusters:
         for name, experiment in EXPERIMENTS.items():
             if name in names:
                 found.sections[name] = _perform(name, experiment, plan, clusters, say)
                 results.save(found, path)
     return found
+
+
+@contextlib.contextmanager
+def _polite_end() -> Iterator[None]:
+    """Whoever ends this process with SIGTERM does not leave clusters behind: they are stopped on the way out."""
+
+    def leave(*_: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _perform(name: str, experiment: Callable[[Run], None], plan: Plan, clusters: Clusters, say: Say) -> Section:

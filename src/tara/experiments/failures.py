@@ -101,7 +101,8 @@ def measure(cluster: Deployment, plan: Plan, say: Say) -> Timeline:
     for at_s, count in load.seconds():
         rates.append((round(at_s, 3), round(count / (at_s - before_s), 1)))
         before_s = at_s
-    report = load.finish()
+    report = load.report
+    assert report is not None
     moments = watcher.finish()
     crashed_s = min((moment.at_s for moment in moments), default=0.0)
     logged = [moment for moment in _logged(cluster.data_dir, watcher.began_s) if moment.at_s >= crashed_s]
@@ -132,7 +133,8 @@ def service_after_last_crash(timeline: Timeline) -> float:
         return 0.0
     end_s = timeline.rates[-1][0]
     late = [rate for at_s, rate in timeline.rates if at_s > end_s - (end_s - crashes[-1]) / 4]
-    early = [rate for at_s, rate in timeline.rates if at_s <= crashes[0]][4:]
+    # Without the first second, in which the load begins, and the interval of the crash.
+    early = [rate for at_s, rate in timeline.rates if 1.0 < at_s < crashes[0]]
     if not late or not early or not sum(early):
         return 0.0
     return (sum(late) / len(late)) / (sum(early) / len(early))

@@ -62,7 +62,9 @@ def _section(results: Results, name: str) -> Section | None:
 
 
 def _all_series(results: Results, *names: str) -> list[Series]:
-    return [series for name in names if (section := _section(results, name)) for series in section.series]
+    """Those with points: an experiment that failed may have left empty ones."""
+    found = [series for name in names if (section := _section(results, name)) for series in section.series]
+    return [series for series in found if series.points]
 
 
 def _thousands(axis_value: float, _: int) -> str:
@@ -95,7 +97,7 @@ def _curves(axes: Axes, series: Iterable[Series], label: Callable[[Series], str]
             markersize=5,
             capsize=2,
         )
-        for point in (points[0], points[-1]) if points else ():
+        for point in (points[0], points[-1]):
             axes.annotate(
                 f"{point.clients}",
                 (point.throughput_per_s, point.median(latency_p50)),
@@ -354,10 +356,9 @@ def leader_kill(results: Results, axes: Axes) -> bool:
     series = _all_series(results, "leader_kill")
     if not series:
         return False
-    points = [each.points[0] for each in series if each.points]
-    names = [each.system for each in series if each.points]
+    points = [each.points[0] for each in series]
     axes.bar(
-        names,
+        [each.system for each in series],
         [point.median(gap) for point in points],
         yerr=_error_bars(points, gap),
         color=[_COLOURS[number % len(_COLOURS)] for number in range(len(points))],

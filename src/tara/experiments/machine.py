@@ -14,7 +14,7 @@ from tara import __version__
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 #: Samples of a sync; the median is reported.
-_SYNCS = 50
+_SYNCS = 20
 
 
 class Machine(Struct, kw_only=True):
@@ -137,19 +137,22 @@ def _sync_ms(directory: Path) -> float:
 
 def _own_version() -> str:
     """With the commit, where there is one."""
-    root = Path(__file__).parent
-    found = subprocess.run(
-        ["git", "-C", str(root), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-    )
-    return f"{__version__} ({found.stdout.strip()})" if found.returncode == 0 else __version__
+    commit = _output("git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty").strip()
+    return f"{__version__} ({commit})" if commit else __version__
 
 
 def _java_version() -> str:
+    text = _output("java", "-version")
+    return text.split('"')[1] if '"' in text else "none"
+
+
+def _output(*command: str) -> str:
+    """What a program says; nothing if it fails or is not there."""
     try:
-        text = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        return "none"
-    return text.split('"')[1] if '"' in text else "unknown"
+        return ""
+    return found.stdout + found.stderr if found.returncode == 0 else ""
 
 
 def _package_version(name: str) -> str:

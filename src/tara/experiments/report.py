@@ -71,7 +71,9 @@ class Page:
         return self._results.sections.get(name)
 
     def _series(self, *names: str) -> list[Series]:
-        return [series for name in names if (section := self._section(name)) for series in section.series]
+        """Those with points: an experiment that failed may have left empty ones."""
+        found = [series for name in names if (section := self._section(name)) for series in section.series]
+        return [series for series in found if series.points]
 
     def _own(self, durability: str) -> Series | None:
         """The key-value application, unbatched."""

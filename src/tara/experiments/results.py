@@ -1,5 +1,6 @@
 """What the evaluation has measured, as it is kept in `results.json`: samples, their medians and their spread."""
 
+import contextlib
 import os
 import statistics
 from collections.abc import Callable
@@ -179,5 +180,6 @@ def write_whole(path: Path, data: bytes) -> None:
         temporary.write_bytes(data)
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise ResultsError(f"{path}: cannot be written: {error.strerror}") from error
