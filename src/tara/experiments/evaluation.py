@@ -10,7 +10,7 @@ import importlib.util
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from tara.experiments.peers.etcd import Etcd
 from tara.experiments.peers.pysyncobj import PySyncObj
 from tara.experiments.peers.servers import PeerMeasurement, PeerPlan
 from tara.experiments.peers.zookeeper import ZooKeeper
-from tara.experiments.plan import MANY_CLIENTS, SOME_CLIENTS, THROTTLED_CLIENTS, Plan
+from tara.experiments.plan import LARGE_VALUE_CLIENTS, MANY_CLIENTS, SOME_CLIENTS, THROTTLED_CLIENTS, Plan
 from tara.experiments.results import Point, Results, Sample, Section, Series, Step
 from tara.experiments.step_costs import step_costs
 from tara.experiments.tara_cluster import Clusters, measure, measure_kill
@@ -61,11 +61,27 @@ class Run:
             f"p50 {sample.latency_ms_p50:.2f} ms, p99 {sample.latency_ms_p99:.2f} ms"
         )
 
-    def curve(self, series: Series, repetition: int, **settings: object) -> None:
+    def measure(
+        self,
+        series: Series,
+        repetition: int,
+        x: float,
+        clients: int,
+        payload_bytes: int = PAYLOAD_BYTES,
+        reads: float = 0.0,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        """A point of a series of ours. A cluster that did not answer everything well is not used again."""
+        cluster = self.clusters.get(repetition, series.durability, **(settings or {}))
+        sample = measure(cluster, self.plan, clients, payload_bytes, reads)
+        if sample.errors:
+            self.clusters.close()
+        self.add(series, x, clients, sample)
+
+    def curve(self, series: Series, repetition: int, settings: Mapping[str, object] | None = None) -> None:
         """Throughput against latency, over the numbers of clients."""
         for clients in self.plan.clients:
-            cluster = self.clusters.get(repetition, series.durability, **settings)
-            self.add(series, clients, clients, measure(cluster, self.plan, clients, PAYLOAD_BYTES))
+            self.measure(series, repetition, clients, clients, settings=settings)
 
     @property
     def repetitions(self) -> range:
@@ -89,8 +105,7 @@ def payload(run: Run) -> None:
     series = run.series(OWN, "", MEMORY)
     for repetition in run.repetitions:
         for size in run.plan.payload_bytes:
-            cluster = run.clusters.get(repetition, MEMORY)
-            run.add(series, size, SOME_CLIENTS, measure(cluster, run.plan, SOME_CLIENTS, size))
+            run.measure(series, repetition, size, LARGE_VALUE_CLIENTS, size)
 
 
 def reads(run: Run) -> None:
@@ -98,9 +113,7 @@ def reads(run: Run) -> None:
     series = run.series(OWN, "", MEMORY)
     for repetition in run.repetitions:
         for share in run.plan.read_shares:
-            cluster = run.clusters.get(repetition, MEMORY)
-            sample = measure(cluster, run.plan, SOME_CLIENTS, PAYLOAD_BYTES, share)
-            run.add(series, round(100 * share), SOME_CLIENTS, sample)
+            run.measure(series, repetition, round(100 * share), SOME_CLIENTS, reads=share)
 
 
 def batched(run: Run) -> None:
@@ -108,7 +121,7 @@ def batched(run: Run) -> None:
     for size in run.plan.batch_sizes:
         series = run.series(OWN, f"batch size {size}", MEMORY)
         for repetition in run.repetitions:
-            run.curve(series, repetition, batch_size=size)
+            run.curve(series, repetition, {"batch_size": size})
 
 
 def coordination(run: Run) -> None:
@@ -149,10 +162,8 @@ def partitions(run: Run) -> None:
     series = run.series(OWN, f"{reference.THROTTLED_PER_S} requests/s per proposer", MEMORY)
     for repetition in run.repetitions:
         for count in run.plan.partitions:
-            cluster = run.clusters.get(
-                repetition, MEMORY, partitions=count, proposer_rate_max=reference.THROTTLED_PER_S
-            )
-            run.add(series, count, THROTTLED_CLIENTS, measure(cluster, run.plan, THROTTLED_CLIENTS, PAYLOAD_BYTES))
+            throttled = {"partitions": count, "proposer_rate_max": reference.THROTTLED_PER_S}
+            run.measure(series, repetition, count, THROTTLED_CLIENTS, settings=throttled)
 
 
 def proposer_failures(run: Run) -> None:
@@ -170,8 +181,7 @@ def faults(run: Run) -> None:
             for clients in (SOME_CLIENTS, MANY_CLIENTS):
                 # As in the other experiments where f is 1, so that the cluster may be the same.
                 settings = {} if count == 1 else {"f": count}
-                cluster = run.clusters.get(repetition, MEMORY, **settings)
-                run.add(series, clients, clients, measure(cluster, run.plan, clients, PAYLOAD_BYTES))
+                run.measure(series, repetition, clients, clients, settings=settings)
 
 
 def steps(run: Run) -> None:
@@ -259,8 +269,8 @@ def _sample(measured: PeerMeasurement) -> Sample:
 EXPERIMENTS: dict[str, Callable[[Run], None]] = {
     "effort": effort,
     "unbatched": unbatched,
-    "payload": payload,
     "reads": reads,
+    "payload": payload,
     "faults": faults,
     "batched": batched,
     "coordination": coordination,

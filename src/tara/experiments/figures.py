@@ -8,7 +8,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from tara.experiments import failures, reference
 from tara.experiments.results import (
@@ -40,9 +40,16 @@ def draw_all(results: Results, directory: Path) -> list[str]:
     directory.mkdir(parents=True, exist_ok=True)
     drawn = []
     settings: Any = {
-        "font.size": 10, "axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False,
-        "svg.hashsalt": "tara", "svg.fonttype": "none",
-    }  # fmt: skip
+        "font.size": 10,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "grid.alpha": 0.3,
+        # Text stays text; and equal figures give equal files.
+        "svg.fonttype": "none",
+        "svg.hashsalt": "tara",
+    }
     with mpl.rc_context(settings):
         for name, draw in FIGURES.items():
             figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
@@ -77,7 +84,10 @@ def _throughput_axis(axes: Axes) -> None:
     axes.set_xlim(left=0)
 
 
-def _error_bars(points: Sequence[Point], of: Callable[..., float]) -> tuple[list[float], list[float]]:
+def _error_bars(points: Sequence[Point], of: Callable[..., float]) -> tuple[list[float], list[float]] | None:
+    """From the least to the largest; none where nothing was repeated."""
+    if all(len(point.samples) < 2 for point in points):
+        return None
     spreads = [point.spread(of) for point in points]
     return [low for low, _ in spreads], [high for _, high in spreads]
 
@@ -108,7 +118,9 @@ def _curves(axes: Axes, series: Iterable[Series], label: Callable[[Series], str]
             )
     axes.set_yscale("log")
     axes.set_ylabel("Latency, median [ms]")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
     _throughput_axis(axes)
 
 
@@ -332,7 +344,7 @@ def steps(results: Results, axes: Axes) -> bool:
         )
     axes.margins(x=0.12)
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel("Processor time per request, all three sites [µs]")
+    axes.set_xlabel("Time per request, all three sites [µs]")
     axes.set_title("What a request costs, by step")
     return True
 
@@ -344,7 +356,7 @@ def _peer_curves(durability: str) -> Callable[[Results, Axes], bool]:
         if not theirs:
             return False
         _curves(axes, [*own[:1], *theirs], lambda each: each.system)
-        where = "data on disk, synced (PySyncObj: not synced)" if durability == "disk" else "data in memory"
+        where = "data on disk" if durability == "disk" else "data in memory"
         axes.set_title(f"Peers: {where} (numbers: clients)")
         _legend(axes)
         return True

@@ -1,7 +1,7 @@
 """Closed-loop load on a running key-value cluster: each session sends its next command when the last is answered.
 
 Many sessions share a connection, over the same wire layer that the clients use. A command that is not answered in time
-is sent again through another front end, with the same number. At the end everything is answered, so that what was lost
+is sent again through another front end, with the same number and, like a client does it, with growing patience. At the end everything is answered, so that what was lost
 or executed twice can be counted.
 """
 
@@ -16,11 +16,11 @@ from msgspec import Struct
 from tara.application import Get, Put
 from tara.client import wire
 from tara.client.connection import parse_endpoints
+from tara.client.session import PATIENCE_S, PATIENCE_S_MAX
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.simulator.linearizability import Operation
 
-PATIENCE_S = 0.4
 SESSION_TIMEOUT_MS = 60_000
 
 
@@ -64,6 +64,7 @@ class _Session:
         "id",
         "key",
         "next",
+        "patience_s",
         "put",
         "question",
         "sent_s",
@@ -83,6 +84,7 @@ class _Session:
         self.call: tuple[object, ...] = ()
         self.first_sent_s = 0.0
         self.sent_s = 0.0
+        self.patience_s = PATIENCE_S
 
     @property
     def waits(self) -> bool:
@@ -270,6 +272,7 @@ class Load:
 
     def _next(self, session: _Session, now_s: float) -> Message:
         session.first_sent_s = session.sent_s = now_s
+        session.patience_s = PATIENCE_S
         if self._reads and self._random.random() < self._reads:
             session.call = ("get",)
             self._question += 1
@@ -295,8 +298,9 @@ class Load:
 
     def _resend_late(self, now_s: float) -> None:
         for session in self._sessions:
-            if session.waits and now_s - session.sent_s > PATIENCE_S:
+            if session.waits and now_s - session.sent_s > session.patience_s:
                 session.sent_s = now_s
+                session.patience_s = min(2 * session.patience_s, PATIENCE_S_MAX)
                 session.connection = (session.connection + 1) % len(self._sockets)
                 self.resent += 1
                 self._send(session.connection, [session.command or self._order(session, now_s)])

@@ -39,6 +39,8 @@ _PAYLOADS = (64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10)
 SOME_CLIENTS = 64
 MANY_CLIENTS = 256
 COMPARED_CLIENTS = (SOME_CLIENTS, MANY_CLIENTS)
+#: Large values travel many times: few clients are enough to keep a cluster busy with them.
+LARGE_VALUE_CLIENTS = 16
 #: Throttled proposers are to be kept busy, however many there are.
 THROTTLED_CLIENTS = 128
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from tara.experiments.load import PATIENCE_S
+from tara.client.session import PATIENCE_S
 from tara.protocol.errors import TaraError
 
 CONNECT_TIMEOUT_S = 1.0

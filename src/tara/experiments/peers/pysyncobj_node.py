@@ -16,7 +16,7 @@ from msgspec import Struct
 from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf
 from pysyncobj.batteries import ReplDict
 
-from tara.experiments.load import PATIENCE_S
+from tara.client.session import PATIENCE_S
 from tara.experiments.peers.closed_loop import ClosedLoopReport
 
 #: As shipped, entries leave every 100 ms; we let them leave as soon as its loop allows.
