@@ -244,7 +244,7 @@ def test_the_report_says_what_is_doubtful(tmp_path: Path) -> None:
         "Not measured: reads",
         "`unbatched` failed: LoadError: no answer",
         "something else used the machine (up to 0.70 cores)",
-        "3 requests were answered with an error",
+        "3 answers were errors",
         "may be what limits: Tara with 1",
     ):
         assert text in page
@@ -342,6 +342,9 @@ def test_a_tiny_run_on_real_clusters(tmp_path: Path) -> None:
     (point,) = found.sections["partitions"].series[0].points
     # At most twice the throttle; whatever else the machine does can only make it less.
     assert 0 < point.throughput_per_s < 2.2 * reference.THROTTLED_PER_S
+    (only,) = point.samples
+    assert only.cpu is not None and only.cpu.client is not None
+    assert 0 < only.cpu.client < only.cpu.server
     (seen,) = found.sections["failures"].timelines
     assert {CRASH, VIEW_CHANGE, RESTART} <= {moment.kind for moment in seen.moments}
     assert seen.lost == 0

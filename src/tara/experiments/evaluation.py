@@ -296,6 +296,7 @@ def evaluate(plan: Plan, names: Sequence[str], path: Path, say: Say) -> Results:
         for name, experiment in EXPERIMENTS.items():
             if name in names:
                 found.sections[name] = _perform(name, experiment, plan, clusters, say)
+                found.sections = {key: found.sections[key] for key in EXPERIMENTS if key in found.sections}
                 results.save(found, path)
     return found
 

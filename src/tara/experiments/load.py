@@ -1,8 +1,8 @@
 """Closed-loop load on a running key-value cluster: each session sends its next command when the last is answered.
 
 Many sessions share a connection, over the same wire layer that the clients use. A command that is not answered in time
-is sent again through another front end, with the same number and, like a client does it, with growing patience. At the end everything is answered, so that what was lost
-or executed twice can be counted.
+is sent again through another front end, with the same number and, as clients do it, with growing patience. At the end
+everything is answered, so that what was lost or executed twice can be counted.
 """
 
 import time
@@ -166,8 +166,10 @@ class Load:
         warm_up_s: float = 2.0,
         on_second: Callable[[float, int], None] = lambda at, n: None,
         interval_s: float = 1.0,
+        on_measuring: Callable[[bool], None] = lambda begins: None,
     ) -> LoadReport:
-        """`on_second` is told the time, and how many were answered since it was last told; by default, every second."""
+        """`on_second` is told the time, and how many were answered since it was last told; by default, every second.
+        `on_measuring` is told when the measured time begins, and when it ends."""
         now_s = time.monotonic()
         for session in self._sessions:
             self._send(session.connection, [self._next(session, now_s)])
@@ -180,12 +182,14 @@ class Load:
             now_s = time.monotonic()
             if not self._measuring and now_s >= begin_s:
                 self._measuring, self._gap_s, self._latencies_s = True, 0.0, []
+                on_measuring(True)
             if now_s >= next_s:
                 on_second(now_s, self.answered - before)
                 next_s, before = next_s + interval_s, self.answered
             if now_s >= late_check_s:
                 late_check_s = now_s + 0.1
                 self._resend_late(now_s)
+        on_measuring(False)
         measured, self._measuring = len(self._latencies_s), False
         self._gap_s = max(self._gap_s, now_s - self._last_answer_s)
         lost = self._drain()

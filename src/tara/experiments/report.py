@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tara.experiments import code_lines, failures, figures, reference
-from tara.experiments.evaluation import DISK, EXPERIMENTS, MEMORY, OWN, PEERS
+from tara.experiments.evaluation import DISK, EXPERIMENTS, MEMORY, PEERS
 from tara.experiments.plan import COMPARED_CLIENTS, SOME_CLIENTS
 from tara.experiments.results import (
     Point,
@@ -149,7 +149,7 @@ class Page:
                 )
             wrong = sum(sample.errors for sample in _samples(section))
             if wrong:
-                yield f"- `{name}`: {wrong} requests were answered with an error, or not at all."
+                yield f"- `{name}`: {wrong} answers were errors (such requests are sent again), or never came."
         yield (
             "- Clients and servers share the machine: what the load uses, the servers do not have. Its use is in the "
             "tables below."
@@ -430,10 +430,9 @@ class Page:
         yield from self._figure("steps", "Cost of a request by step")
         yield ""
         rows: list[Sequence[str]] = []
-        total = 0.0
+        total = self._steps_us() or 0.0
         for step in section.steps:
             if step.step != JOURNAL:
-                total += _median(step.microseconds)
                 rows.append((step.step, _range_text(step.microseconds, 2)))
         rows.append(("**sum**", f"**{total:.1f}**"))
         own = self._own(MEMORY)
@@ -447,6 +446,13 @@ class Page:
                     (f"{step.step}, three sites one after another (mostly waiting)", _range_text(step.microseconds, 1))
                 )
         yield from _table(("step", "µs per request"), rows)
+
+    def _steps_us(self) -> float | None:
+        """Everything but the journal, whose time is mostly waiting."""
+        section = self._section("steps")
+        if section is None or not section.steps:
+            return None
+        return sum(_median(step.microseconds) for step in section.steps if step.step != JOURNAL)
 
     # The peers
 
@@ -510,7 +516,7 @@ class Page:
                     )
                 )
                 if mine is not None and each is not own and point.throughput_per_s > mine.throughput_per_s:
-                    behind.append(_behind(each, point, mine, durability))
+                    behind.append(_behind(each, point, mine, durability, self._steps_us()))
         yield from _table(
             (
                 f"system, {durability}",
@@ -537,7 +543,7 @@ class Page:
             yield f"The client used almost a whole core, and may be what limits: {', '.join(limited)}."
 
 
-def _behind(peer: Series, theirs: Point, mine: Point, durability: str) -> str:
+def _behind(peer: Series, theirs: Point, mine: Point, durability: str, steps_us: float | None) -> str:
     """Where a peer is ahead: by how much, and where the processor time goes."""
     text = (
         f"**{peer.system} is ahead** with {theirs.clients} clients, {durability}: "
@@ -545,9 +551,15 @@ def _behind(peer: Series, theirs: Point, mine: Point, durability: str) -> str:
     )
     if theirs.server_us is None or mine.server_us is None:
         return text
+    text += (
+        f" Its servers use {theirs.server_us:.1f} µs of processor time per request, ours "
+        f"{mine.server_us:.1f} µs ({mine.server_us / theirs.server_us:.2f} times as much)."
+    )
+    if steps_us is None:
+        return text
     return text + (
-        f" Its servers use {theirs.server_us:.1f} µs of processor time per request, ours {mine.server_us:.1f} µs; "
-        f"{OWN}'s share that is protocol code and frames is in the table of steps."
+        f" Of ours, {steps_us:.1f} µs are protocol code, application and frames, as the table of steps has them; the "
+        "rest goes to the containers' loops, sockets, the kernel and Spark."
     )
 
 

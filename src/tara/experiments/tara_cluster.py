@@ -10,7 +10,6 @@ from pathlib import Path
 from tara.experiments.drills import Deployment, Say, children
 from tara.experiments.load import LoadReport
 from tara.experiments.load_process import LoadPlan, LoadProcess
-from tara.experiments.machine import CpuMeter
 from tara.experiments.plan import SOME_CLIENTS, Plan
 from tara.experiments.results import Sample
 
@@ -78,12 +77,11 @@ def measure(cluster: Deployment, plan: Plan, clients: int, payload_bytes: int = 
             warm_up_s=plan.warm_up_s,
             payload_bytes=payload_bytes,
             reads=reads,
+            watched_pids=tuple(server_pids(cluster)),
         )
     )
-    meter = CpuMeter(server_pids(cluster), load.pid)
-    report = load.finish()
-    sample = sample_of(report)
-    sample.cpu = meter.stop(load.cpu_s)
+    sample = sample_of(load.finish())
+    sample.cpu = load.cpu_use
     return sample
 
 
