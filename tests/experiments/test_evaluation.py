@@ -168,7 +168,9 @@ def all_results() -> Results:
             "partitions": section(series=[series(OWN, "throttled", MEMORY, {1: 800, 2: 1_600, 4: 3_100}, 128)]),
             "failures": section(timelines=[timeline()]),
             "faults": section(series=[series(OWN, f"f = {f}", MEMORY, CURVE) for f in (1, 2)]),
-            "payload": section(series=[series(OWN, "", MEMORY, {64: 9_000, 65_536: 500}, 64)]),
+            "payload": section(
+                series=[series(OWN, f"{n} clients", MEMORY, {64: 9_000 + n, 65_536: 500}, n) for n in (16, 64)]
+            ),
             "reads": section(series=[series(OWN, "", MEMORY, {0: 9_000, 50: 12_000, 100: 20_000}, 64)]),
             "steps": section(
                 steps=[Step(step="executors", microseconds=[9.0]), Step(step=JOURNAL, microseconds=[50.0])]
@@ -227,6 +229,7 @@ def test_the_report_has_every_figure_and_ratio(tmp_path: Path) -> None:
     assert "**etcd is ahead** with 64 clients, memory: 2.00 times our throughput" in page
     assert "other: not installed (apt-get install other)" in page
     assert page.count("is ahead") == 1
+    assert "| 65,536 | 64 | 500 (450–600) | 0.06 |" in page
 
 
 def test_the_report_says_what_is_doubtful(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tara.experiments.peers.etcd import Etcd
 from tara.experiments.peers.pysyncobj import PySyncObj
 from tara.experiments.peers.servers import PeerMeasurement, PeerPlan
 from tara.experiments.peers.zookeeper import ZooKeeper
-from tara.experiments.plan import LARGE_VALUE_CLIENTS, MANY_CLIENTS, SOME_CLIENTS, THROTTLED_CLIENTS, Plan
+from tara.experiments.plan import FEW_CLIENTS, MANY_CLIENTS, SOME_CLIENTS, THROTTLED_CLIENTS, Plan
 from tara.experiments.results import Point, Results, Sample, Section, Series, Step
 from tara.experiments.step_costs import step_costs
 from tara.experiments.tara_cluster import Clusters, measure, measure_kill
@@ -102,10 +102,11 @@ def unbatched(run: Run) -> None:
 
 def payload(run: Run) -> None:
     """Values of 64 bytes to 64 KiB."""
-    series = run.series(OWN, "", MEMORY)
-    for repetition in run.repetitions:
-        for size in run.plan.payload_bytes:
-            run.measure(series, repetition, size, LARGE_VALUE_CLIENTS, size)
+    for clients in (FEW_CLIENTS, SOME_CLIENTS):
+        series = run.series(OWN, f"{clients} clients", MEMORY)
+        for repetition in run.repetitions:
+            for size in run.plan.payload_bytes:
+                run.measure(series, repetition, size, clients, size)
 
 
 def reads(run: Run) -> None:

@@ -278,33 +278,42 @@ def payload(results: Results, axes: Axes) -> bool:
     series = _all_series(results, "payload")
     if not series:
         return False
-    points = series[0].points
-    axes.errorbar(
-        [point.x for point in points],
-        [point.throughput_per_s for point in points],
-        yerr=_error_bars(points, throughput),
-        color=_OWN_COLOUR, marker="o", capsize=3, label="requests",
-    )  # fmt: skip
+    bytes_axes = axes.twinx()
+    for number, each in enumerate(series):
+        sizes = [point.x for point in each.points]
+        colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+        axes.errorbar(
+            sizes,
+            [point.throughput_per_s for point in each.points],
+            yerr=_error_bars(each.points, throughput),
+            color=colour,
+            marker=marker,
+            capsize=3,
+            label=f"{each.setting}: requests/s (left)",
+        )
+        bytes_axes.plot(
+            sizes,
+            [point.throughput_per_s * point.x / (1 << 20) for point in each.points],
+            color=colour,
+            marker=marker,
+            linestyle="--",
+            label=f"{each.setting}: MiB/s (right)",
+        )
+    sizes = sorted({point.x for each in series for point in each.points})
     axes.set_xscale("log", base=2)
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticks([point.x for point in points], [_size(point.x) for point in points])
+    axes.set_xticks(sizes, [_size(size) for size in sizes])
     axes.set_xlabel("Value written")
     axes.set_ylabel("Throughput [1,000 requests/s]")
     axes.yaxis.set_major_formatter(FuncFormatter(_thousands))
     axes.set_ylim(bottom=0)
-    bytes_axes = axes.twinx()
     bytes_axes.spines["right"].set_visible(True)
-    bytes_axes.plot(
-        [point.x for point in points],
-        [point.throughput_per_s * point.x / (1 << 20) for point in points],
-        color=_COLOURS[1], marker="s", linestyle="--", label="values",
-    )  # fmt: skip
     bytes_axes.set_ylabel("Values [MiB/s]")
     bytes_axes.set_ylim(bottom=0)
     bytes_axes.grid(visible=False)
-    axes.set_title(f"Size of the values, {points[0].clients} clients")
+    axes.set_title("Size of the values")
     lines = [*axes.get_legend_handles_labels()[0], *bytes_axes.get_legend_handles_labels()[0]]
-    axes.legend(handles=lines, labels=["requests/s (left)", "MiB/s (right)"], fontsize=8, loc="upper center")
+    _legend(axes, handles=lines, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
     return True
 
 

@@ -36,11 +36,10 @@ class Plan(Struct, frozen=True, kw_only=True):
 _CRASHES = reference.CRASHES_AT_S
 _PAYLOADS = (64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10)
 #: The clients of those experiments that vary something else, and of the comparisons.
+FEW_CLIENTS = 16
 SOME_CLIENTS = 64
 MANY_CLIENTS = 256
 COMPARED_CLIENTS = (SOME_CLIENTS, MANY_CLIENTS)
-#: Large values travel many times: few clients are enough to keep a cluster busy with them.
-LARGE_VALUE_CLIENTS = 16
 #: Throttled proposers are to be kept busy, however many there are.
 THROTTLED_CLIENTS = 128
 

@@ -396,23 +396,27 @@ class Page:
 
     def _variation(self, name: str, title: str, what: str) -> Iterator[str]:
         found = self._series(name)
-        if not found or not found[0].points:
+        if not found:
             return
-        points = found[0].points
         yield ""
         yield f"### {title}"
         yield ""
         rows = [
             (
                 f"{point.x:,g}",
+                f"{point.clients}",
                 _with_spread(point, throughput),
-                _ratio(point.throughput_per_s, points[0].throughput_per_s),
+                _ratio(point.throughput_per_s, each.points[0].throughput_per_s),
                 f"{point.median(latency_p50):.2f}",
                 f"{point.median(latency_p99):.2f}",
+                f"{sum(sample.errors for sample in point.samples)}",
             )
-            for point in points
+            for each in found
+            for point in each.points
         ]
-        yield from _table((what, "requests/s", "÷ first", "p50 [ms]", "p99 [ms]"), rows)
+        yield from _table(
+            (what, "clients", "requests/s", "÷ first", "p50 [ms]", "p99 [ms]", "errors or never answered"), rows
+        )
         yield from self._figure(name, title)
 
     def _steps(self) -> Iterator[str]:
