@@ -89,11 +89,8 @@ soak: setup ## Long campaigns: many simulated seeds, seeded bugs, and SOAK_MINUT
 	$(BIN)/tara drill chaos --minutes $(SOAK_MINUTES)
 
 .PHONY: bench
-bench: setup ## Measure the protocol, and a cluster on local Spark
-	$(BIN)/tara bench protocol
-	$(BIN)/tara bench load --clients 64 --durability memory
-	$(BIN)/tara bench load --clients 256 --durability memory
-	$(BIN)/tara bench load --clients 256 --durability disk
+bench: setup ## The paper's evaluation with the peers beside it, into docs/evaluation.md (BENCH=--quick: 20 minutes)
+	$(BIN)/tara bench paper $(BENCH)
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build results

@@ -690,6 +690,65 @@ def bench_load(
         raise typer.Exit(1)
 
 
+@bench_app.command("loc")
+def bench_loc(as_json: Json = False) -> None:
+    """Development effort: code lines by the paper's rule and categories, beside the paper's own figures.
+
+    Example: tara bench loc
+    """
+    from tara.experiments import code_lines, reference
+
+    lines = code_lines.totals(code_lines.count())
+    if as_json:
+        _print_json(lines)
+        return
+    typer.echo(f"{'category':22}{'BFT-SMaRt':>10}{'paper':>8}{'here':>8}")
+    for category in code_lines.PAPER_CATEGORIES:
+        theirs, paper = reference.BFT_SMART_LINES[category], reference.PAPER_LINES[category]
+        typer.echo(f"{category.replace('_', ' '):22}{theirs:10}{paper:8}{lines[category]:8}")
+    sums = (sum(reference.BFT_SMART_LINES.values()), sum(reference.PAPER_LINES.values()))
+    own = sum(lines[category] for category in code_lines.PAPER_CATEGORIES)
+    typer.echo(f"{'the paper’s part':22}{sums[0]:10}{sums[1]:8}{own:8}")
+    for category in code_lines.BEYOND_CATEGORIES:
+        typer.echo(f"{'beyond: ' + category.replace('_', ' '):40}{lines[category]:8}")
+    typer.echo(f"{'total':40}{lines['total']:8}")
+
+
+@bench_app.command("paper")
+def bench_paper(
+    quick: Annotated[bool, typer.Option("--quick", help="Each point once, four loads, clusters reused.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="Only this experiment; may be given several times.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Measured seconds per point.", min=0.5)] = None,
+    redraw: Annotated[bool, typer.Option("--redraw", help="Measure nothing; make figures and report again.")] = False,
+    output: Annotated[Path, typer.Option(help="Where results and figures go.")] = Path("docs/evaluation"),
+    page: Annotated[Path, typer.Option(help="The report.")] = Path("docs/evaluation.md"),
+    disk: Annotated[Path | None, typer.Option(help="For data on disk; by default where temporary files go.")] = None,
+    memory: Annotated[Path, typer.Option(help="For data in memory.")] = Path("/dev/shm"),
+) -> None:
+    """The paper's evaluation, and the peers beside it: results.json, figures, and a report.
+
+    Exit status 1 if an experiment failed. Results of experiments that are not run again are kept.
+
+    Example: tara bench paper --quick
+    """
+    import tempfile
+
+    from tara.experiments.evaluation import EXPERIMENTS, evaluate
+    from tara.experiments.plan import quick_plan, whole_plan
+    from tara.experiments.report import publish
+
+    plan = (quick_plan if quick else whole_plan)(disk or Path(tempfile.gettempdir()), memory, seconds)
+    names = [] if redraw else list(only or EXPERIMENTS)
+    results = evaluate(plan, names, output / "results.json", lambda line: typer.echo(line, err=True))
+    figures = publish(results, page, output)
+    typer.echo(f"{page}, with {len(figures)} figures in {output}")
+    for name in names:
+        if results.sections[name].failure:
+            typer.echo(f"{name} failed: {results.sections[name].failure}", err=True)
+    if any(results.sections[name].failure for name in names):
+        raise typer.Exit(1)
+
+
 @bench_app.command("protocol")
 def bench_protocol(
     requests: Annotated[int, typer.Option(help="Requests to run.", min=1)] = 100_000,

@@ -9,7 +9,7 @@ import pytest
 from tara.protocol.errors import ConfigurationError, TaraError
 from tara.protocol.limits import Limits
 
-MAY_BE_ZERO = {"f", "batch_delay_ms", "skip_delay_ms"}
+MAY_BE_ZERO = {"f", "batch_delay_ms", "skip_delay_ms", "proposer_rate_max"}
 SETTINGS = Limits.__struct_fields__
 
 

@@ -439,7 +439,7 @@ def _lose_driver(course: Course) -> None:
 def _resident_mb(pids: Mapping[str, int]) -> dict[str, float]:
     """The memory of the processes and, for the driver, of its JVM."""
     sizes = {name: _rss_mb(pid) for name, pid in pids.items()}
-    sizes["jvm"] = sum(_rss_mb(child) for child in _children(pids["driver"]))
+    sizes["jvm"] = sum(_rss_mb(child) for child in children(pids["driver"]))
     return sizes
 
 
@@ -448,7 +448,8 @@ def _rss_mb(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
-def _children(pid: int) -> Iterator[int]:
+def children(pid: int) -> Iterator[int]:
+    """The child processes of a process."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         yield from map(int, (task / "children").read_text().split())
 

@@ -1,8 +1,8 @@
 """Closed-loop load on a running key-value cluster: each session sends its next command when the last is answered.
 
 Many sessions share a connection, over the same wire layer that the clients use. A command that is not answered in time
-is sent again through another front end, with the same number. At the end everything is answered, so that what was lost
-or executed twice can be counted.
+is sent again through another front end, with the same number and, as clients do it, with growing patience. At the end
+everything is answered, so that what was lost or executed twice can be counted.
 """
 
 import time
@@ -17,11 +17,11 @@ from tara.application import Get, Put
 from tara.client import wire
 from tara.client.connection import parse_endpoints
 from tara.client.keys import load_keys
+from tara.client.session import PATIENCE_S, PATIENCE_S_MAX
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.simulator.linearizability import Operation
 
-PATIENCE_S = 0.4
 SESSION_TIMEOUT_MS = 60_000
 
 
@@ -65,6 +65,7 @@ class _Session:
         "id",
         "key",
         "next",
+        "patience_s",
         "put",
         "question",
         "sent_s",
@@ -84,6 +85,7 @@ class _Session:
         self.call: tuple[object, ...] = ()
         self.first_sent_s = 0.0
         self.sent_s = 0.0
+        self.patience_s = PATIENCE_S
 
     @property
     def waits(self) -> bool:
@@ -169,13 +171,17 @@ class Load:
         warm_up_s: float = 2.0,
         on_second: Callable[[float, int], None] = lambda at, n: None,
         stop: Callable[[], bool] = lambda: False,
+        interval_s: float = 1.0,
+        on_measuring: Callable[[bool], None] = lambda begins: None,
     ) -> LoadReport:
-        """Warm up, and measure for so many seconds, or until `stop` says so."""
+        """Warm up, and measure for so many seconds, or until `stop` says so. `on_second` is told the time, and how many
+        were answered since it was last told; by default, every second. `on_measuring` is told when the measured time
+        begins, and when it ends."""
         now_s = time.monotonic()
         for session in self._sessions:
             self._send(session.connection, [self._next(session, now_s)])
         begin_s = now_s + warm_up_s
-        end_s, next_second_s, before = begin_s + seconds, now_s + 1.0, 0
+        end_s, next_s, before = begin_s + seconds, now_s + interval_s, 0
         self._last_answer_s = now_s
         late_check_s = now_s
         while now_s < end_s:
@@ -183,14 +189,16 @@ class Load:
             now_s = time.monotonic()
             if not self._measuring and now_s >= begin_s:
                 self._measuring, self._gap_s, self._latencies_s = True, 0.0, []
-            if now_s >= next_second_s:
+                on_measuring(True)
+            if now_s >= next_s:
                 on_second(now_s, self.answered - before)
-                next_second_s, before = next_second_s + 1.0, self.answered
+                next_s, before = next_s + interval_s, self.answered
             if now_s >= late_check_s:
                 late_check_s = now_s + 0.1
                 self._resend_late(now_s)
                 if stop():
                     break
+        on_measuring(False)
         measured, self._measuring = len(self._latencies_s), False
         seconds = max(now_s - begin_s, 0.001)
         self._gap_s = max(self._gap_s, now_s - self._last_answer_s)
@@ -278,6 +286,7 @@ class Load:
 
     def _next(self, session: _Session, now_s: float) -> Message:
         session.first_sent_s = session.sent_s = now_s
+        session.patience_s = PATIENCE_S
         if self._reads and self._random.random() < self._reads:
             session.call = ("get",)
             self._question += 1
@@ -303,8 +312,9 @@ class Load:
 
     def _resend_late(self, now_s: float) -> None:
         for session in self._sessions:
-            if session.waits and now_s - session.sent_s > PATIENCE_S:
+            if session.waits and now_s - session.sent_s > session.patience_s:
                 session.sent_s = now_s
+                session.patience_s = min(2 * session.patience_s, PATIENCE_S_MAX)
                 session.connection = (session.connection + 1) % len(self._sockets)
                 self.resent += 1
                 self._send(session.connection, [session.command or self._order(session, now_s)])

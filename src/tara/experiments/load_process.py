@@ -1,6 +1,7 @@
 """The load in a process of its own, so that it is not in the way of whoever kills and watches."""
 
 import multiprocessing
+import os
 import queue
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from tara.experiments.load import Load, LoadError, LoadReport
+from tara.experiments.machine import CpuMeter, CpuUse
 from tara.simulator.linearizability import Operation
 
 
@@ -27,6 +29,10 @@ class LoadPlan(Struct, frozen=True, kw_only=True):
     target: int | None = None
     #: The directory with the keys; None: no keys.
     keys: str | None = None
+    #: How often the count of answers is told.
+    interval_s: float = 1.0
+    #: The processes of the servers, to see what they use while it is measured.
+    watched_pids: tuple[int, ...] = ()
 
 
 class LoadProcess:
@@ -43,6 +49,8 @@ class LoadProcess:
         #: CPU seconds that the load itself used while it ran, and for how long it ran.
         self.cpu_s = 0.0
         self.elapsed_s = 0.0
+        #: Who used how much of the processors in the measured time.
+        self.cpu_use: CpuUse | None = None
         self._next()
 
     @property
@@ -51,7 +59,7 @@ class LoadProcess:
         return self._process.pid
 
     def seconds(self) -> Iterator[tuple[float, int]]:
-        """Seconds since the start and commands answered in the last one, as time passes."""
+        """Seconds since the start and commands answered since the last time, as time passes: by default per second."""
         while (message := self._next()) is not None:
             yield message
         self._process.join(timeout=10)
@@ -80,11 +88,20 @@ class LoadProcess:
             if kind == "second":
                 return (float(value[0]), int(value[1]))
             if kind == "done":
-                self.report, self.history, self.cpu_s, self.elapsed_s = value
+                self.report, self.history, self.cpu_s, self.elapsed_s, self.cpu_use = value
             return None
 
 
 def _work(plan: LoadPlan, messages: "Queue[Any]", stop: Event) -> None:
+    meters: list[CpuMeter] = []
+    uses: list[CpuUse] = []
+
+    def on_measuring(begins: bool) -> None:
+        if begins:
+            meters.append(CpuMeter(plan.watched_pids, os.getpid()))
+        else:
+            uses.extend(meter.stop() for meter in meters)
+
     try:
         load = Load(
             plan.endpoints, plan.clients, plan.payload_bytes, plan.reads, plan.recorded_keys, plan.target, plan.keys
@@ -97,10 +114,12 @@ def _work(plan: LoadPlan, messages: "Queue[Any]", stop: Event) -> None:
             plan.warm_up_s,
             lambda now_s, count: messages.put(("second", (now_s - started_s, count))),
             stop.is_set,
+            plan.interval_s,
+            on_measuring,
         )
         used = (time.process_time() - cpu_s, time.monotonic() - started_s)
         load.close()
-        messages.put(("done", (report, load.history, *used)))
+        messages.put(("done", (report, load.history, *used, uses[0] if uses else None)))
     except Exception as error:
         messages.put(("failed", f"{type(error).__name__}: {error}"))
         raise

@@ -6,6 +6,7 @@ measured is the protocol alone: it bounds every runtime that hosts it. One core 
 
 import time
 from collections import deque
+from collections.abc import Callable
 from hashlib import blake2b
 
 import msgspec
@@ -98,9 +99,15 @@ def _advance(cluster: InProcessCluster, now_ms: float) -> float:
     return now_ms + 10.0
 
 
-def measure(requests: int, clients: int, payload_bytes: int, limits: Limits) -> SpeedReport:
+def measure(
+    requests: int,
+    clients: int,
+    payload_bytes: int,
+    limits: Limits,
+    make: Callable[[Limits], InProcessCluster] = InProcessCluster,
+) -> SpeedReport:
     """Run `requests` writes of closed-loop clients through the graph."""
-    cluster = InProcessCluster(limits)
+    cluster = make(limits)
     now_ms = 0.0
     while now_ms < 500:
         now_ms += limits.report_interval_ms

@@ -36,6 +36,9 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     #: How long a request source waits for a batch to fill.
     batch_delay_ms: float = 0.0
 
+    #: Requests per second that a proposer may propose for the first time; 0: as many as it can.
+    proposer_rate_max: float = 0.0
+
     command_bytes_max: int = 1 << 20
     result_bytes_max: int = 1 << 20
     #: Bytes of requests in one tuple (a single request may be larger), and requests in one tuple.
@@ -71,7 +74,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for name in self.__struct_fields__:
             value = getattr(self, name)
             _require(math.isfinite(value), name, value, "must be a finite number")
-            if name in ("f", "batch_delay_ms", "skip_delay_ms"):
+            if name in ("f", "batch_delay_ms", "skip_delay_ms", "proposer_rate_max"):
                 _require(value >= 0, name, value, "must not be negative")
             else:
                 _require(value > 0, name, value, "must be positive")

@@ -220,7 +220,7 @@ def _first_state(backup: Backup, limits: Limits) -> bytes:
     """The protocol's state at the first checkpoint of the new cluster."""
     sources = Graph(limits.f, limits.partitions).replicas(Stage.REQUEST_SOURCE)
     old = msgspec.msgpack.decode(backup.state, type=ExecutorState).sessions
-    # A time-out of 0 on a clock that the first request moves: all of them expire then, before anything executes.
+    # Their time is up on a clock that the first request moves: they expire then, before anything executes.
     sessions = [
         # Those with names never expire: what was claimed in them stays claimed.
         msgspec.structs.replace(session, timeout_ms=1, active_ms=old.clock_ms - 1, early={})

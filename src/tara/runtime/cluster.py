@@ -178,6 +178,7 @@ def load_settings(
 _LOCAL_LIMITS = frozenset(
     {
         "batch_delay_ms",
+        "proposer_rate_max",
         "keepalive_interval_ms",
         "report_interval_ms",
         "resend_rounds",

@@ -20,6 +20,7 @@ from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.observer import Observer
 from tara.protocol.resend import Laggards
 from tara.protocol.status import Newest
+from tara.protocol.throttle import Throttle
 from tara.protocol.window import Window
 
 
@@ -150,6 +151,8 @@ class Proposer(Node):
         self._turn = 0
         #: Bytes that it has proposed since the last multiple of the checkpoint interval.
         self._bytes = 0
+        rate = limits.proposer_rate_max
+        self._throttle = Throttle(rate, boot.now_ms) if rate else None
         self._records: dict[int, RecordParts] = {}
         self._start: t.Start | None = None
         self._thresholds = Observer(limits.replicas, limits.quorum)
@@ -185,12 +188,16 @@ class Proposer(Node):
             self._skip_to_checkpoint()
         run: list[t.Request] = []
         room, stamp_ms, sources = self.proposals.room, int(self.now_ms), len(self._held)
+        if self._throttle is not None:
+            room = min(room, self._throttle.allowance(self.now_ms))
         # First a fair share for each, so that no source starves behind another; then what is left.
         for share in (room // sources + 1, room):
             for offset in range(sources):
                 held = self._held[(self._turn + offset) % sources]
                 run += held.take(min(share, room - len(run)), stamp_ms)
         self._turn = (self._turn + 1) % sources
+        if self._throttle is not None:
+            self._throttle.take(len(run))
         if run:
             self._publish(run)
 
@@ -309,7 +316,11 @@ class Proposer(Node):
 
     def tick(self, now_ms: float) -> None:
         super().tick(now_ms)
-        if self.mode is Mode.ACTIVE and self.limits.partitions > 1:
+        if self.mode is not Mode.ACTIVE:
+            return
+        if self._throttle is not None:
+            self._propose()
+        if self.limits.partitions > 1:
             self._skip()
 
     def _skip(self) -> None:

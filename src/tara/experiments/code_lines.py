@@ -1,0 +1,174 @@
+"""Development effort: code lines by the paper's rule, file by file, in the paper's categories.
+
+The rule: what a programmer has to write and a reader has to understand. No imports, blank lines, comments, docstrings,
+and no lines that are only brackets. Files count as a whole, formatted as the project is. The categories below the
+paper's five are what its prototype does not have.
+"""
+
+import ast
+import io
+import tokenize
+from pathlib import Path
+from typing import NamedTuple
+
+from tara.protocol.errors import TaraError
+
+SOURCES = Path(__file__).parent.parent
+#: What is counted: these packages and modules.
+COUNTED = ("protocol", "runtime", "application.py")
+
+REQUEST_HANDLING = "request_handling"
+GARBAGE_COLLECTION = "garbage_collection"
+VIEW_CHANGE = "view_change"
+DATA_STRUCTURES = "data_structures"
+INFRASTRUCTURE = "infrastructure"
+#: The categories of the paper's table I.
+PAPER_CATEGORIES = (REQUEST_HANDLING, GARBAGE_COLLECTION, VIEW_CHANGE, DATA_STRUCTURES, INFRASTRUCTURE)
+
+APPLICATIONS = "applications"
+BACKUP = "backup"
+CLUSTERS = "clusters"
+GATEWAYS = "gateways"
+JOURNAL = "journal"
+LOG = "log"
+OBSERVABILITY = "observability"
+READS = "reads"
+RESENDING = "resending"
+SECURITY = "security"
+SESSIONS = "sessions"
+THROTTLING = "throttling"
+BEYOND_CATEGORIES = (
+    APPLICATIONS, BACKUP, CLUSTERS, GATEWAYS, JOURNAL, LOG, OBSERVABILITY, READS, RESENDING, SECURITY, SESSIONS, THROTTLING,
+)  # fmt: skip
+
+#: The category of every file. One that is missing here, or here only, is an error.
+CATEGORIES: dict[str, str] = {
+    "application.py": APPLICATIONS,
+    "protocol/__init__.py": INFRASTRUCTURE,
+    "protocol/errors.py": DATA_STRUCTURES,
+    "protocol/graph.py": INFRASTRUCTURE,
+    "protocol/journal.py": JOURNAL,
+    "protocol/limits.py": INFRASTRUCTURE,
+    "protocol/node.py": INFRASTRUCTURE,
+    "protocol/nodes/__init__.py": INFRASTRUCTURE,
+    "protocol/nodes/committer.py": REQUEST_HANDLING,
+    "protocol/nodes/controller.py": VIEW_CHANGE,
+    "protocol/nodes/executor.py": REQUEST_HANDLING,
+    "protocol/nodes/factory.py": INFRASTRUCTURE,
+    "protocol/nodes/gc_source.py": GARBAGE_COLLECTION,
+    "protocol/nodes/learner.py": REQUEST_HANDLING,
+    "protocol/nodes/proposer.py": VIEW_CHANGE,
+    "protocol/nodes/reads.py": READS,
+    "protocol/nodes/request_source.py": REQUEST_HANDLING,
+    "protocol/nodes/sink.py": INFRASTRUCTURE,
+    "protocol/nodes/view_source.py": VIEW_CHANGE,
+    "protocol/observer.py": DATA_STRUCTURES,
+    "protocol/opinions.py": DATA_STRUCTURES,
+    "protocol/progress.py": DATA_STRUCTURES,
+    "protocol/resend.py": RESENDING,
+    "protocol/sessions.py": SESSIONS,
+    "protocol/status.py": DATA_STRUCTURES,
+    "protocol/throttle.py": THROTTLING,
+    "protocol/tuples.py": DATA_STRUCTURES,
+    "protocol/window.py": DATA_STRUCTURES,
+    "runtime/__init__.py": INFRASTRUCTURE,
+    "runtime/asking.py": OBSERVABILITY,
+    "runtime/backup.py": BACKUP,
+    "runtime/cluster.py": INFRASTRUCTURE,
+    "runtime/container.py": INFRASTRUCTURE,
+    "runtime/control.py": INFRASTRUCTURE,
+    "runtime/events.py": OBSERVABILITY,
+    "runtime/exchange.py": CLUSTERS,
+    "runtime/fresh.py": BACKUP,
+    "runtime/gate.py": SECURITY,
+    "runtime/gateway.py": GATEWAYS,
+    "runtime/health.py": OBSERVABILITY,
+    "runtime/hosting.py": INFRASTRUCTURE,
+    "runtime/journal.py": JOURNAL,
+    "runtime/log.py": LOG,
+    "runtime/log_format.py": LOG,
+    "runtime/log_reader.py": LOG,
+    "runtime/log_text.py": LOG,
+    "runtime/log_writer.py": LOG,
+    "runtime/metrics.py": OBSERVABILITY,
+    "runtime/placing.py": CLUSTERS,
+    "runtime/prometheus.py": OBSERVABILITY,
+    "runtime/registry.py": INFRASTRUCTURE,
+    "runtime/reporting.py": OBSERVABILITY,
+    "runtime/spark.py": INFRASTRUCTURE,
+    "runtime/store.py": GARBAGE_COLLECTION,
+    "runtime/watching.py": OBSERVABILITY,
+    "runtime/where.py": CLUSTERS,
+    "runtime/wire.py": INFRASTRUCTURE,
+}
+
+_NO_CODE = {
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
+    tokenize.ENDMARKER,
+}  # fmt: skip
+_BRACKETS = set("()[]{},:")
+_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class UnknownCategory(TaraError):
+    """The table of categories and the files differ."""
+
+
+class FileLines(NamedTuple):
+    file: str
+    category: str
+    lines: int
+
+
+def code_lines(source: str) -> int:
+    """The lines of a Python source that count."""
+    excluded = _excluded_lines(source)
+    counted: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in _NO_CODE or token.string in _BRACKETS:
+            continue
+        counted.update(range(token.start[0], token.end[0] + 1))
+    return len(counted - excluded)
+
+
+def _excluded_lines(source: str) -> set[int]:
+    """The lines of imports and docstrings."""
+    excluded: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            excluded.update(_lines_of(node))
+        elif isinstance(node, _Documented) and ast.get_docstring(node, clean=False) is not None:
+            excluded.update(_lines_of(node.body[0]))
+    return excluded
+
+
+def _lines_of(node: ast.stmt) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def counted_files(root: Path = SOURCES) -> list[str]:
+    """The files of the packages that are counted, by their path below `root`."""
+    found: list[Path] = []
+    for name in COUNTED:
+        path = root / name
+        found += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    return [path.relative_to(root).as_posix() for path in found]
+
+
+def count(root: Path = SOURCES) -> list[FileLines]:
+    """All files with their categories; an error if the table does not fit them."""
+    files = counted_files(root)
+    missing, gone = sorted(set(files) - set(CATEGORIES)), sorted(set(CATEGORIES) - set(files))
+    if missing or gone:
+        parts = [f"no category for {', '.join(missing)}"] if missing else []
+        parts += [f"no file {', '.join(gone)}"] if gone else []
+        raise UnknownCategory(f"CATEGORIES in tara.experiments.code_lines: {'; '.join(parts)}")
+    return [FileLines(file, CATEGORIES[file], code_lines((root / file).read_text())) for file in files]
+
+
+def totals(files: list[FileLines]) -> dict[str, int]:
+    """`total`, and the lines of each category."""
+    sums = {"total": sum(file.lines for file in files)}
+    for category in (*PAPER_CATEGORIES, *BEYOND_CATEGORIES):
+        sums[category] = sum(file.lines for file in files if file.category == category)
+    return sums
