@@ -401,19 +401,6 @@ def read_does_not_wait() -> Iterator[None]:
         yield
 
 
-@_mutant("a committer without its memory does not tell where the log ends")
-def amnesiac_tells_the_end() -> Iterator[None]:
-    original = Committer._on_read
-
-    def on_read(self: Committer, read: t.Read) -> None:
-        recovering, self.recovering = self.recovering, False
-        original(self, read)
-        self.recovering = recovering
-
-    with _replace(Committer, "_on_read", on_read):
-        yield
-
-
 # Rejoining
 
 
