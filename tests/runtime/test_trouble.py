@@ -205,7 +205,10 @@ def test_metrics_are_served_and_add_up(tmp_path: Path) -> None:
     with Processes(settings_for(tmp_path)) as processes:
         put_some(processes, 200)
         await_condition(
-            lambda: sum(processes.status(container)["counters"]["results"] for container in range(3)) >= 200,
+            lambda: (
+                sum(processes.status(container)["counters"]["results"] for container in range(3)) >= 200
+                and sum(processes.status(container)["counters"]["checkpoints_saved"] for container in range(3)) >= 6
+            ),
             "the heartbeats",
         )
         with urllib.request.urlopen(processes.registry.metrics_address, timeout=5) as answer:
