@@ -56,8 +56,11 @@ def unusual(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deployme
 def test_other_shapes_serve_clients(unusual: Deployment) -> None:
     plan = LoadPlan(endpoints=unusual.endpoints, clients=12, seconds=2.0, warm_up_s=0.5, reads=0.3, recorded_keys=6)
     load = LoadProcess(plan)
+    rates = [rate for _, rate in load.seconds()]
     report = load.finish()
 
+    assert 2 <= len(rates) <= 4
+    assert sum(rates) <= report.answered
     assert (report.lost, report.errors) == (0, 0)
     assert report.answered > 100
     assert check(load.history, KeyValueModel()).linearizable
