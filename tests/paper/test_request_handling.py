@@ -419,3 +419,32 @@ def test_executors_agree_on_results() -> None:
         answers.append(executor.feed(*commits(run, first=1, committers=committers)).only(t.Results).results)
     assert answers[0] == answers[1] == answers[2]
     assert [result.counter for result in answers[0]] == [2, 3]
+
+
+def test_a_source_takes_a_command_once_while_it_is_undecided() -> None:
+    """A client that loses patience sends again; numbering every copy would let an overload feed itself."""
+    bench = Bench()
+    source = bench.make(RequestSource, Stage.REQUEST_SOURCE, 0)
+    command = t.Command(7, 0, 0, b"x")
+    assert len(source.feed(t.Submit([command, command])).only(t.Requests).requests) == 1
+    assert source.feed(t.Submit([command])).of(t.Requests) == []
+    alive = t.Command(7, 0, 0, b"", t.KEEPALIVE)
+    assert len(source.feed(t.Submit([alive])).only(t.Requests).requests) == 1, "it is another command"
+
+    decided = bench.status(0, progress=[[(source.node.epoch, 2), (0, 0), (0, 0)]])
+    source.feed(*bench.stables(0, [0], executors=[decided]))
+    assert source.node.pending == 0
+    assert len(source.feed(t.Submit([command])).only(t.Requests).requests) == 1, "its result may have been lost"
+
+
+def test_a_proposer_of_large_requests_skips_to_the_next_checkpoint() -> None:
+    """Or windows, journals and records would have as many large requests as they have slots."""
+    bench = Bench(checkpoint_interval=8, window=16, checkpoint_bytes_max=100)
+    proposer = active_proposer(bench)
+    large = [t.Request(0, 1, number, 0, bytes(60)) for number in range(3)]
+    step = proposer.feed(t.Requests(large[:2]))
+    assert [len(item.requests) for item in step.of(t.Proposal)] == [2]
+    step = proposer.feed(t.Requests(large[2:]))
+    skipped, following = step.of(t.Proposal)
+    assert (skipped.first, skipped.requests) == (2, [t.NOOP] * 6)
+    assert (following.first, [item.number for item in following.requests]) == (8, [2])

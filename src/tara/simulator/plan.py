@@ -135,6 +135,7 @@ def _limits(draw: random.Random, f: int, partitions: int) -> Limits:
         partitions=partitions,
         checkpoint_interval=per_partition * partitions,
         window=per_partition * draw.choice((2, 2, 3, 4)),
+        checkpoint_bytes_max=draw.choice((200, 2_000, 1 << 20, 1 << 20)),
         source_pending_max=draw.choice((4, 16, 64)),
         source_backlog_max=draw.choice((16, 64)),
         batch_size=draw.choice((1, 1, 1, 3, 8)),

@@ -35,7 +35,7 @@ class RequestSource(Node):
         self._pending: deque[t.Request] = deque()
         #: What is in them and in the backlog. A client that loses patience sends its commands again; they are taken
         #: once, or an overload would feed itself.
-        self._taken: set[tuple[int, int]] = set()
+        self._taken: set[tuple[int, int, int]] = set()
         self._commands: deque[list[t.Command]] = deque()
         self._backlog: deque[t.Command] = deque()
         self._batch_since_ms = boot.now_ms
@@ -76,7 +76,7 @@ class RequestSource(Node):
             self._batch_since_ms = self.now_ms
         limit, taken, room = self.limits.command_bytes_max, self._taken, self.capacity
         for command in submit.commands:
-            key = (command.session, command.number)
+            key = _key(command)
             if room > 0 and key not in taken and len(command.payload) <= limit:
                 taken.add(key)
                 self._backlog.append(command)
@@ -132,7 +132,7 @@ class RequestSource(Node):
             if epoch == self.epoch:
                 while self._pending and self._pending[0].number < low:
                     self._pending.popleft()
-                    self._taken.difference_update([(c.session, c.number) for c in self._commands.popleft()])
+                    self._taken.difference_update(map(_key, self._commands.popleft()))
         if self._backlog:
             self._pump()
 
@@ -160,3 +160,8 @@ class RequestSource(Node):
             oldest = list(islice(self._pending, self.limits.resend_burst))
             self.resent += len(oldest)
             self._send(oldest)
+
+
+def _key(command: t.Command) -> tuple[int, int, int]:
+    """What tells one command from another; a keep-alive has no number of its own."""
+    return (command.session, command.number, command.kind)
