@@ -147,7 +147,8 @@ class Client:
 
     def _order_late_questions(self, now_ms: float) -> None:
         for ticket, sent in list(self._asked.items()):
-            if now_ms - sent.sent_ms >= self._patience_ms:
+            end = min(self.in_flight, default=self._number) + self._plan.limits.session_pipeline_max
+            if now_ms - sent.sent_ms >= self._patience_ms and self._number < end:
                 del self._asked[ticket]
                 self._world.count_fault("read_ordered")
                 self._submit([self._number_next(sent.call, sent.operation, sent.invoked_ms, now_ms)])
