@@ -1,6 +1,5 @@
 """Apache ZooKeeper itself, from Debian's package, as the peer to compare with: real servers on loopback."""
 
-import contextlib
 import os
 import shutil
 import socket
@@ -9,6 +8,7 @@ import time
 from pathlib import Path
 
 from tara.protocol.errors import TaraError
+from tara.runtime.where import free_ports
 
 JAR = Path("/usr/share/java/zookeeper.jar")
 CLI = Path("/usr/share/zookeeper/bin/zkCli.sh")
@@ -28,15 +28,6 @@ class PeerError(TaraError):
 
 def installed() -> bool:
     return JAR.exists() and shutil.which("java") is not None
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
 
 
 def four_letter_word(address: str, word: bytes, timeout_s: float = 5.0) -> str:

@@ -5,12 +5,10 @@ a contradiction is an error that names the key. The identity (cluster, era, live
 outlives every process.
 """
 
-import contextlib
 import fcntl
 import importlib
 import os
 import secrets
-import socket
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
@@ -26,7 +24,7 @@ from tara.protocol.graph import Graph, Stage
 from tara.protocol.limits import Limits
 from tara.runtime.gateway import Options
 from tara.runtime.journal import sync_directory
-from tara.runtime.where import check_host, is_fixed
+from tara.runtime.where import check_host, free_ports, is_fixed
 
 STATE_FILE = "cluster.json"
 #: What faces the clients.
@@ -256,19 +254,10 @@ def _front_end_ports(settings: Settings, graph: Graph, placement: list[list[int]
     if settings.port == 0 and len(known) == len(placement):
         return known
     if settings.port == 0:
-        ports = iter(_free_ports(settings.host, sum(serving)))
+        ports = iter(free_ports(sum(serving), settings.host))
     else:
         ports = iter(range(settings.port, settings.port + sum(serving)))
     return [next(ports) if serves else 0 for serves in serving]
-
-
-def _free_ports(host: str, count: int) -> list[int]:
-    """Ports that nobody uses just now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((host, 0))
-        return [int(each.getsockname()[1]) for each in sockets]
 
 
 class ClusterState(Struct, kw_only=True):

@@ -5,6 +5,7 @@ which each container looks up in its own process: Spark's workers hand theirs on
 from which this host reaches the registry.
 """
 
+import contextlib
 import ipaddress
 import os
 import re
@@ -96,3 +97,12 @@ def _address_towards(registry: str) -> str:
             return str(probe.getsockname()[0])
     except OSError as error:
         raise ConfigurationError(f"container_host = {AUTO}: no way to the registry at {registry}: {error}") from error
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Ports that nobody uses just now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((host, 0))
+        return [int(each.getsockname()[1]) for each in sockets]

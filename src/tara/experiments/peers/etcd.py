@@ -17,8 +17,8 @@ from tara.experiments.peers.servers import (
     ServerProcess,
     await_condition,
     drive,
-    free_ports,
 )
+from tara.runtime.where import free_ports
 
 #: Connections that the clients share.
 CONNECTIONS = 4

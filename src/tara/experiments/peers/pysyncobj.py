@@ -19,8 +19,8 @@ from tara.experiments.peers.servers import (
     PeerPlan,
     ServerProcess,
     await_condition,
-    free_ports,
 )
+from tara.runtime.where import free_ports
 
 _MODULE = "tara.experiments.peers.pysyncobj_node"
 

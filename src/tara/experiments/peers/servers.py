@@ -3,7 +3,6 @@
 import contextlib
 import multiprocessing
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -70,15 +69,6 @@ class ServerProcess:
                 # What it could not read any more is of no interest.
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-
-
-def free_ports(count: int) -> list[int]:
-    """Loopback ports that nobody uses just now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
 
 
 def await_condition(condition: Callable[[], bool], what: str, servers: Sequence[ServerProcess]) -> None:

@@ -12,9 +12,9 @@ from tara.experiments.peers.servers import (
     ServerProcess,
     await_condition,
     drive,
-    free_ports,
 )
 from tara.experiments.peers.zookeeper_wire import ZooKeeperDialect, create_nodes
+from tara.runtime.where import free_ports
 
 JAR = Path("/usr/share/java/zookeeper.jar")
 #: Sessions that the clients share.
