@@ -157,14 +157,16 @@ def test_a_named_session_goes_on_where_it_stopped() -> None:
 
 
 def test_nothing_else_is_on_its_way_with_a_claim_which_sets_the_next_number() -> None:
-    session, outcomes = Session(30_000, lambda: 1, name="orders"), list[bytes | ClientError]()
+    nonces = iter((1, 4711))
+    session, outcomes = Session(30_000, lambda: next(nonces), name="orders"), list[bytes | ClientError]()
     session.due(0.0)
     session.hear(t.Result(0, 1, 0, t.OK, msgspec.msgpack.encode((9, 0, 5))), 0.0)
     session.submit(Call(b"claim", t.CLAIM, 10.0, outcomes.append))
     call(session, outcomes)
 
-    assert [(c.kind, c.number) for c in session.due(0.1)] == [(t.CLAIM, 5)]
+    assert [(c.kind, c.number) for c in session.due(0.1)] == [(t.CLAIM, 4711)]
     answer = msgspec.msgpack.encode(t.Claim(1, b"theirs", base=5, next=8))
-    session.hear(t.Result(9, 5, 0, t.OK, answer), 0.2)
+    session.hear(t.Result(9, 5, 0, t.OK, b"the answer to an older claim"), 0.15)
+    session.hear(t.Result(9, 4711, 0, t.OK, answer), 0.2)
     assert outcomes == [answer]
     assert [(c.kind, c.number) for c in session.due(0.3)] == [(t.EXECUTE, 8)]

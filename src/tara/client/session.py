@@ -97,8 +97,12 @@ class Session:
             call = self._waiting.popleft()
             if call.done is None:
                 continue
-            call.number = self._number
-            if call.kind != t.CLAIM:
+            if call.kind == t.CLAIM:
+                # Not the next command's number: all who share the name would claim under it, and the answer to one
+                # claim would be taken for the answer to another.
+                call.number = self._next_nonce()
+            else:
+                call.number = self._number
                 self._number += 1
             self._in_flight[call.number] = call
             commands.append(self._command(call, now_s))

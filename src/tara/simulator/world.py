@@ -314,7 +314,7 @@ class World:
         if self.now_ms < self.start_doom_until_ms and any(type(emission[1]) is t.Start for emission in emissions):
             self.start_doom_until_ms = 0.0
             container.doom = "crash_in_start"
-        doom = container.doom if frames or written else None
+        doom = container.doom if written or (frames and not self._waits_for_sync(container)) else None
         if written and container.disk.full:
             # Nothing can be promised.
             self._die(container)
@@ -366,6 +366,12 @@ class World:
             assert isinstance(node, Committer)
             assert isinstance(twin, Committer)
             self.monitor.same_committer(number, node, twin)
+
+    def _waits_for_sync(self, container: Container) -> bool:
+        """Is it to crash beside a sync, and will there be one?"""
+        if container.doom not in ("crash_before_sync", "crash_after_sync"):
+            return False
+        return any(self.graph.names[number].stage is Stage.COMMITTER for number in container.numbers)
 
     def _die(self, container: Container) -> None:
         doom, zombie = container.doom, container in self.zombies
