@@ -37,16 +37,13 @@ from tara.runtime.exchange import CHECKPOINTS, INCOMING, LOG, FileServer, Remote
 from tara.runtime.gate import CLIENTS, MEMBERS, Gate
 from tara.runtime.gateway import Gateway, Options, make_gateway
 from tara.runtime.journal import FileJournal, Identity, StaleJournal, journal_directory
+from tara.runtime.links import FRAMES_PER_TURN, QUEUED_FRAMES_MAX, CurveLinks, Links, PlainLinks
 from tara.runtime.log import DecidedLog, LogIdentity, LogSettings, log_directory
 from tara.runtime.metrics import LatencySampler
 from tara.runtime.reporting import status_report
 from tara.runtime.store import CheckpointStore, checkpoint_directory
 
 TICK_MS = 5.0
-#: Frames taken in one turn from one socket: bounds how long a turn can be.
-FRAMES_PER_TURN = 64
-#: Frames that may wait for a slow peer, or for this process; more are dropped, and sent again by the protocol.
-QUEUED_FRAMES_MAX = 10_000
 #: Stands for the gateway where a client connection is named; no connection has an empty identity.
 GATEWAY = b""
 
@@ -143,13 +140,9 @@ class Container:
         self._context = context or zmq.Context()
         self._keys = load_cluster_keys(spec.keys) if spec.keys else None
         self._gate = None if self._keys is None else Gate(self._context, self._keys, self._on_refused)
-        self._inbox = self._make(zmq.PULL)
-        self._clients = self._make(zmq.ROUTER)
-        if self._gate is not None:
-            self._gate.guard(self._inbox, MEMBERS)
-            self._gate.guard(self._clients, CLIENTS)
+        self._links = self._make_links()
+        self._clients = self._make_front_end()
         self._files = self._serve_files()
-        self._bind(self._inbox, 0)
         if serves_clients(self.graph, spec.placement[spec.container]):
             self._bind(self._clients, spec.port)
         if self._gate is not None:
@@ -161,7 +154,6 @@ class Container:
         self._told: set[bytes] = set()
         #: Written by the stores' threads when they have an answer.
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._peers: list[zmq.Socket[bytes] | None] = [None] * len(spec.placement)
         self._addresses: list[str | None] = [None] * len(spec.placement)
         #: The newest life that was heard of each container; frames of older ones are dropped.
         self._lives = [0] * len(spec.placement)
@@ -196,16 +188,24 @@ class Container:
         self._clock_base_ms = time.time() * 1e3 - time.monotonic() * 1e3
         self._next_tick_ms = 0.0
         #: The socket may have more to read, although its descriptor says nothing.
-        self._inbox_unread = True
         self._clients_unread = True
         self.stopping = False
 
-    def _make(self, kind: int) -> zmq.Socket[bytes]:
-        socket = self._context.socket(kind)
+    def _make_links(self) -> Links:
+        spec = self.spec
+        peers, bytes_max = len(spec.placement), spec.limits.frame_bytes_max
+        if self._keys is None or self._gate is None:
+            return PlainLinks(spec.host, 0, peers, bytes_max, partial(self._on_bad_frame, "peer"))
+        return CurveLinks(self._context, self._keys, self._gate, spec.host, 0, peers, bytes_max)
+
+    def _make_front_end(self) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVHWM, QUEUED_FRAMES_MAX)
         socket.setsockopt(zmq.SNDHWM, QUEUED_FRAMES_MAX)
         socket.setsockopt(zmq.MAXMSGSIZE, self.spec.limits.frame_bytes_max)
+        if self._gate is not None:
+            self._gate.guard(socket, CLIENTS)
         return socket
 
     def _serve_files(self) -> FileServer:
@@ -242,7 +242,7 @@ class Container:
 
     @property
     def peer_address(self) -> str:
-        return self._inbox.getsockopt_string(zmq.LAST_ENDPOINT)
+        return self._links.address
 
     @property
     def client_address(self) -> str:
@@ -377,20 +377,7 @@ class Container:
             if container == self.spec.container or address == self._addresses[container]:
                 continue
             self._addresses[container] = address
-            old = self._peers[container]
-            if old is not None:
-                old.close(0)
-                self._peers[container] = None
-            if address is not None:
-                socket = self._context.socket(zmq.PUSH)
-                socket.setsockopt(zmq.LINGER, 0)
-                socket.setsockopt(zmq.SNDHWM, QUEUED_FRAMES_MAX)
-                socket.setsockopt(zmq.RECONNECT_IVL, 20)
-                socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
-                if self._keys is not None:
-                    self._keys.secure_connecting(socket)
-                socket.connect(address)
-                self._peers[container] = socket
+            self._links.connect(container, address)
 
     # The loop
 
@@ -408,24 +395,24 @@ class Container:
         takes in the news.
         """
         gateway = self._gateway.fileno() if self._gateway is not None else -1
-        inbox, clients, wake = self._inbox.FD, self._clients.FD, self._wake
+        links, clients, wake = self._links.fileno(), self._clients.FD, self._wake
         epoll = select.epoll()
-        for descriptor in (inbox, clients, wake, gateway):
+        for descriptor in (links, clients, wake, gateway):
             if descriptor >= 0:
                 epoll.register(descriptor, select.EPOLLIN)
         while not self.stopping:
             wait_s = max(self._next_tick_ms / 1e3 - time.monotonic(), 0.0)
-            if self._inbox_unread or self._clients_unread or self._queue:
+            if self._links.unread or self._clients_unread or self._queue:
                 wait_s = 0.0
             news = [descriptor for descriptor, _ in epoll.poll(wait_s)]
-            self.turn(inbox in news, clients in news, wake in news, gateway in news, on_tick)
+            self.turn(links in news, clients in news, wake in news, gateway in news, on_tick)
         epoll.close()
         self._close()
 
-    def turn(self, inbox: bool, clients: bool, stores: bool, gateway: bool, on_tick: Callable[[], None]) -> None:
+    def turn(self, links: bool, clients: bool, stores: bool, gateway: bool, on_tick: Callable[[], None]) -> None:
         self.counters.turns += 1
-        if inbox or self._inbox_unread:
-            self._inbox_unread = self._receive_frames()
+        if links or self._links.unread:
+            self._receive_frames()
         if clients or self._clients_unread:
             self._clients_unread = self._receive_requests()
         if stores:
@@ -440,6 +427,7 @@ class Container:
             for waiting, parcels in zip(self._patient, self._to_peers, strict=True):
                 parcels[:0] = waiting
                 waiting.clear()
+            self._links.tick()
             on_tick()
         self._flush()
         if self._gateway is not None:
@@ -448,20 +436,13 @@ class Container:
     def _now_ms(self) -> float:
         return self._clock_base_ms + time.monotonic() * 1e3
 
-    def _receive_frames(self) -> bool:
-        """Whether there may be more."""
-        receive = self._inbox.recv
-        for _ in range(FRAMES_PER_TURN):
-            try:
-                data = receive(zmq.NOBLOCK)
-            except zmq.Again:
-                return False
+    def _receive_frames(self) -> None:
+        for data in self._links.receive():
             self.counters.frames_in += 1
             try:
                 frame = wire.decode_frame(data)
             except MalformedTuple as error:
-                self.counters.frames_bad += 1
-                self.events.flood("bad_frame", sender="peer", reason=str(error))
+                self._on_bad_frame("peer", str(error))
                 continue
             if not self._accept(frame.header):
                 self.counters.frames_foreign += 1
@@ -469,7 +450,10 @@ class Container:
             for numbers, tuple_ in frame.parcels:
                 for number in numbers:
                     self._deliver(tuple_, number)
-        return True
+
+    def _on_bad_frame(self, sender: str, reason: str) -> None:
+        self.counters.frames_bad += 1
+        self.events.flood("bad_frame", sender=sender, reason=reason)
 
     def _deliver(self, tuple_: t.Tuple, number: int) -> None:
         (self._for_executors if number in self._executors else self._queue).append((tuple_, number))
@@ -506,8 +490,7 @@ class Container:
                 identity, data = parts
                 request = client_wire.decode_request(data)
             except (ValueError, MalformedTuple) as error:
-                self.counters.frames_bad += 1
-                self.events.flood("bad_frame", sender="client", reason=str(error))
+                self._on_bad_frame("client", str(error))
                 continue
             self.latency.arrived(request.commands)
             if identity not in self._told:
@@ -710,15 +693,10 @@ class Container:
                 self._to_peers[container] = []
                 if self._patient[container]:
                     parcels, self._patient[container] = [*self._patient[container], *parcels], []
-                peer = self._peers[container]
-                if peer is None:
-                    self.counters.frames_dropped += 1
-                    continue
-                try:
-                    peer.send(wire.encode(wire.OutgoingFrame(self._header, parcels)), zmq.NOBLOCK)
+                if self._links.send(container, wire.encode(wire.OutgoingFrame(self._header, parcels))):
                     self.counters.frames_out += 1
                     self.counters.tuples_out += len(parcels)
-                except zmq.Again:
+                else:
                     self.counters.frames_dropped += 1
 
     def _flush(self) -> None:
@@ -807,6 +785,7 @@ class Container:
             store.close()
         self.release()
         self.events.info("stopped")
+        self._links.close()
         os.close(self._wake)
         self._context.destroy(0)
 
