@@ -53,7 +53,7 @@ def test_never_before_the_first_rounds_are_over(history: list[tuple[int, int]]) 
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=25))
-def test_who_moves_every_round_is_left_alone_until_it_was_sent_a_burst(moves: list[int]) -> None:
+def test_who_moves_every_round_is_left_alone(moves: list[int]) -> None:
     sender = Sender()
     position = 0
     for move in moves:
@@ -115,6 +115,13 @@ def test_the_next_burst_follows_as_soon_as_the_last_was_taken() -> None:
     stuck(sender, 10)
     sender.laggards.resent(0, 30)
     assert sender.turn(30) == [True]
+
+
+def test_who_moved_beyond_its_burst_is_slow_and_left_alone() -> None:
+    sender = Sender()
+    stuck(sender, 10)
+    sender.laggards.resent(0, 30)
+    assert [sender.turn(position) for position in (31, 32, 30)] == [[False], [False], [True]]
 
 
 def test_a_burst_that_is_half_taken_is_waited_for() -> None:

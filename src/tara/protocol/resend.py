@@ -1,9 +1,10 @@
 """Who lags behind, and from where to send again: state, not acknowledgements.
 
 Receivers report positions; a sender compares them with what it had sent some rounds ago. A receiver that lacks
-something so old and does not move gets a burst from its position on, and the next burst as soon as it has taken the
-first. A burst that changes nothing is repeated less and less often, and a receiver that has not been heard of since
-the last burst gets none: it is down, or what was sent is still on its way. Nothing is kept per tuple.
+something so old and does not move gets a burst from its position on, and the next burst as soon as it has taken just
+that. One that moves by itself is slow, and the last thing it needs is to be sent everything twice. A burst that changes
+nothing is repeated less and less often, and a receiver that has not been heard of since the last burst gets none: it is
+down, or what was sent is still on its way. Nothing is kept per tuple.
 """
 
 from collections import deque
@@ -35,15 +36,17 @@ class Laggards:
     def lags(self, receiver: int, position: int, heard: tuple[int, int]) -> bool:
         """Whether this receiver is to be sent everything from `position` on again. Called once per round; `heard` says
         which report of the receiver the position is from."""
-        if position == self._positions[receiver]:
-            self._stuck[receiver] += 1
-        else:
+        moved = position != self._positions[receiver]
+        if moved:
+            self._positions[receiver] = position
             self._stuck[receiver] = 0
             self._pause[receiver] = self._rounds
-        self._positions[receiver] = position
+        else:
+            self._stuck[receiver] += 1
         if len(self._sent) <= self._rounds or position >= self._sent[0] or heard <= self._heard[receiver]:
             return False
-        took_last_burst = 0 <= self._until[receiver] <= position
+        # It stands where the last burst ended. Beyond that it would live on what is on its way to it.
+        took_last_burst = moved and position == self._until[receiver]
         if self._stuck[receiver] < self._pause[receiver] and not took_last_burst:
             return False
         self._heard[receiver] = heard
