@@ -1,42 +1,45 @@
 """The client's connection, with real sockets."""
 
 import threading
+import time
 
 import msgspec
 import pytest
-import zmq
 
 from tara.client import Client, ClientClosed, wire
+from tara.client.session import PATIENCE_S
 from tara.protocol import tuples as t
+from tara.runtime.front_end import PlainFrontEnd
 
 
 class FrontEnd:
     """Answers everything: opens sessions, and echoes commands."""
 
     def __init__(self) -> None:
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self.address = f"127.0.0.1:{self._socket.bind_to_random_port('tcp://127.0.0.1')}"
+        self._front_end = PlainFrontEnd("127.0.0.1", 0, 1 << 20, print)
+        self.address = self._front_end.address.removeprefix("tcp://")
+        self.heard = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
     def _serve(self) -> None:
         while not self._stop.is_set():
-            if self._socket.poll(20):
-                identity, data = self._socket.recv_multipart()
+            time.sleep(0.001)
+            for name, data in self._front_end.receive():
+                self.heard += 1
                 results = [self._answer(command) for command in wire.decode_request(data).commands]
-                reply = wire.encode(wire.ClientReply(t.FORMAT_VERSION, results))
-                self._socket.send_multipart((identity, reply))
+                self._front_end.send(name, wire.encode(wire.ClientReply(t.FORMAT_VERSION, results)))
 
     def _answer(self, command: t.Command) -> t.Result:
         payload = msgspec.msgpack.encode([7, 30_000]) if command.kind == t.OPEN else command.payload
         return t.Result(command.session, command.number, 0, t.OK, payload)
 
     def close(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._context.destroy(0)
+        if not self._stop.is_set():
+            self._stop.set()
+            self._thread.join()
+            self._front_end.close()
 
 
 def test_a_session_is_opened_wherever_somebody_answers() -> None:
@@ -78,3 +81,18 @@ def test_a_closed_client_says_so_and_can_be_closed_again() -> None:
             client.execute(b"hello")
     finally:
         front_end.close()
+
+
+def test_a_client_moves_on_at_once_when_its_front_end_dies() -> None:
+    """It does not wait until it loses patience: the connection says that nobody is there any more."""
+    front_ends = [FrontEnd(), FrontEnd()]
+    try:
+        with Client(",".join(front_end.address for front_end in front_ends), timeout_s=5.0) as client:
+            assert client.execute(b"hello") == b"hello"
+            next(front_end for front_end in front_ends if front_end.heard).close()
+            began_s = time.monotonic()
+            assert client.execute(b"again") == b"again"
+            assert time.monotonic() - began_s < PATIENCE_S
+    finally:
+        for front_end in front_ends:
+            front_end.close()

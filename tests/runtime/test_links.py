@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 
+from tara.client import framing
 from tara.runtime import links
 from tara.runtime.links import PlainLinks
 
@@ -106,19 +107,22 @@ def test_a_frame_that_is_too_long_ends_its_connection_only(ends: tuple[End, End]
     until(lambda: there.frames == [b"well"], here, there)
 
 
-def test_silent_connections_do_not_keep_peers_out(monkeypatch: pytest.MonkeyPatch, ends: tuple[End, End]) -> None:
-    here, there = ends
+def test_silent_connections_do_not_keep_peers_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "CONNECTIONS_MAX", 8)
+    here, there = End(), End()
+    here.links.connect(1, there.links.address)
     silent = [socket.create_connection(("127.0.0.1", there.port)) for _ in range(20)]
     until(lambda: len(there.bad) >= 12, here, there)
     until(lambda: here.links.send(1, b"well") and b"well" in there.frames, here, there)
     for connection in silent:
         connection.close()
+    here.links.close()
+    there.links.close()
 
 
 def test_what_a_peer_does_not_read_is_bounded(monkeypatch: pytest.MonkeyPatch, ends: tuple[End, End]) -> None:
     here, there = ends
-    monkeypatch.setattr(links, "QUEUED_BYTES_MAX", 4 << 20)
+    monkeypatch.setattr(framing, "QUEUED_BYTES_MAX", 4 << 20)
     frame = b"x" * FRAME_BYTES_MAX
     sent = 0
     while here.links.send(1, frame):

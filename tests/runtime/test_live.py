@@ -13,6 +13,7 @@ import pytest
 from tara.client import CommandFailed, CommandTooLarge, KeyValueClient, NotReachable
 from tara.runtime.cluster import Settings, load_settings
 from tara.runtime.spark import Cluster
+from tests.frames import Frames
 
 pytestmark = pytest.mark.spark
 
@@ -86,13 +87,9 @@ def test_bad_commands_get_clear_errors(cluster: Cluster) -> None:
 
 
 def test_garbage_at_a_port_is_counted_and_dropped(cluster: Cluster) -> None:
-    import zmq
-
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.setsockopt(zmq.LINGER, 200)
-        socket.connect(cluster.registry.endpoints[0])
+    with Frames(cluster.registry.endpoints[0]) as connection:
         for garbage in (b"", b"\xc1\xc1", b"\x93\x01\x02", b"x" * 10_000):
-            socket.send(garbage)
+            connection.send(garbage)
         await_condition(
             lambda: cluster.registry.members[0].status["counters"]["frames_bad"] >= 4, "the bad frames to be counted"
         )

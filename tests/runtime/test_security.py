@@ -45,7 +45,7 @@ def refused(processes: Processes) -> int:
     return sum(processes.status(container)["counters"]["connections_refused"] for container in range(3))
 
 
-def assert_refused(processes: Processes, keys: Path | None, reason: str) -> None:
+def assert_refused(processes: Processes, keys: Path, reason: str) -> None:
     before, began_s = refused(processes), time.monotonic()
     with (
         KeyValueClient(processes.endpoints, timeout_s=TIMEOUT_S, keys=keys) as client,
@@ -67,8 +67,12 @@ def test_a_member_is_served_too(keyed: Processes, root: Path) -> None:
         assert client.compare_and_set("member", None, b"value")
 
 
-def test_a_client_without_a_key_is_refused(keyed: Processes) -> None:
-    assert_refused(keyed, None, "requires keys")
+def test_a_client_without_a_key_is_told_that_it_needs_one(keyed: Processes) -> None:
+    with (
+        KeyValueClient(keyed.endpoints, timeout_s=TIMEOUT_S) as client,
+        pytest.raises(Refused, match="requires keys"),
+    ):
+        client.put("key", b"value")
 
 
 def test_a_client_with_an_unknown_key_is_refused(keyed: Processes, root: Path) -> None:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import zmq
 from prometheus_client.parser import text_string_to_metric_families
 
 from tara.client import KeyValueClient
 from tara.client import wire as client_wire
 from tara.protocol import tuples as t
 from tara.runtime import wire
+from tests.frames import Frames
 from tests.runtime.processes import Processes, await_condition, settings_for
 
 
@@ -160,11 +160,9 @@ def test_frames_of_another_shape_are_dropped_and_counted(tmp_path: Path) -> None
         header = wire.Header(t.FORMAT_VERSION, registry.state.cluster, registry.state.era, 1, 1, registry.shape + 1)
         everywhere = tuple(range(len(registry.graph.names)))
         frame = wire.OutgoingFrame(header, [(everywhere, msgspec.Raw(wire.encode(status)))])
-        with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
-            socket.setsockopt(zmq.LINGER, 500)
-            socket.connect(address)
+        with Frames(address) as connection:
             for _ in range(3):
-                socket.send(wire.encode(frame))
+                connection.send(wire.encode(frame))
             await_condition(lambda: processes.status(0)["counters"]["frames_foreign"] >= 3, "the frames to be counted")
         put_some(processes, 3)
         assert processes.processes[0].is_alive()
@@ -236,15 +234,12 @@ def test_an_overload_is_told_once(tmp_path: Path) -> None:
     with Processes(settings) as processes:
         openings = [t.Command(0, nonce, 0, msgspec.msgpack.encode(30_000), t.OPEN) for nonce in range(1, 100)]
         request = wire.encode(client_wire.ClientRequest(t.FORMAT_VERSION, openings))
-        with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.connect(processes.registry.endpoints[0])
+        with Frames(processes.registry.endpoints[0]) as connection:
             for _ in range(3):
-                socket.send(request)
+                connection.send(request)
             refused: set[int] = set()
             while t.OVERLOADED not in refused:
-                assert socket.poll(5_000), refused
-                refused |= {result.status for result in client_wire.decode_reply(socket.recv()).results}
+                refused |= {result.status for result in client_wire.decode_reply(connection.receive()).results}
         await_condition(lambda: "overload_end" in processes.events("site-0"), "the end of the overload")
         story = [event for event in processes.events("site-0") if event.startswith("overload")]
         assert story == ["overload_begin", "overload_end"]

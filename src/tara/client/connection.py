@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -14,16 +16,17 @@ import msgspec
 import zmq
 
 from tara.client import wire
+from tara.client.channel import Channel, Channels
 from tara.client.errors import ClientClosed, ClientError, NotReachable, Refused
-from tara.client.keys import load_keys
 from tara.client.reads import Question, Reads
-from tara.client.refusals import stop_watching, take_failures, watch_handshakes
 from tara.client.session import Call, Session, State
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, MalformedTuple
 
 DEFAULT_TIMEOUT_S = 10.0
 SESSION_TIMEOUT_MS = 30_000
+#: Between two connections, when they break at once.
+CONNECT_PAUSE_S = 0.05
 
 #: Hears the events that the application publishes, each with the counter of its command: in their order, but those that
 #: are published while the client is between two front ends are lost. Called on the client's thread; must not wait.
@@ -31,7 +34,7 @@ OnEvent = Callable[[int, bytes], object]
 
 
 def parse_endpoints(endpoints: str) -> list[str]:
-    """`host:port,host:port` as ZeroMQ addresses."""
+    """`host:port,host:port` as addresses."""
     found = [part.strip().removeprefix("tcp://") for part in endpoints.split(",") if part.strip()]
     for part in found:
         host, separator, port = part.rpartition(":")
@@ -66,22 +69,21 @@ class Client:
         They have to agree what they send by `claim`. `keys` is the directory with this client's keys; a cluster that
         has keys refuses clients without."""
         self._endpoints = parse_endpoints(endpoints)
-        self._keys = None if keys is None else load_keys(keys)
-        #: Why the last connection did not come about, if ZeroMQ knows.
+        self._channels = Channels(keys)
+        self._connected_s = 0.0
+        #: Why the last connection did not come about, if that is known.
         self._refusal: str | None = None
         self._timeout_s = timeout_s
         self._on_state = on_state
         self._on_event = on_event
         self._state = State.CONNECTING
-        self._context = zmq.Context()
         self._calls: deque[Call] = deque()
         self._questions: deque[Question] = deque()
         self._reads = Reads()
         self._closing = False
-        self._wake_in = self._context.socket(zmq.PAIR)
-        self._wake_in.bind("inproc://wake")
-        self._wake_out = self._context.socket(zmq.PAIR)
-        self._wake_out.connect("inproc://wake")
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
         self._lock = threading.Lock()
         self._current = int.from_bytes(os.urandom(2), "big") % len(self._endpoints)
         self._session = Session(SESSION_TIMEOUT_MS, lambda: int.from_bytes(os.urandom(7), "big") + 1, name)
@@ -164,9 +166,10 @@ class Client:
     def _wake(self) -> bool:
         """Whether there is somebody to wake."""
         with self._lock:
-            if self._wake_out.closed:
+            if self._wake_out.fileno() < 0:
                 return False
-            self._wake_out.send(b"")
+            with suppress(BlockingIOError):  # It has been woken often enough.
+                self._wake_out.send(b"!")
             return True
 
     # On the thread
@@ -180,10 +183,10 @@ class Client:
         finally:
             self._closing = True
             with self._lock:
-                self._wake_out.close(0)
-            self._wake_in.close(0)
+                self._wake_out.close()
+            self._wake_in.close()
             self._fail_all()
-            self._context.destroy(0)
+            self._channels.close()
 
     def _fail_all(self) -> None:
         """Nobody is to wait for a thread that is gone."""
@@ -197,9 +200,7 @@ class Client:
             self._reads.fail(reason)
 
     def _serve(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._wake_in, zmq.POLLIN)
-        socket, monitor = self._connect(poller)
+        channel = self._connect()
         while not self._closing:
             now_s = time.monotonic()
             while self._calls:
@@ -212,55 +213,52 @@ class Client:
             if self._session.move_on or self._reads.move_on:
                 # What is due goes to the next front end: this one has been silent.
                 self._session.move_on = self._reads.move_on = False
-                self._tell(State.LOST)
-                self._disconnect(poller, socket, monitor)
-                self._current = (self._current + 1) % len(self._endpoints)
-                socket, monitor = self._connect(poller)
-            self._send(socket, commands)
-            wait_s = min(self._session.wait_s(now_s), self._reads.wait_s(now_s))
-            ready = dict(poller.poll(int(wait_s * 1000) + 1))
-            if self._wake_in in ready:
-                self._drain_wake()
-            if monitor in ready:
-                self._refusal = take_failures(monitor, self._keys is not None)[-1]
-            if socket in ready:
-                self._receive(socket)
-        self._disconnect(poller, socket, monitor)
+                channel = self._move_on(channel)
+            elif channel.broken and now_s - self._connected_s >= CONNECT_PAUSE_S:
+                channel = self._move_on(channel)
+                self._reads.ask_again()
+                commands = self._session.send_again(now_s)
+            self._send(channel, commands)
+            self._wait(channel, min(self._session.wait_s(now_s), self._reads.wait_s(now_s)))
+            self._receive(channel)
+        self._disconnect(channel)
 
-    def _connect(self, poller: zmq.Poller) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-        """A socket to the current front end, and one that tells if that refuses."""
-        socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        if self._keys is not None:
-            self._keys.secure_connecting(socket)
-        monitor = watch_handshakes(socket)
-        socket.connect(self._endpoints[self._current])
-        poller.register(socket, zmq.POLLIN)
-        poller.register(monitor, zmq.POLLIN)
-        return socket, monitor
+    def _wait(self, channel: Channel, wait_s: float) -> None:
+        """For whatever comes first: an answer, a new call, or the end of that time."""
+        poller = zmq.Poller()
+        poller.register(self._wake_in.fileno(), zmq.POLLIN)
+        if channel.broken:
+            wait_s = min(wait_s, CONNECT_PAUSE_S)
+        else:
+            poller.register(channel.pollable, channel.events)
+        if self._wake_in.fileno() in dict(poller.poll(int(wait_s * 1000) + 1)):
+            self._wake_in.recv(4096)
 
-    def _disconnect(self, poller: zmq.Poller, socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
-        poller.unregister(socket)
-        poller.unregister(monitor)
-        stop_watching(socket, monitor)
-        socket.close(0)
+    def _connect(self) -> Channel:
+        self._connected_s = time.monotonic()
+        return self._channels.open(self._endpoints[self._current])
 
-    def _drain_wake(self) -> None:
-        while self._wake_in.poll(0):
-            self._wake_in.recv()
+    def _disconnect(self, channel: Channel) -> None:
+        self._refusal = channel.refusal() or self._refusal
+        channel.close()
 
-    def _send(self, socket: zmq.Socket[bytes], commands: list[t.Command]) -> None:
+    def _move_on(self, channel: Channel) -> Channel:
+        """To the next front end."""
+        self._tell(State.LOST)
+        self._disconnect(channel)
+        self._current = (self._current + 1) % len(self._endpoints)
+        return self._connect()
+
+    def _send(self, channel: Channel, commands: list[t.Command]) -> None:
         reads = self._reads.due(time.monotonic())
         if commands or reads:
-            socket.send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, commands, reads)), zmq.NOBLOCK)
+            channel.send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, commands, reads)))
 
-    def _receive(self, socket: zmq.Socket[bytes]) -> None:
+    def _receive(self, channel: Channel) -> None:
         now_s = time.monotonic()
-        while True:
+        for message in channel.receive():
             try:
-                reply = wire.decode_reply(socket.recv(zmq.NOBLOCK))
-            except zmq.Again:
-                return
+                reply = wire.decode_reply(message)
             except MalformedTuple:
                 continue
             self._ever_heard = True

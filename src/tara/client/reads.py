@@ -50,6 +50,11 @@ class Reads:
         self._new.clear()
         return reads
 
+    def ask_again(self) -> None:
+        """The connection is gone, and with it perhaps what was asked on it."""
+        self._new[:0] = self._in_flight.values()
+        self._in_flight.clear()
+
     def late(self, now_s: float) -> list[Question]:
         """Questions that should be ordered instead. Stale ones are asked again, at whatever front end is next."""
         late, self._refused = self._refused, []

@@ -112,6 +112,12 @@ class Session:
             self._sent_s = now_s
         return commands
 
+    def send_again(self, now_s: float) -> list[t.Command]:
+        """The connection is gone, and with it perhaps what was sent on it: what has to be sent on the next one."""
+        self._nonce = 0
+        self._again = list(self._in_flight.values())
+        return self.due(now_s)
+
     def _must_wait(self, call: Call) -> bool:
         """A claim says what the next numbers stand for, so nothing else is on its way with it."""
         if call.kind == t.CLAIM:

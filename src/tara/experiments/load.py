@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from tara.application import Get, Put
 from tara.client import wire
+from tara.client.channel import Channel, Channels
 from tara.client.connection import parse_endpoints
-from tara.client.keys import load_keys
 from tara.client.session import PATIENCE_S, PATIENCE_S_MAX
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
@@ -103,21 +103,17 @@ class Load:
         target: int | None = None,
         key_directory: str | None = None,
     ) -> None:
-        self._keys = None if key_directory is None else load_keys(key_directory)
+        self._channels = Channels(key_directory)
         addresses = parse_endpoints(endpoints)
         self._addresses = addresses if target is None else [addresses[target]]
-        self._context = zmq.Context()
-        self._sockets = [self._connect(address) for address in self._addresses]
-        self._poller = zmq.Poller()
-        for socket in self._sockets:
-            self._poller.register(socket, zmq.POLLIN)
+        self._open_channels = [self._channels.open(address) for address in self._addresses]
         self._random = Random(clients)
         self._payload = self._random.randbytes(payload_bytes)
         self._reads = reads
         keys = max(clients // 2, 1)
         self._recorded = {f"key-{index}" for index in range(min(recorded_keys, keys))}
         self.history: list[Operation] = []
-        self._sessions = [_Session(f"key-{index % keys}", index % len(self._sockets)) for index in range(clients)]
+        self._sessions = [_Session(f"key-{index % keys}", index % len(self._open_channels)) for index in range(clients)]
         for session in self._sessions:
             session.put = t.encode(Put(session.key, self._payload))
         self._by_id: dict[int, _Session] = {}
@@ -134,14 +130,6 @@ class Load:
         self.resent = 0
         self.errors = 0
 
-    def _connect(self, address: str) -> zmq.Socket[bytes]:
-        socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        if self._keys is not None:
-            self._keys.secure_connecting(socket)
-        socket.connect(address)
-        return socket
-
     # Sessions
 
     def open(self, deadline_s: float = 30.0) -> None:
@@ -154,14 +142,30 @@ class Load:
             if time.monotonic() > again_s:
                 again_s = time.monotonic() + 2.0
                 for nonce, session in nonces.items():
-                    session.connection = (session.connection + 1) % len(self._sockets)
+                    session.connection = (session.connection + 1) % len(self._open_channels)
                     self._send(session.connection, [t.Command(0, nonce, 0, timeout, t.OPEN)])
-            for socket, _ in self._poller.poll(100):
-                for result in wire.decode_reply(socket.recv()).results:
+            self._reconnect()
+            for channel in self._wait(0.1):
+                for result in [result for data in channel.receive() for result in wire.decode_reply(data).results]:
                     opened = nonces.pop(result.number, None) if result.session == 0 and result.status == t.OK else None
                     if opened is not None:
                         opened.id = msgspec.msgpack.decode(result.payload)[0]
                         self._by_id[opened.id] = opened
+
+    def _wait(self, wait_s: float) -> list[Channel]:
+        """The channels that have news by then."""
+        poller = zmq.Poller()
+        channels = {channel.pollable: channel for channel in self._open_channels if not channel.broken}
+        for pollable, channel in channels.items():
+            poller.register(pollable, channel.events)
+        return [channels[pollable] for pollable, _ in poller.poll(int(wait_s * 1000) + 1)]
+
+    def _reconnect(self) -> None:
+        """Called some times in a second."""
+        for index, channel in enumerate(self._open_channels):
+            if channel.broken:
+                channel.close()
+                self._open_channels[index] = self._channels.open(self._addresses[index])
 
     # Load
 
@@ -233,21 +237,17 @@ class Load:
         return sum(session.waits for session in self._sessions)
 
     def _turn(self, wait_s: float) -> None:
-        for socket, _ in self._poller.poll(int(wait_s * 1000) + 1):
+        for channel in self._wait(wait_s):
             following: list[Message] = []
             now_s = time.monotonic()
-            for _ in range(64):
-                try:
-                    data = socket.recv(zmq.NOBLOCK)
-                except zmq.Again:
-                    break
+            for data in channel.receive():
                 reply = wire.decode_reply(data)
                 for result in reply.results:
                     self._hear(result, now_s, following)
                 for answer in reply.answers:
                     self._hear_answer(answer, now_s, following)
             if following:
-                socket.send(_request(following))
+                channel.send(_request(following))
 
     def _hear(self, result: t.Result, now_s: float, following: list[Message]) -> None:
         session = self._by_id.get(result.session)
@@ -311,16 +311,17 @@ class Load:
         return session.command
 
     def _resend_late(self, now_s: float) -> None:
+        self._reconnect()
         for session in self._sessions:
             if session.waits and now_s - session.sent_s > session.patience_s:
                 session.sent_s = now_s
                 session.patience_s = min(2 * session.patience_s, PATIENCE_S_MAX)
-                session.connection = (session.connection + 1) % len(self._sockets)
+                session.connection = (session.connection + 1) % len(self._open_channels)
                 self.resent += 1
                 self._send(session.connection, [session.command or self._order(session, now_s)])
 
     def _send(self, connection: int, messages: list[Message]) -> None:
-        self._sockets[connection].send(_request(messages))
+        self._open_channels[connection].send(_request(messages))
 
     def _record(self, session: _Session, returned_s: float | None, result: object) -> None:
         invoked = int(session.first_sent_s * 1e6)
@@ -337,7 +338,9 @@ class Load:
                 session.first_sent_s = session.sent_s = now_s
                 self._send(session.connection, [session.command])
         self._drain(deadline_s=5.0)
-        self._context.destroy(0)
+        for channel in self._open_channels:
+            channel.close()
+        self._channels.close()
 
 
 def _request(messages: list[Message]) -> bytes:

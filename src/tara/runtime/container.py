@@ -34,10 +34,11 @@ from tara.runtime import wire
 from tara.runtime.cluster import serves_clients
 from tara.runtime.events import EventLog
 from tara.runtime.exchange import CHECKPOINTS, INCOMING, LOG, FileServer, RemoteFiles, bounded
-from tara.runtime.gate import CLIENTS, MEMBERS, Gate
+from tara.runtime.front_end import CurveFrontEnd, FrontEnd, PlainFrontEnd
+from tara.runtime.gate import MEMBERS, Gate
 from tara.runtime.gateway import Gateway, Options, make_gateway
 from tara.runtime.journal import FileJournal, Identity, StaleJournal, journal_directory
-from tara.runtime.links import FRAMES_PER_TURN, QUEUED_FRAMES_MAX, CurveLinks, Links, PlainLinks
+from tara.runtime.links import CurveLinks, Links, PlainLinks
 from tara.runtime.log import DecidedLog, LogIdentity, LogSettings, log_directory
 from tara.runtime.metrics import LatencySampler
 from tara.runtime.reporting import status_report
@@ -141,10 +142,8 @@ class Container:
         self._keys = load_cluster_keys(spec.keys) if spec.keys else None
         self._gate = None if self._keys is None else Gate(self._context, self._keys, self._on_refused)
         self._links = self._make_links()
-        self._clients = self._make_front_end()
+        self._front_end = self._make_front_end()
         self._files = self._serve_files()
-        if serves_clients(self.graph, spec.placement[spec.container]):
-            self._bind(self._clients, spec.port)
         if self._gate is not None:
             self._gate.start()
         #: Where each container serves the files of its executors, as far as known.
@@ -188,7 +187,6 @@ class Container:
         self._clock_base_ms = time.time() * 1e3 - time.monotonic() * 1e3
         self._next_tick_ms = 0.0
         #: The socket may have more to read, although its descriptor says nothing.
-        self._clients_unread = True
         self.stopping = False
 
     def _make_links(self) -> Links:
@@ -198,21 +196,19 @@ class Container:
             return PlainLinks(spec.host, 0, peers, bytes_max, partial(self._on_bad_frame, "peer"))
         return CurveLinks(self._context, self._keys, self._gate, spec.host, 0, peers, bytes_max)
 
-    def _make_front_end(self) -> zmq.Socket[bytes]:
-        socket = self._context.socket(zmq.ROUTER)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RCVHWM, QUEUED_FRAMES_MAX)
-        socket.setsockopt(zmq.SNDHWM, QUEUED_FRAMES_MAX)
-        socket.setsockopt(zmq.MAXMSGSIZE, self.spec.limits.frame_bytes_max)
-        if self._gate is not None:
-            self._gate.guard(socket, CLIENTS)
-        return socket
+    def _make_front_end(self) -> FrontEnd | None:
+        spec, bytes_max = self.spec, self.spec.limits.frame_bytes_max
+        if not serves_clients(self.graph, spec.placement[spec.container]):
+            return None
+        if self._gate is None:
+            return PlainFrontEnd(spec.host, spec.port, bytes_max, partial(self._on_bad_frame, "client"))
+        return CurveFrontEnd(self._context, self._gate, spec.host, spec.port, bytes_max)
 
     def _serve_files(self) -> FileServer:
         socket = bounded(self._context.socket(zmq.ROUTER))
         if self._gate is not None:
             self._gate.guard(socket, MEMBERS)
-        self._bind(socket, 0)
+        socket.bind(f"tcp://{self.spec.host}:*")
         self.files_address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
         return FileServer(socket, self.spec.cluster, self.spec.era)
 
@@ -231,22 +227,13 @@ class Container:
         self.counters.connections_refused += 1
         self.events.flood("connection_refused", at=domain, reason=reason)
 
-    def _bind(self, socket: zmq.Socket[bytes], port: int) -> None:
-        """To the port, or, if another process has it, to any free one: the registry tells everybody which."""
-        try:
-            socket.bind(f"tcp://{self.spec.host}:{port or '*'}")
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EADDRINUSE:
-                raise
-            socket.bind(f"tcp://{self.spec.host}:*")
-
     @property
     def peer_address(self) -> str:
         return self._links.address
 
     @property
     def client_address(self) -> str:
-        return self._clients.getsockopt_string(zmq.LAST_ENDPOINT)
+        return "" if self._front_end is None else self._front_end.address
 
     # Starting
 
@@ -387,22 +374,17 @@ class Container:
             self._sync()
 
     def run(self, on_tick: Callable[[], None]) -> None:
-        """Loop until `stopping` is set; `on_tick` is called about every tick.
-
-        ZeroMQ's own poller costs several system calls per socket and turn. So we wait for the sockets' file
-        descriptors, which tell only that a socket has news: it must then be read until it has nothing more, or be
-        asked again before the next wait. The front end's socket has to be asked after sending, too, because sending
-        takes in the news.
-        """
-        gateway = self._gateway.fileno() if self._gateway is not None else -1
-        links, clients, wake = self._links.fileno(), self._clients.FD, self._wake
+        """Loop until `stopping` is set; `on_tick` is called about every tick."""
+        links, wake = self._links.fileno(), self._wake
+        clients = -1 if self._front_end is None else self._front_end.fileno()
+        gateway = -1 if self._gateway is None else self._gateway.fileno()
         epoll = select.epoll()
         for descriptor in (links, clients, wake, gateway):
             if descriptor >= 0:
                 epoll.register(descriptor, select.EPOLLIN)
         while not self.stopping:
             wait_s = max(self._next_tick_ms / 1e3 - time.monotonic(), 0.0)
-            if self._links.unread or self._clients_unread or self._queue:
+            if self._links.unread or self._queue or (self._front_end is not None and self._front_end.unread):
                 wait_s = 0.0
             news = [descriptor for descriptor, _ in epoll.poll(wait_s)]
             self.turn(links in news, clients in news, wake in news, gateway in news, on_tick)
@@ -413,8 +395,8 @@ class Container:
         self.counters.turns += 1
         if links or self._links.unread:
             self._receive_frames()
-        if clients or self._clients_unread:
-            self._clients_unread = self._receive_requests()
+        if self._front_end is not None and (clients or self._front_end.unread):
+            self._receive_requests(self._front_end)
         if stores:
             self._receive_from_stores()
         if gateway and self._gateway is not None:
@@ -476,20 +458,12 @@ class Container:
         self._lives[header.container] = header.life
         return True
 
-    def _receive_requests(self) -> bool:
-        """Whether there may be more."""
+    def _receive_requests(self, front_end: FrontEnd) -> None:
         by_partition: list[list[t.Command]] = [[] for _ in range(self.spec.limits.partitions)]
-        more = True
-        for _ in range(FRAMES_PER_TURN):
+        for identity, data in front_end.receive():
             try:
-                parts = self._clients.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                more = False
-                break
-            try:
-                identity, data = parts
                 request = client_wire.decode_request(data)
-            except (ValueError, MalformedTuple) as error:
+            except MalformedTuple as error:
                 self._on_bad_frame("client", str(error))
                 continue
             self.latency.arrived(request.commands)
@@ -504,7 +478,6 @@ class Container:
         if self._questions:
             self._queue.append((t.Ask(self._questions), self._sources[0]))
             self._questions = []
-        return more
 
     def _tell_front_ends(self, identity: bytes) -> None:
         if len(self._told) >= self.spec.limits.sessions_max:
@@ -575,7 +548,8 @@ class Container:
                 self._answers.setdefault(identity, []).append((id_, answer.status, answer.payload))
 
     def _reply(self, identity: bytes, reply: client_wire.ClientReply) -> None:
-        self._clients.send_multipart((identity, wire.encode(reply)), zmq.NOBLOCK)
+        if self._front_end is not None:
+            self._front_end.send(identity, wire.encode(reply))
 
     def _receive_from_stores(self) -> None:
         os.eventfd_read(self._wake)
@@ -717,7 +691,6 @@ class Container:
                 self.counters.answers += len(answers)
                 self._reply(identity, client_wire.ClientReply(t.FORMAT_VERSION, [], [], answers))
             self._published, self._replies, self._answers = {}, {}, {}
-            self._clients_unread |= wire.readable(self._clients)
         if self._store_jobs:
             for number, job in self._store_jobs:
                 self._stores[number].submit(job)  # type: ignore[arg-type]
@@ -786,6 +759,8 @@ class Container:
         self.release()
         self.events.info("stopped")
         self._links.close()
+        if self._front_end is not None:
+            self._front_end.close()
         os.close(self._wake)
         self._context.destroy(0)
 

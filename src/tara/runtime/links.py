@@ -8,37 +8,26 @@ protocol. Connections come back by themselves.
 ZeroMQ encrypts, at the price of a thread that every frame passes on both sides.
 """
 
-import errno
 import select
 import socket
-import struct
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 import zmq
 
+from tara.client.framing import QUEUED_FRAMES_MAX, Broken, Closed, FrameSocket
 from tara.client.keys import Keys
 from tara.runtime.gate import MEMBERS, Gate
 from tara.runtime.wire import readable
 
-#: Frames that may wait for a slow peer, or for this process.
-QUEUED_FRAMES_MAX = 10_000
-#: Bytes that may wait for a slow peer.
-QUEUED_BYTES_MAX = 256 << 20
-#: Frames taken in one turn: bounds how long a turn can be.
+#: Messages taken from a ZeroMQ socket in one turn: bounds how long a turn can be.
 FRAMES_PER_TURN = 64
-#: Bytes that are read from one connection in one turn.
-READ_BYTES = 256 << 10
 #: Before a broken connection is tried again.
 RETRY_S = 0.05
 #: Connections from others; beyond that, the one that has been silent for the longest time is closed.
 CONNECTIONS_MAX = 256
-#: How long what was sent may stay unconfirmed before the connection counts as broken.
-UNCONFIRMED_MS_MAX = 5_000
 
-_LENGTH = struct.Struct("<I")
 OnBad = Callable[[str], None]
 
 
@@ -68,53 +57,104 @@ class Links(Protocol):
     def close(self) -> None: ...
 
 
+class Connection:
+    """One that somebody has opened to us."""
+
+    def __init__(self, connection: FrameSocket, name: bytes) -> None:
+        self.socket = connection
+        #: Unlike a descriptor, it is never used again.
+        self.name = name
+        self.heard_s = time.monotonic()
+
+
+class Accepted:
+    """The connections that others have opened to one address of this process. Bounded: where there are too many, the
+    one that has been silent for the longest time has to go, and those who use theirs stay."""
+
+    def __init__(self, host: str, port: int, connections_max: int, frame_bytes_max: int, on_bad: OnBad) -> None:
+        self._connections_max = connections_max
+        self._frame_bytes_max = frame_bytes_max
+        self._on_bad = on_bad
+        self.listener = socket.socket()
+        self.listener.setblocking(False)
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.listener.bind((host, port))
+        self.listener.listen(128)
+        bound_host, bound_port = self.listener.getsockname()[:2]
+        self.address = f"tcp://{bound_host}:{bound_port}"
+        self.epoll = select.epoll()
+        self.epoll.register(self.listener, select.EPOLLIN)
+        self.connections: dict[int, Connection] = {}
+        self.by_name: dict[bytes, Connection] = {}
+        self._count = 0
+
+    def accept(self) -> None:
+        if len(self.connections) >= self._connections_max:
+            self._make_room("too many connections")
+        try:
+            connection, _ = self.listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            # No descriptors left, or it is gone already.
+            self._make_room(str(error))
+            return
+        self._count += 1
+        accepted = Connection(FrameSocket(connection, self._frame_bytes_max), b"%d" % self._count)
+        self.connections[connection.fileno()] = self.by_name[accepted.name] = accepted
+        self.epoll.register(connection, select.EPOLLIN)
+
+    def _make_room(self, reason: str) -> None:
+        self._on_bad(reason)
+        if self.connections:
+            self.hang_up(min(self.connections.values(), key=lambda connection: connection.heard_s))
+
+    def hang_up(self, connection: Connection) -> None:
+        self.epoll.unregister(connection.socket)
+        del self.connections[connection.socket.fileno()]
+        del self.by_name[connection.name]
+        connection.socket.close()
+
+    def read(self, connection: Connection) -> list[bytes]:
+        try:
+            frames = connection.socket.receive()
+        except Broken as broken:
+            if not isinstance(broken, Closed):
+                self._on_bad(str(broken))
+            self.hang_up(connection)
+            return []
+        if frames:
+            connection.heard_s = time.monotonic()
+        return frames
+
+    def close(self) -> None:
+        for connection in list(self.connections.values()):
+            self.hang_up(connection)
+        self.listener.close()
+        self.epoll.close()
+
+
 class _Outgoing:
     """The way to one peer."""
 
     def __init__(self, address: str) -> None:
-        host, _, port = address.removeprefix("tcp://").rpartition(":")
-        self.target = (host, int(port))
-        self.socket: socket.socket | None = None
-        self.connected = False
+        self.address = address
+        self.socket: FrameSocket | None = None
         self.retry_s = 0.0
-        #: What the connection did not take, and how many bytes that is.
-        self.waiting: deque[memoryview] = deque()
-        self.waiting_bytes = 0
-
-
-class _Incoming:
-    """A connection that a peer has opened."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.socket = connection
-        #: The beginning of a frame, and how many bytes there have to be before it is worth looking at it again.
-        self.begun = bytearray()
-        self.needed = 0
-        self.heard_s = time.monotonic()
 
 
 class PlainLinks:
     def __init__(self, host: str, port: int, peers: int, frame_bytes_max: int, on_bad: OnBad) -> None:
         self._frame_bytes_max = frame_bytes_max
-        self._on_bad = on_bad
-        self._listener = socket.socket()
-        self._listener.setblocking(False)
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._listener.bind((host, port))
-        self._listener.listen(CONNECTIONS_MAX)
-        bound_host, bound_port = self._listener.getsockname()[:2]
-        self.address = f"tcp://{bound_host}:{bound_port}"
+        self._accepted = Accepted(host, port, CONNECTIONS_MAX, frame_bytes_max, on_bad)
+        self.address = self._accepted.address
         self.unread = False
-        self._epoll = select.epoll()
-        self._epoll.register(self._listener, select.EPOLLIN)
+        self._epoll = self._accepted.epoll
         self._outgoing: list[_Outgoing | None] = [None] * peers
-        self._incoming: dict[int, _Incoming] = {}
         self._by_descriptor: dict[int, _Outgoing] = {}
 
     def fileno(self) -> int:
         return self._epoll.fileno()
-
-    # To others
 
     def connect(self, peer: int, address: str | None) -> None:
         old = self._outgoing[peer]
@@ -130,18 +170,13 @@ class PlainLinks:
                 self._open(link)
 
     def _open(self, link: _Outgoing) -> None:
-        link.socket = connection = socket.socket()
-        connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNCONFIRMED_MS_MAX)
-        self._by_descriptor[connection.fileno()] = link
-        self._epoll.register(connection, select.EPOLLOUT)
         try:
-            failure = connection.connect_ex(link.target)
-        except OSError:  # No such host.
-            failure = errno.EHOSTUNREACH
-        if failure not in (0, errno.EINPROGRESS):
+            link.socket = FrameSocket.connect(link.address, self._frame_bytes_max)
+        except Broken:
             self._break(link)
+            return
+        self._by_descriptor[link.socket.fileno()] = link
+        self._epoll.register(link.socket, select.EPOLLOUT)
 
     def _break(self, link: _Outgoing) -> None:
         """The connection is gone, and with it what waits."""
@@ -149,134 +184,54 @@ class PlainLinks:
             self._epoll.unregister(link.socket)
             del self._by_descriptor[link.socket.fileno()]
             link.socket.close()
-        link.socket, link.connected = None, False
-        link.waiting.clear()
-        link.waiting_bytes = 0
+            link.socket = None
         link.retry_s = time.monotonic() + RETRY_S
 
     def send(self, peer: int, frame: bytes) -> bool:
         link = self._outgoing[peer]
         if link is None or link.socket is None:
             return False
-        data = _LENGTH.pack(len(frame)) + frame
-        if not link.connected or link.waiting:
-            return self._wait(link, memoryview(data))
+        waited = link.socket.waits_to_write
         try:
-            sent = link.socket.send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
+            taken = link.socket.send(frame)
+        except Broken:
             self._break(link)
             return False
-        if sent < len(data):
-            self._wait(link, memoryview(data)[sent:])
+        if link.socket.waits_to_write and not waited:
             self._epoll.modify(link.socket, select.EPOLLIN | select.EPOLLOUT)
-        return True
-
-    def _wait(self, link: _Outgoing, data: memoryview) -> bool:
-        if len(link.waiting) >= QUEUED_FRAMES_MAX or link.waiting_bytes + len(data) > QUEUED_BYTES_MAX:
-            return False
-        link.waiting.append(data)
-        link.waiting_bytes += len(data)
-        return True
+        return taken
 
     def _go_on(self, link: _Outgoing, events: int) -> None:
         """The connection has come about, or takes more, or is broken; the other side never sends anything."""
         assert link.socket is not None
-        if events & ~select.EPOLLOUT:
-            self._break(link)
-            return
-        link.connected = True
         try:
-            while link.waiting:
-                data = link.waiting[0]
-                sent = link.socket.send(data)
-                link.waiting_bytes -= sent
-                if sent < len(data):
-                    link.waiting[0] = data[sent:]
-                else:
-                    link.waiting.popleft()
-        except BlockingIOError:
-            return
-        except OSError:
+            if events & ~select.EPOLLOUT:
+                raise Broken("the other side closed the connection")
+            link.socket.flush()
+        except Broken:
             self._break(link)
             return
-        self._epoll.modify(link.socket, select.EPOLLIN)
-
-    # From others
+        if not link.socket.waits_to_write:
+            self._epoll.modify(link.socket, select.EPOLLIN)
 
     def receive(self) -> list[bytes]:
         frames: list[bytes] = []
+        accepted = self._accepted
         for descriptor, events in self._epoll.poll(0):
-            incoming = self._incoming.get(descriptor)
-            if incoming is not None:
-                self._read(incoming, frames)
+            connection = accepted.connections.get(descriptor)
+            if connection is not None:
+                frames += accepted.read(connection)
             elif descriptor in self._by_descriptor:
                 self._go_on(self._by_descriptor[descriptor], events)
-            elif descriptor == self._listener.fileno():
-                self._accept()
+            elif descriptor == accepted.listener.fileno():
+                accepted.accept()
         return frames
-
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:  # It has gone again, or there are too many open files: its peer will try again.
-            return
-        connection.setblocking(False)
-        if len(self._incoming) >= CONNECTIONS_MAX:
-            self._hang_up(min(self._incoming.values(), key=lambda incoming: incoming.heard_s))
-            self._on_bad("too many connections")
-        self._incoming[connection.fileno()] = _Incoming(connection)
-        self._epoll.register(connection, select.EPOLLIN)
-
-    def _hang_up(self, incoming: _Incoming) -> None:
-        self._epoll.unregister(incoming.socket)
-        del self._incoming[incoming.socket.fileno()]
-        incoming.socket.close()
-
-    def _read(self, incoming: _Incoming, frames: list[bytes]) -> None:
-        try:
-            data = incoming.socket.recv(READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._hang_up(incoming)
-            return
-        if incoming.begun:
-            incoming.begun += data
-            if len(incoming.begun) < incoming.needed:
-                return
-            data = bytes(incoming.begun)
-            incoming.begun = bytearray()
-        incoming.heard_s = time.monotonic()
-        start, end = 0, len(data)
-        needed = _LENGTH.size
-        while end - start >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(data, start)
-            if length > self._frame_bytes_max:
-                self._on_bad(f"a frame of {length} bytes")
-                self._hang_up(incoming)
-                return
-            needed = _LENGTH.size + length
-            if end - start < needed:
-                break
-            frames.append(data[start + _LENGTH.size : start + needed])
-            start += needed
-            needed = _LENGTH.size
-        if start < end:
-            incoming.begun += data[start:]
-            incoming.needed = needed
 
     def close(self) -> None:
         for link in self._outgoing:
             if link is not None:
                 self._break(link)
-        for incoming in list(self._incoming.values()):
-            self._hang_up(incoming)
-        self._listener.close()
-        self._epoll.close()
+        self._accepted.close()
 
 
 class CurveLinks:

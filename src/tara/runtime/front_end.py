@@ -1,0 +1,138 @@
+"""The front end: the connections of the clients of one container.
+
+A connection has a name, under which messages come and answers go. An answer to somebody who is gone, or who does not
+read what he asked for, is dropped: clients ask again. It is at the port that it is given, or, if another process has
+that, at any free one: the registry tells everybody which.
+"""
+
+import errno
+import select
+from typing import Protocol
+
+import zmq
+
+from tara.client.framing import QUEUED_FRAMES_MAX, Broken
+from tara.runtime.gate import CLIENTS, Gate
+from tara.runtime.links import FRAMES_PER_TURN, Accepted, Connection, OnBad
+from tara.runtime.wire import readable
+
+#: Beyond that, the connection that has been silent for the longest time is closed.
+CONNECTIONS_MAX = 10_000
+
+
+class FrontEnd(Protocol):
+    """What the container's loop needs."""
+
+    #: Where clients connect to.
+    address: str
+    #: There may be more to receive, although the descriptor says nothing.
+    unread: bool
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when there is news."""
+
+    def receive(self) -> list[tuple[bytes, bytes]]:
+        """The messages that have arrived, with the names of their connections."""
+
+    def send(self, name: bytes, message: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class PlainFrontEnd:
+    def __init__(self, host: str, port: int, frame_bytes_max: int, on_bad: OnBad) -> None:
+        try:
+            self._accepted = Accepted(host, port, CONNECTIONS_MAX, frame_bytes_max, on_bad)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            self._accepted = Accepted(host, 0, CONNECTIONS_MAX, frame_bytes_max, on_bad)
+        self.address = self._accepted.address
+        self.unread = False
+        self._epoll = self._accepted.epoll
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def receive(self) -> list[tuple[bytes, bytes]]:
+        messages: list[tuple[bytes, bytes]] = []
+        accepted = self._accepted
+        for descriptor, events in self._epoll.poll(0):
+            connection = accepted.connections.get(descriptor)
+            if connection is not None:
+                if events & select.EPOLLOUT:
+                    self._flush(connection)
+                if events & ~select.EPOLLOUT and descriptor in accepted.connections:
+                    messages += [(connection.name, message) for message in accepted.read(connection)]
+            elif descriptor == accepted.listener.fileno():
+                accepted.accept()
+        return messages
+
+    def send(self, name: bytes, message: bytes) -> None:
+        connection = self._accepted.by_name.get(name)
+        if connection is None:
+            return
+        waited = connection.socket.waits_to_write
+        try:
+            connection.socket.send(message)
+        except Broken:
+            self._accepted.hang_up(connection)
+            return
+        if connection.socket.waits_to_write and not waited:
+            self._epoll.modify(connection.socket, select.EPOLLIN | select.EPOLLOUT)
+
+    def _flush(self, connection: Connection) -> None:
+        try:
+            connection.socket.flush()
+        except Broken:
+            self._accepted.hang_up(connection)
+            return
+        if not connection.socket.waits_to_write:
+            self._epoll.modify(connection.socket, select.EPOLLIN)
+
+    def close(self) -> None:
+        self._accepted.close()
+
+
+class CurveFrontEnd:
+    """ZeroMQ encrypts. Its descriptor tells only that there is news: the socket must then be read until it has nothing
+    more, or be asked again before the next wait; also after sending, because sending takes in the news."""
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], gate: Gate, host: str, port: int, frame_bytes_max: int
+    ) -> None:
+        self._socket = context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RCVHWM, QUEUED_FRAMES_MAX)
+        self._socket.setsockopt(zmq.SNDHWM, QUEUED_FRAMES_MAX)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, frame_bytes_max)
+        gate.guard(self._socket, CLIENTS)
+        try:
+            self._socket.bind(f"tcp://{host}:{port or '*'}")
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE:
+                raise
+            self._socket.bind(f"tcp://{host}:*")
+        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.unread = True
+
+    def fileno(self) -> int:
+        return self._socket.FD
+
+    def receive(self) -> list[tuple[bytes, bytes]]:
+        messages: list[tuple[bytes, bytes]] = []
+        while len(messages) < FRAMES_PER_TURN:
+            try:
+                name, *message = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            messages.append((name, b"".join(message)))
+        self.unread = readable(self._socket)
+        return messages
+
+    def send(self, name: bytes, message: bytes) -> None:
+        self._socket.send_multipart((name, message), zmq.NOBLOCK)
+        self.unread = self.unread or readable(self._socket)
+
+    def close(self) -> None:
+        self._socket.close(0)
