@@ -220,9 +220,8 @@ def down(data_dir: DataDir = DATA_DIR, keys: Keys = None) -> None:
 @app.command("status")
 def status(data_dir: DataDir = DATA_DIR, keys: Keys = None, as_json: Json = False) -> None:
     """How the cluster is: containers, lives, views, positions, rates, latencies. Example: tara status --json"""
-    from rich.console import Console
 
-    from tara.listing import status_tables
+    from tara.listing import show, status_tables
     from tara.runtime import control
     from tara.runtime.asking import ask
 
@@ -230,17 +229,14 @@ def status(data_dir: DataDir = DATA_DIR, keys: Keys = None, as_json: Json = Fals
     if as_json:
         typer.echo(answer.decode())
         return
-    console = Console()
-    for part in status_tables(msgspec.json.decode(answer)):
-        console.print(part)
+    show(*status_tables(msgspec.json.decode(answer)))
 
 
 @app.command("nodes")
 def nodes(data_dir: DataDir = DATA_DIR, keys: Keys = None, as_json: Json = False) -> None:
     """Every node: where it runs, and what it does. Example: tara nodes --json"""
-    from rich.console import Console
 
-    from tara.listing import node_rows, node_table
+    from tara.listing import node_rows, node_table, show
     from tara.runtime import control
     from tara.runtime.asking import ask
 
@@ -248,7 +244,7 @@ def nodes(data_dir: DataDir = DATA_DIR, keys: Keys = None, as_json: Json = False
     if as_json:
         _print_json({"nodes": rows})
     else:
-        Console().print(node_table(rows))
+        show(node_table(rows))
 
 
 @config_app.command("check")
@@ -260,9 +256,8 @@ def config_check(
 
     Example: tara config check tara.toml
     """
-    from rich.console import Console
 
-    from tara.listing import setting_rows, setting_table
+    from tara.listing import setting_rows, setting_table, show
     from tara.protocol.errors import ConfigurationError
     from tara.runtime.cluster import application_of, given_settings, load_settings
 
@@ -276,7 +271,7 @@ def config_check(
     if as_json:
         _print_json({"settings": rows})
     else:
-        Console().print(setting_table(rows))
+        show(setting_table(rows))
 
 
 @app.command("kill")

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from tara.protocol.graph import Graph
@@ -12,6 +12,15 @@ from tara.runtime.cluster import Setting, Settings, known_settings
 
 #: A value that is not known.
 NONE = "-"
+#: Of tables that go to a file or to another program.
+COLUMNS = 180
+
+
+def show(*parts: RenderableType) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=COLUMNS)
+    console.print(*parts, sep="\n")
 
 
 class NodeRow(Struct, kw_only=True):

@@ -19,6 +19,8 @@ QUEUED_BYTES_MAX = 256 << 20
 READ_BYTES = 256 << 10
 #: How long what was sent may stay unconfirmed before the connection counts as broken.
 UNCONFIRMED_MS_MAX = 5_000
+#: After so much silence the other side's host is asked whether it still knows the connection.
+SILENT_S_MAX = 30
 
 _LENGTH = struct.Struct("<I")
 #: How a ZeroMQ connection begins. No frame of ours does: it would be an empty message of 255 bytes.
@@ -52,6 +54,8 @@ class FrameSocket:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNCONFIRMED_MS_MAX)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S_MAX)
 
     @classmethod
     def connect(cls, address: str, frame_bytes_max: int) -> "FrameSocket":

@@ -9,6 +9,7 @@ lives end one after another, the longer it waits.
 """
 
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -49,6 +50,7 @@ class HostingError(TaraError):
 def run_container(spec_json: bytes, app: str, registry: str) -> None:
     """The whole life of a container. Returns when the cluster goes down; anything else ends the process."""
     spec = msgspec.json.decode(spec_json, type=ContainerSpec)
+    _allow_many_connections()
     try:
         spec = msgspec.structs.replace(spec, **here(spec, registry))
         events = EventLog(log_path(spec.data_dir, spec.label), spec.cluster, spec.label)
@@ -64,6 +66,13 @@ def run_container(spec_json: bytes, app: str, registry: str) -> None:
     except Exception as error:
         hosted.fail(error)
         raise
+
+
+def _allow_many_connections() -> None:
+    """As many open files as this process may allow itself."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class Hosted:
