@@ -111,6 +111,7 @@ QUICK = [
     "votes_of_any_view",
     "too_few_records",
     "promise_forgotten",
+    "any_start_restores_memory",
     "stamped_again",
     "no_duplicate_filter",
     "early_command_executes",

@@ -3,6 +3,7 @@ for those that are meant to; those may stall the service, but break nothing."""
 
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.controller import Controller
+from tara.simulator import forgotten_promise
 from tara.simulator.plan import Fault
 from tara.simulator.world import Container, World
 
@@ -23,6 +24,8 @@ def heal(world: World) -> None:
     if lost:
         world.count_fault("lost_for_good")
     world.idle_until_ms = 0.0
+    for delay in list(world.delays):
+        delay.end()
     for zombie in list(world.zombies):
         world.zombies.remove(zombie)
         world.crash(zombie)
@@ -173,6 +176,12 @@ def _end_zombies(world: World) -> None:
         world.crash(zombie)
 
 
+def _forgotten_promise(world: World, fault: Fault) -> bool:
+    """Counted when it has come to its point."""
+    forgotten_promise.begin(world, fault.other % world.graph.partitions, fault.target)
+    return False
+
+
 def _pause(world: World, fault: Fault) -> bool:
     container = _victim(world, fault)
     if container is None:
@@ -299,6 +308,7 @@ _STRIKES = {
     "crash_many": _crash_many,
     "crash_all": _crash_all,
     "zombie": _zombie,
+    "forgotten_promise": _forgotten_promise,
     "pause": _pause,
     "suspicion": _suspicion,
     "clock_jump": _clock_jump,

@@ -66,6 +66,7 @@ SCHEDULED: dict[str, int] = {
     "crash_all": 1,
     "amnesia": 4,
     "zombie": 2,
+    "forgotten_promise": 3,
     "pause": 3,
     "suspicion": 3,
     "clock_jump": 2,

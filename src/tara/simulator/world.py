@@ -20,6 +20,7 @@ from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.factory import NODE_TYPES, create
 from tara.simulator.client import Client
 from tara.simulator.disk import Disk, StoredCheckpoint
+from tara.simulator.forgotten_promise import ForgottenPromise
 from tara.simulator.monitor import Monitor, Violation
 from tara.simulator.plan import Plan
 from tara.simulator.transcript import Transcript
@@ -89,6 +90,8 @@ class World:
         self.containers = self._make_containers()
         self._host = {number: container for container in self.containers for number in container.numbers}
         self.zombies: list[Container] = []
+        #: Who delays tuples on their way.
+        self.delays: list[ForgottenPromise] = []
         self.idle_until_ms = 0.0
         #: Until then, the next container that emits a start crashes in doing so.
         self.start_doom_until_ms = 0.0
@@ -228,7 +231,7 @@ class World:
             self._step(container, waiting, tick=True)
         self.after(TICK_MS, self._tick, container, life)
 
-    def _arrive(self, container: Container, parcels: list[Parcel]) -> None:
+    def arrive(self, container: Container, parcels: list[Parcel]) -> None:
         for zombie in [zombie for zombie in self.zombies if zombie.index == container.index]:
             self._step(zombie, parcels)
         if not container.alive:
@@ -399,6 +402,8 @@ class World:
             if self.plan.wire:
                 parcels = [(self._through_wire(tuple_, decoded), number) for tuple_, number in parcels]
             parcels = [parcel for parcel in parcels if not self._is_blocked(sender, peer, parcel)]
+            for delay in self.delays:
+                parcels = [parcel for parcel in parcels if not delay.take(sender, peer, parcel)]
             if parcels:
                 self._send_frame(sender, peer, parcels)
 
@@ -430,16 +435,16 @@ class World:
             return
         if draw.random() < plan.duplicate:
             self.count_fault("duplicate")
-            self.after(delay + draw.randrange(100), self._arrive, peer, parcels)
+            self.after(delay + draw.randrange(100), self.arrive, peer, parcels)
         if draw.random() < plan.replay:
             self._old_frames.append((sender.index, peer.index, parcels))
             if draw.random() < 0.3:
                 self.count_fault("replay")
                 _, index, old = self._old_frames[draw.randrange(len(self._old_frames))]
-                self.after(delay, self._arrive, self.containers[index], old)
+                self.after(delay, self.arrive, self.containers[index], old)
         if draw.random() < plan.reorder:
             self.count_fault("reorder")
-            self.after(delay + draw.randrange(1, 60), self._arrive, peer, parcels)
+            self.after(delay + draw.randrange(1, 60), self.arrive, peer, parcels)
             return
         self._deliver_in_order(sender, peer, parcels, delay)
 
@@ -447,7 +452,7 @@ class World:
         link = (sender.index, peer.index)
         arrival = max(self.now_ms + delay, self._link_ms.get(link, 0.0))
         self._link_ms[link] = arrival
-        self.at(arrival, self._arrive, peer, parcels)
+        self.at(arrival, self.arrive, peer, parcels)
 
     def clear_network(self) -> None:
         self._blocked.clear()
@@ -469,12 +474,12 @@ class World:
     def submit_to(self, site: int, partition: int, commands: list[t.Command]) -> None:
         number = self.graph.number(Stage.REQUEST_SOURCE, site, partition)
         for delay in self._client_delays():
-            self.after(delay, self._arrive, self._host[number], [(t.Submit(commands), number)])
+            self.after(delay, self.arrive, self._host[number], [(t.Submit(commands), number)])
 
     def ask(self, client: Client, question: t.Question) -> None:
         number = self.graph.number(Stage.REQUEST_SOURCE, client.site)
         for delay in self._client_delays():
-            self.after(delay, self._arrive, self._host[number], [(t.Ask([question]), number)])
+            self.after(delay, self.arrive, self._host[number], [(t.Ask([question]), number)])
 
     def _client_delays(self) -> list[float]:
         """When copies of a message to or from a client arrive: once, unless it is lost or doubled."""
@@ -545,18 +550,18 @@ class World:
         stored = StoredCheckpoint(save.number, save.state, save.chunks)
         self.monitor.saved(stored.id)
         container.disk.checkpoints_of(number)[save.number] = stored
-        self._arrive(container, [(t.Saved(stored.id), number)])
+        self.arrive(container, [(t.Saved(stored.id), number)])
 
     def _load(self, container: Container, life: int, number: int, load: t.Load) -> None:
         if not container.alive or container.life != life:
             return
         stored = None if self._store_has("store_failing") and load.minimum else self._find(container, number, load)
         if stored is None:
-            self._arrive(container, [(t.Loaded(None, b"", []), number)])
+            self.arrive(container, [(t.Loaded(None, b"", []), number)])
             return
         if load.minimum:
             self.checkpoints_loaded += 1
-        self._arrive(container, [(t.Loaded(stored.id, stored.state, stored.chunks), number)])
+        self.arrive(container, [(t.Loaded(stored.id, stored.state, stored.chunks), number)])
 
     def _find(self, container: Container, number: int, load: t.Load) -> StoredCheckpoint | None:
         """The newest intact checkpoint that is new enough: the executor's own, else a holder's."""
