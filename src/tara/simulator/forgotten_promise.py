@@ -37,7 +37,9 @@ _NOT_DELAYED = (t.Requests, t.Submit)
 
 def begin(world: "World", partition: int, choice: int) -> bool:
     """Begin, if the partition is in good order; true if so."""
-    if world.delays or world.zombies or world.rejoins_due or any(not box.alive for box in world.containers):
+    if world.graph.f == 0 or world.delays or world.zombies or world.rejoins_due:
+        return False
+    if any(not container.alive for container in world.containers):
         return False
     committers = _committers(world, partition)
     if len({node.view for node in committers}) != 1 or not all(node.started for node in committers):

@@ -11,6 +11,11 @@ from tara.simulator.world import Container, World
 FRONT_END = (Stage.REQUEST_SOURCE, Stage.EXECUTOR, Stage.REPLY_SINK)
 
 
+#: What takes one container's memory, if there are no journals; and how long it waits if that would be one too many.
+_LOSING = ("crash", "crash_before_sync", "crash_after_sync", "crash_in_multicast", "amnesia", "zombie")
+_WAIT_MS = 50
+
+
 def schedule(world: World) -> None:
     for fault in world.plan.faults:
         world.at(fault.at_ms, _strike, world, fault)
@@ -59,6 +64,12 @@ def _lost(world: World) -> list[Container]:
 
 
 def _strike(world: World, fault: Fault) -> None:
+    if world.healed:
+        return
+    if fault.kind in _LOSING and not world.journals and _victim(world, fault) is None:
+        # Whatever dies loses its memory; the next one has to wait until all are at full strength.
+        world.after(_WAIT_MS, _strike, world, fault)
+        return
     if _STRIKES[fault.kind](world, fault):
         world.count_fault(fault.kind)
 

@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
+from tara.application import StateMachine
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Stage
@@ -21,10 +22,11 @@ from tara.protocol.nodes.factory import NODE_TYPES, create
 from tara.simulator.client import Client
 from tara.simulator.disk import Disk, StoredCheckpoint
 from tara.simulator.forgotten_promise import ForgottenPromise
-from tara.simulator.monitor import Monitor, Violation
+from tara.simulator.monitor import Monitor
 from tara.simulator.plan import Plan
+from tara.simulator.subject import subject_of
 from tara.simulator.transcript import Transcript
-from tara.simulator.workload import AuditedStore
+from tara.simulator.violation import Violation
 
 TICK_MS = 10
 Parcel = tuple[t.Tuple, int]  # a tuple, and the number of the node that it is for
@@ -59,8 +61,13 @@ class World:
     #: A host syncs before it sends. Only a mutant does otherwise.
     sync_before_send = True
 
-    def __init__(self, plan: Plan, transcript: Transcript | None = None) -> None:
+    def __init__(
+        self, plan: Plan, transcript: Transcript | None = None, application: Callable[[], StateMachine] | None = None
+    ) -> None:
         self.plan = plan
+        self.subject = subject_of(plan.app, plan.keys)
+        #: What executors execute with; the subject's, unless another one is given.
+        self._application = application or self.subject.replica
         self.graph = Graph(plan.limits.f, plan.limits.partitions)
         self.draw = random.Random(f"run-{plan.seed}")
         self.now_ms = 0.0
@@ -69,8 +76,10 @@ class World:
         self.rejoins = 0
         #: Committers that lost their memory and are not full again.
         self.rejoins_due: set[int] = set()
-        #: Containers that lost their checkpoints.
-        self.wiped: set[int] = set()
+        #: Containers that lost their checkpoints, and the newest one that each of them had held.
+        self.wiped: dict[int, int] = {}
+        #: Whether what committers persist outlives their container.
+        self.journals = plan.durability == "disk"
         self.checkpoints_loaded = 0
         #: Questions that were answered without being ordered.
         self.reads = 0
@@ -167,7 +176,7 @@ class World:
             outbox = container.outboxes[number] = Outbox()
             entries = journals.get(number, [])
             container.nodes[number] = create(
-                name, self.graph, self.plan.limits, boot, outbox, AuditedStore, entries, self.types
+                name, self.graph, self.plan.limits, boot, outbox, self._application, entries, self.types
             )
         self._tell("starts", container)
         self._step(container, [])
@@ -182,6 +191,8 @@ class World:
         container.nodes, container.outboxes = {}, {}
         container.waiting = []
         self._tell("crashes", container)
+        if not self.journals and container in self.containers:
+            self.wipe(container, checkpoints=True)
 
     def lose(self, container: Container) -> None:
         container.lost = True
@@ -192,8 +203,9 @@ class World:
         """The container's disk is gone: what its committers had promised is forgotten."""
         container.disk.forget_journal()
         if checkpoints and container.disk.checkpoints:
+            lost = max(number for held in container.disk.checkpoints.values() for number in (*held, 0))
+            self.wiped[container.index] = max(lost, self.wiped.get(container.index, 0))
             container.disk.checkpoints.clear()
-            self.wiped.add(container.index)
         for number in container.numbers:
             if self.graph.names[number].stage is Stage.COMMITTER:
                 self.rejoins_due.add(number)
@@ -318,14 +330,16 @@ class World:
             self.start_doom_until_ms = 0.0
             container.doom = "crash_in_start"
         doom = container.doom if written or (frames and not self._waits_for_sync(container)) else None
-        if written and container.disk.full:
+        if doom and not self.journals and not self.may_fail([container]):
+            # Others have failed since: it has to wait for them.
+            doom = None
+        if written and container.disk.full and self.journals:
             # Nothing can be promised.
             self._die(container)
             return
         if doom == "crash_before_sync":
-            survived = container.disk.tear(written, self.draw) if written else []
-            self.monitor.persisted(survived, container.disk.generation)
-            if len(survived) < len(written):
+            if written and self.journals:
+                container.disk.tear(written, self.draw)
                 self.count_fault("torn_tail")
             if not self.sync_before_send:
                 self._send(container, frames)
@@ -347,12 +361,15 @@ class World:
             self._to_host(container, number, tuple_)
 
     def _sync(self, container: Container, written: list[Written]) -> None:
-        container.disk.append(written)
+        if self.journals:
+            container.disk.append(written)
         self.monitor.persisted(written, container.disk.generation)
         for number, entry in written:
             if isinstance(entry, t.Installed):
                 self.rejoins += 1
                 self.rejoins_due.discard(number)
+        if not self.journals:
+            return
         if any(isinstance(entry, t.Collected) for _, entry in written):
             committers = {number: node for number, node in container.nodes.items() if isinstance(node, Committer)}
             resumed: list[Written] = [(number, node.resumed()) for number, node in committers.items()]
@@ -365,7 +382,7 @@ class World:
         for number, entries in container.disk.replay().items():
             name, node = self.graph.names[number], container.nodes[number]
             boot = Boot(container.life, container.life, False, 0.0)
-            twin = create(name, self.graph, self.plan.limits, boot, Outbox(), AuditedStore, entries)
+            twin = create(name, self.graph, self.plan.limits, boot, Outbox(), self._application, entries)
             assert isinstance(node, Committer)
             assert isinstance(twin, Committer)
             self.monitor.same_committer(number, node, twin)
@@ -608,7 +625,8 @@ class World:
         ]
 
     def may_fail(self, containers: list[Container]) -> bool:
-        """Whether at most f replicas of each stage are down if these fail, too."""
+        """Whether at most f replicas of each stage are down if these fail, too. One that lost its memory or its
+        checkpoints counts as down until it is what it was."""
         down: Counter[tuple[Stage, int]] = Counter()
         for container in self.containers:
             if not container.alive or container.paused_until_ms > self.now_ms or container in containers:
@@ -618,7 +636,17 @@ class World:
             else:
                 for number in self.rejoins_due.intersection(container.numbers):
                     down[Stage.COMMITTER, self.graph.names[number].partition] += 1
+                if self._lacks_checkpoints(container):
+                    down[Stage.EXECUTOR, 0] += 1
         return max(down.values(), default=0) <= self.graph.f
+
+    def _lacks_checkpoints(self, container: Container) -> bool:
+        lost = self.wiped.get(container.index)
+        if lost is None:
+            return False
+        executors = [number for number in container.numbers if self.graph.names[number].stage is Stage.EXECUTOR]
+        held = [max(container.disk.checkpoints_of(number), default=0) for number in executors]
+        return min(held, default=lost) < max(lost, self.monitor.stable if executors else 0)
 
     def _tell(self, what: str, container: Container) -> None:
         if self.transcript is not None:
