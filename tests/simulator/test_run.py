@@ -93,7 +93,7 @@ def test_seeds_alternate_between_disk_and_memory() -> None:
 def test_every_fault_kind_fires() -> None:
     fired: Counter[str] = Counter()
     for seed in range(100, 130):
-        fired.update(run_seed(Job(seed, 1, 1)).faults)
+        fired.update(run_seed(Job(seed, 1, 1, "disk")).faults)
     rare = {"idle_partition"}  # needs several partitions
 
     assert [kind for kind in (*SCHEDULED, *NOISE) if fired[kind] == 0 and kind not in rare] == []

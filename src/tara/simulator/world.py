@@ -567,6 +567,9 @@ class World:
         stored = StoredCheckpoint(save.number, save.state, save.chunks)
         self.monitor.saved(stored.id)
         container.disk.checkpoints_of(number)[save.number] = stored
+        if container in self.zombies:
+            # It tells of a copy that nobody will find.
+            self.wiped[container.index] = max(save.number, self.wiped.get(container.index, 0))
         self.arrive(container, [(t.Saved(stored.id), number)])
 
     def _load(self, container: Container, life: int, number: int, load: t.Load) -> None:
