@@ -143,6 +143,7 @@ QUICK = [
     "too_few_records",
     "promise_forgotten",
     "any_start_restores_memory",
+    "records_of_past_memories",
     "stamped_again",
     "no_duplicate_filter",
     "early_command_executes",

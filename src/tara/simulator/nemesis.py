@@ -3,7 +3,9 @@ for those that are meant to; those may stall the service, but break nothing."""
 
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.controller import Controller
-from tara.simulator import forgotten_promise
+from tara.simulator import story
+from tara.simulator.forgotten_promise import ForgottenPromise
+from tara.simulator.outdated_record import OutdatedRecord
 from tara.simulator.plan import Fault
 from tara.simulator.world import Container, World
 
@@ -14,6 +16,7 @@ FRONT_END = (Stage.REQUEST_SOURCE, Stage.EXECUTOR, Stage.REPLY_SINK)
 #: What takes one container's memory, if there are no journals; and how long it waits if that would be one too many.
 _LOSING = ("crash", "crash_before_sync", "crash_after_sync", "crash_in_multicast", "amnesia", "zombie")
 _WAIT_MS = 50
+_STORIES: dict[str, type[story.Story]] = {kind.kind: kind for kind in (ForgottenPromise, OutdatedRecord)}
 
 
 def schedule(world: World) -> None:
@@ -29,8 +32,8 @@ def heal(world: World) -> None:
     if lost:
         world.count_fault("lost_for_good")
     world.idle_until_ms = 0.0
-    for delay in list(world.delays):
-        delay.end()
+    for told in list(world.stories):
+        told.end()
     for zombie in list(world.zombies):
         world.zombies.remove(zombie)
         world.crash(zombie)
@@ -187,9 +190,9 @@ def _end_zombies(world: World) -> None:
         world.crash(zombie)
 
 
-def _forgotten_promise(world: World, fault: Fault) -> bool:
+def _story(world: World, fault: Fault) -> bool:
     """Counted when it has come to its point."""
-    forgotten_promise.begin(world, fault.other % world.graph.partitions, fault.target)
+    story.begin(_STORIES[fault.kind], world, fault.other % world.graph.partitions, fault.target)
     return False
 
 
@@ -319,7 +322,7 @@ _STRIKES = {
     "crash_many": _crash_many,
     "crash_all": _crash_all,
     "zombie": _zombie,
-    "forgotten_promise": _forgotten_promise,
+    **dict.fromkeys(_STORIES, _story),
     "pause": _pause,
     "suspicion": _suspicion,
     "clock_jump": _clock_jump,

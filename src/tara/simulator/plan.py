@@ -72,6 +72,7 @@ SCHEDULED: dict[str, int] = {
     "amnesia": 4,
     "zombie": 2,
     "forgotten_promise": 3,
+    "outdated_record": 3,
     "pause": 3,
     "suspicion": 3,
     "clock_jump": 2,

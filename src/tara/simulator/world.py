@@ -21,9 +21,9 @@ from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.factory import NODE_TYPES, create
 from tara.simulator.client import Client
 from tara.simulator.disk import Disk, StoredCheckpoint
-from tara.simulator.forgotten_promise import ForgottenPromise
 from tara.simulator.monitor import Monitor
 from tara.simulator.plan import Plan
+from tara.simulator.story import Story
 from tara.simulator.subject import subject_of
 from tara.simulator.transcript import Transcript
 from tara.simulator.violation import Violation
@@ -100,7 +100,7 @@ class World:
         self._host = {number: container for container in self.containers for number in container.numbers}
         self.zombies: list[Container] = []
         #: Who delays tuples on their way.
-        self.delays: list[ForgottenPromise] = []
+        self.stories: list[Story] = []
         self.idle_until_ms = 0.0
         #: Until then, the next container that emits a start crashes in doing so.
         self.start_doom_until_ms = 0.0
@@ -419,8 +419,8 @@ class World:
             if self.plan.wire:
                 parcels = [(self._through_wire(tuple_, decoded), number) for tuple_, number in parcels]
             parcels = [parcel for parcel in parcels if not self._is_blocked(sender, peer, parcel)]
-            for delay in self.delays:
-                parcels = [parcel for parcel in parcels if not delay.take(sender, peer, parcel)]
+            for story in self.stories:
+                parcels = [parcel for parcel in parcels if not story.take(sender, peer, parcel)]
             if parcels:
                 self._send_frame(sender, peer, parcels)
 
