@@ -83,6 +83,7 @@ soak: setup ## Long campaigns: many simulated seeds, seeded bugs, and SOAK_MINUT
 	$(BIN)/tara sim run --seeds 1000 --jobs $(JOBS)
 	$(BIN)/tara sim run --f 2 --seeds 200 --jobs $(JOBS)
 	$(BIN)/tara sim run --partitions 3 --seeds 200 --jobs $(JOBS)
+	$(BIN)/tara sim run --app coordination --seeds 200 --jobs $(JOBS)
 	$(BIN)/tara sim mutants
 	$(BIN)/pytest -m soak
 	$(BIN)/tara drill kill kill-twice hang loss flat

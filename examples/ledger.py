@@ -7,7 +7,9 @@ Start it on local Spark, in this directory, and use it from another terminal:
 
 `Ledger` is what runs on every replica; `LedgerClient` is what a program uses. A transfer is one command: it happens
 once, as a whole, or not at all, whoever crashes meanwhile. `main` lets several clients move money at random and then
-adds it all up.
+adds it all up. `LedgerSimulation` does the same in the simulator, which makes everything crash that can:
+
+    tara sim run --app ledger:Ledger --seeds 100
 """
 
 import sys
@@ -18,7 +20,7 @@ from random import Random
 import msgspec
 from msgspec import Struct
 
-from tara.application import ApplicationError, Context, StateMachine
+from tara.application import ApplicationError, Context, Execute, Query, Simulation, StateMachine
 from tara.client import Client, CommandFailed
 
 
@@ -52,20 +54,45 @@ _question = msgspec.msgpack.Decoder(Balance | Total)
 _encode = msgspec.msgpack.Encoder().encode
 
 
+ACCOUNTS = 10
+DEPOSIT = 1_000
+
+
+class LedgerSimulation(Simulation):
+    """A client that opens accounts, moves money and asks for balances."""
+
+    def next(self, draw: Random) -> Execute | Query:
+        sender, receiver = draw.sample(range(ACCOUNTS), 2)
+        kind = draw.random()
+        if kind < 0.15:
+            return Execute(_encode(Open(f"account-{sender}", DEPOSIT)))
+        if kind < 0.7:
+            return Execute(_encode(Transfer(f"account-{sender}", f"account-{receiver}", draw.randint(1, DEPOSIT))))
+        return Query(_encode(Total() if kind < 0.8 else Balance(f"account-{sender}")))
+
+    @classmethod
+    def check(cls, application: "Ledger") -> None:
+        balances = application.balances.values()
+        assert sum(balances) == DEPOSIT * len(balances), "money was made or lost"
+        assert min(balances, default=0) >= 0, "somebody has less than nothing"
+
+
 class Ledger(StateMachine):
     """Depends on nothing but its commands, so all replicas stay equal."""
 
+    simulation = LedgerSimulation
+
     def __init__(self) -> None:
-        self._balances: dict[str, int] = {}
+        self.balances: dict[str, int] = {}
 
     def apply(self, command: bytes, context: Context) -> bytes:
         match _decode(_command, command):
             case Open(account, deposit):
-                if account in self._balances:
+                if account in self.balances:
                     raise ApplicationError(f"account {account} exists")
                 if deposit < 0:
                     raise ApplicationError("a deposit is not negative")
-                self._balances[account] = deposit
+                self.balances[account] = deposit
                 return _encode(None)
             case Transfer(sender, receiver, amount):
                 return _encode(self._transfer(sender, receiver, amount))
@@ -76,31 +103,31 @@ class Ledger(StateMachine):
         if amount <= 0:
             raise ApplicationError("an amount is positive")
         if self._balance(sender) < amount:
-            raise ApplicationError(f"account {sender} has {self._balances[sender]}, not {amount}")
+            raise ApplicationError(f"account {sender} has {self.balances[sender]}, not {amount}")
         self._balance(receiver)
-        self._balances[sender] -= amount
-        self._balances[receiver] += amount
-        return self._balances[sender]
+        self.balances[sender] -= amount
+        self.balances[receiver] += amount
+        return self.balances[sender]
 
     def query(self, question: bytes, context: Context) -> bytes:
         match _decode(_question, question):
             case Balance(account):
                 return _encode(self._balance(account))
             case Total():
-                return _encode(sum(self._balances.values()))
+                return _encode(sum(self.balances.values()))
         raise AssertionError("the decoder knows no other question")
 
     def _balance(self, account: str) -> int:
-        if account not in self._balances:
+        if account not in self.balances:
             raise ApplicationError(f"no account {account}")
-        return self._balances[account]
+        return self.balances[account]
 
     def snapshot(self) -> Iterator[bytes]:
         # Sorted: the same balances give the same bytes on every replica, in whatever order accounts were opened.
-        yield _encode(dict(sorted(self._balances.items())))
+        yield _encode(dict(sorted(self.balances.items())))
 
     def restore(self, chunks: Iterable[bytes]) -> None:
-        self._balances = msgspec.msgpack.decode(b"".join(chunks), type=dict[str, int])
+        self.balances = msgspec.msgpack.decode(b"".join(chunks), type=dict[str, int])
 
 
 def _decode(decoder: msgspec.msgpack.Decoder, data: bytes) -> object:
@@ -133,10 +160,6 @@ class LedgerClient:
 
     def __exit__(self, *_: object) -> None:
         self._client.close()
-
-
-ACCOUNTS = 10
-DEPOSIT = 1_000
 
 
 def spend(endpoints: str, seed: int, transfers: int) -> int:

@@ -13,6 +13,8 @@ ROOT = Path(__file__).parent.parent / "src" / "tara"
 LAYERS = [
     "tara.protocol",
     "tara.application",
+    # Not in the table: applications by name.
+    "tara.named",
     "tara.simulator",
     "tara.client",
     "tara.runtime",

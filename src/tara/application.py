@@ -6,7 +6,9 @@ result like any other (the client sees it, the replicas stay equal); raise `Appl
 """
 
 import abc
+import random
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -19,9 +21,41 @@ __all__ = [
     "ApplicationError",
     "Context",
     "Counter",
+    "Execute",
     "KeyValueStore",
+    "Query",
+    "Simulation",
     "StateMachine",
 ]
+
+
+class Execute(Struct, frozen=True, tag=True):
+    """A simulated client has a command executed."""
+
+    payload: bytes
+
+
+class Query(Struct, frozen=True, tag=True):
+    """A simulated client asks a question."""
+
+    payload: bytes
+
+
+class Simulation(abc.ABC):
+    """How the simulator tries an application out: what clients want of it, and what must hold whatever happens. An
+    instance plays one client, from its start to its end."""
+
+    @abc.abstractmethod
+    def next(self, draw: random.Random) -> Execute | Query:
+        """What the client wants next. All chance comes from `draw`: a seed is always the same run."""
+
+    def heard(self, call: Execute | Query, answer: bytes | None) -> None:  # noqa: B027 - a hook, not a duty
+        """The answer came (None: it was refused). What a client learns, such as an id, it may use in what follows. It
+        need not come for every call, nor in the order of the calls."""
+
+    @classmethod  # noqa: B027 - a hook, not a duty
+    def check(cls, application: Any) -> None:
+        """Raise an AssertionError if an application must never be in this state. Changes nothing."""
 
 
 class StateMachine(abc.ABC):
@@ -33,6 +67,9 @@ class StateMachine(abc.ABC):
 
     #: `module:function` of a front end that the live runtime starts beside each replica: `tara.runtime.gateway`.
     gateway: str | None = None
+
+    #: What `tara sim run --app` needs to know: a subclass of `Simulation`, or `module:Class` of one.
+    simulation: type[Simulation] | str | None = None
 
     @abc.abstractmethod
     def apply(self, command: bytes, context: Context) -> bytes:

@@ -16,6 +16,7 @@ from tara.coordination.command_line import zk_app
 if TYPE_CHECKING:
     from tara.client import KeyValueClient
     from tara.simulator.campaign import Summary
+    from tara.simulator.plan import Plan
 
 app = typer.Typer(
     name="tara",
@@ -55,6 +56,12 @@ Faults = Annotated[int, typer.Option("--f", help="Crashes per stage that are sur
 Partitions = Annotated[int, typer.Option(help="Consensus pipelines that are merged into one order.", min=1, max=8)]
 CORES = os.cpu_count() or 1
 Jobs = Annotated[int, typer.Option(help="Processes.", min=1)]
+
+
+def _look_here() -> None:
+    """An application is looked for where the command is given, too, by this process and by those that it starts."""
+    sys.path.insert(0, str(Path.cwd()))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def _print_json(value: object) -> None:
@@ -141,9 +148,7 @@ def up(
         "host": host,
         "keys": keys,
     }
-    # An application is looked for here, too, by this process and by the Python workers of Spark.
-    sys.path.insert(0, str(Path.cwd()))
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])])
+    _look_here()
     settings = load_settings(config, flags=flags)
     if settings.app == "coordination":
         from tara.coordination.settings import gateway_settings
@@ -258,8 +263,9 @@ def config_check(
     """
 
     from tara.listing import setting_rows, setting_table, show
+    from tara.named import application_of
     from tara.protocol.errors import ConfigurationError
-    from tara.runtime.cluster import application_of, given_settings, load_settings
+    from tara.runtime.cluster import given_settings, load_settings
 
     try:
         settings = load_settings(file)
@@ -500,40 +506,67 @@ def restore(
     typer.echo(f"cluster {cluster.cluster:x} is ready: tara up --data-dir {data_dir}")
 
 
+SimulatedApp = Annotated[str, typer.Option("--app", help="key-value, coordination, or module:Class.")]
+SimulatedDurability = Annotated[str, typer.Option("--durability", help="disk, memory, or both: by turns.")]
+
+
 @sim_app.command("run")
 def sim_run(
     seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 100,
     start: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,
     f: Faults = 1,
     partitions: Partitions = 1,
+    durability: SimulatedDurability = "both",
+    app_name: SimulatedApp = "key-value",
     jobs: Jobs = CORES,
     as_json: Json = False,
 ) -> None:
     """Run many seeds: each is a system, a load, faults, and all checks. Exit status 1 if an invariant broke.
 
     Example: tara sim run --seeds 1000 --jobs 2
+    Example: tara sim run --app ledger:Ledger
     """
     from rich.console import Console
     from rich.progress import track
 
     from tara.simulator.campaign import Job, outcomes, summarize
+    from tara.simulator.plan import durability_of
+    from tara.simulator.rehearsal import broken_contract
 
-    work = [Job(seed, f, partitions) for seed in range(start, start + seeds)]
+    _look_here()
+    durability_of(0, durability)
     console = Console(stderr=True)
-    summary = summarize(track(outcomes(work, jobs), "seeds", total=len(work), console=console))
+    contract = broken_contract(app_name)
+    work = [Job(seed, f, partitions, durability, app_name) for seed in range(start, start + seeds)]
+    if contract is None:
+        summary = summarize(track(outcomes(work, jobs), "seeds", total=len(work), console=console))
+    else:
+        summary = summarize([])
+        summary.contract = contract
     if as_json:
         _print_json(summary)
+    elif contract is not None:
+        typer.echo(contract)
     else:
-        _print_summary(summary, f"--f {f} --partitions {partitions}")
-    if summary.violations:
+        _print_summary(summary, _shape(f, partitions, durability, app_name))
+    if summary.violations or contract is not None:
         raise typer.Exit(1)
+
+
+def _shape(f: int, partitions: int, durability: str, app_name: str) -> str:
+    """The options that make a seed that very run."""
+    shape = f"--f {f} --partitions {partitions}"
+    if durability != "both":
+        shape += f" --durability {durability}"
+    return shape if app_name == "key-value" else f"{shape} --app {app_name}"
 
 
 def _print_summary(summary: "Summary", shape: str) -> None:
     runs = summary.runs
     typer.echo(
-        f"{runs} runs in {summary.seconds:.0f} s: {summary.commands} commands (median {summary.commands_median:.0f}), "
-        f"{summary.view_changes / runs:.1f} view changes, {summary.restarts / runs:.1f} restarts and "
+        f"{runs} runs in {summary.seconds:.0f} s ({', '.join(f'{n} {kind}' for kind, n in summary.durability.items())})"
+        f": {summary.commands} commands (median {summary.commands_median:.0f}), {summary.view_changes / runs:.1f} view "
+        f"changes, {summary.restarts / runs:.1f} restarts, {summary.rejoins / runs:.1f} rejoins without memory and "
         f"{summary.checkpoints_loaded / runs:.1f} loaded checkpoints a run"
     )
     typer.echo("faults  " + "  ".join(f"{kind} {count}" for kind, count in summary.faults.items()))
@@ -546,9 +579,12 @@ def _print_summary(summary: "Summary", shape: str) -> None:
 
 @sim_app.command("replay")
 def sim_replay(
-    seed: Annotated[int, typer.Argument(help="The seed.", min=0)],
+    seed: Annotated[int | None, typer.Argument(help="The seed.", min=0)] = None,
+    plan_file: Annotated[Path | None, typer.Option("--plan", help="A file of `tara sim shrink`, not a seed.")] = None,
     f: Faults = 1,
     partitions: Partitions = 1,
+    durability: SimulatedDurability = "both",
+    app_name: SimulatedApp = "key-value",
     trace: Annotated[bool, typer.Option("--trace", help="Tell what every node received, did and sent.")] = False,
     reports: Annotated[bool, typer.Option("--reports", help="With --trace: also the periodic reports.")] = False,
     as_json: Json = False,
@@ -556,23 +592,35 @@ def sim_replay(
     """Run one seed again, exactly as it was, and tell what happened. Exit status 1 if an invariant broke.
 
     Example: tara sim replay 42 --trace
+    Example: tara sim replay --plan tara-shrunk-42.json
     """
+    from tara.simulator.mutants import applied
     from tara.simulator.plan import make_plan
     from tara.simulator.run import play
+    from tara.simulator.shrink import read
     from tara.simulator.transcript import Transcript
 
-    plan = make_plan(seed, f, partitions)
+    _look_here()
+    if (seed is None) == (plan_file is None):
+        raise typer.BadParameter("give either a seed or --plan")
+    mutant = None
+    if plan_file is not None:
+        reproduction = read(plan_file)
+        plan, mutant = reproduction.plan, reproduction.mutant
+    else:
+        plan = make_plan(seed or 0, f, partitions, durability, app_name)
     transcript = Transcript(reports) if trace else None
-    outcome = play(plan, transcript)
+    with applied(mutant):
+        outcome = play(plan, transcript)
     if transcript is not None:
         for line in transcript.lines:
             typer.echo(line)
     if as_json:
         _print_json(outcome)
     else:
-        typer.echo(f"plan: {plan.packing} packing, {plan.clients} clients, window {plan.limits.window}, faults:")
-        for fault in plan.faults:
-            typer.echo(f"  {fault.at_ms:6} ms  {fault.kind} ({fault.duration_ms} ms)")
+        if mutant is not None:
+            typer.echo(f"mutant: {mutant}")
+        _print_plan(plan)
         typer.echo(
             f"{outcome.commands} commands, {outcome.view_changes} view changes, {outcome.restarts} restarts, "
             f"{outcome.checkpoints} checkpoints, {outcome.virtual_ms:.0f} ms virtual, fingerprint {outcome.fingerprint}"
@@ -580,6 +628,68 @@ def sim_replay(
         typer.echo(f"VIOLATION {outcome.violation}: {outcome.detail}" if outcome.violation else "no violation")
     if outcome.violation:
         raise typer.Exit(1)
+
+
+def _print_plan(plan: "Plan") -> None:
+    typer.echo(
+        f"plan: {plan.app}, {plan.durability}, {plan.packing} packing, {plan.clients} clients with "
+        f"{plan.commands_per_client} commands each, window {plan.limits.window}, faults:"
+    )
+    for fault in plan.faults:
+        typer.echo(f"  {fault.at_ms:6} ms  {fault.kind} ({fault.duration_ms} ms)")
+
+
+@sim_app.command("shrink")
+def sim_shrink(
+    seed: Annotated[int, typer.Argument(help="A seed that fails.", min=0)],
+    f: Faults = 1,
+    partitions: Partitions = 1,
+    durability: SimulatedDurability = "both",
+    app_name: SimulatedApp = "key-value",
+    mutant: Annotated[str | None, typer.Option(help="Take this rule away, as `tara sim mutants` does.")] = None,
+    runs: Annotated[int, typer.Option(help="Runs to try at most.", min=1)] = 300,
+    seconds: Annotated[float, typer.Option(help="How long to try at most.", min=1.0)] = 600.0,
+    output: Annotated[Path | None, typer.Option(help="The file to write; tara-shrunk-SEED.json without.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Find the shortest run that still fails like this seed: fewer faults, less noise, fewer clients and commands.
+    Writes it to a file that can be replayed. Exit status 1 if the seed does not fail.
+
+    Example: tara sim shrink 42
+    Example: tara sim shrink 5 --mutant records_ignored
+    """
+    from tara.simulator import shrink
+    from tara.simulator.campaign import run_plan
+    from tara.simulator.mutants import applied
+    from tara.simulator.plan import make_plan
+    from tara.simulator.subject import subject_of
+
+    _look_here()
+    plan = make_plan(seed, f, partitions, durability, app_name)
+    subject_of(app_name, plan.keys)
+    with applied(mutant):
+        shrunk = shrink.shrink(plan, run_plan, runs, seconds, lambda text: typer.echo(text, err=True))
+    shape = _shape(f, partitions, durability, app_name) + (f" --mutant {mutant}" if mutant else "")
+    if shrunk is None:
+        typer.echo(f"seed {seed} ({shape}) does not fail: there is nothing to shrink", err=True)
+        raise typer.Exit(1)
+    file = output or Path(f"tara-shrunk-{seed}.json")
+    outcome = shrunk.outcome
+    violation = outcome.violation or ""
+    shrink.write(
+        file, shrink.Reproduction(mutant=mutant, violation=violation, detail=outcome.detail, plan=shrunk.after)
+    )
+    if as_json:
+        _print_json(
+            {"file": str(file), "runs": shrunk.runs, "ended": shrunk.ended, "outcome": outcome, "plan": shrunk.after}
+        )
+        return
+    typer.echo(f"{shrunk.runs} runs; {shrunk.ended}")
+    typer.echo(f"before: {shrink.describe(shrunk.before)}")
+    typer.echo(f"after:  {shrink.describe(shrunk.after)}")
+    _print_plan(shrunk.after)
+    typer.echo(f"VIOLATION {violation} after {outcome.virtual_ms:.0f} ms: {outcome.detail[:500]}")
+    typer.echo(f"replay: tara sim replay --plan {file} --trace")
 
 
 @sim_app.command("mutants")

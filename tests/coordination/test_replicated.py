@@ -1,7 +1,6 @@
 """Three replicas of the service on the simulator, with crashes and loaded checkpoints: equal to the last bit."""
 
 from random import Random
-from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -41,34 +40,33 @@ def random_command(random: Random, sessions: list[int]) -> bytes:
 @pytest.mark.parametrize("seed", range(4))
 def test_replicas_agree_through_crashes_and_checkpoints(seed: int) -> None:
     random = Random(seed)
-    with patch("tara.simulator.world.AuditedStore", CoordinationService):
-        scene = Scene(Limits(checkpoint_interval=4, window=8, batch_size=3))
-        scene.run(300)
-        # Proposers are at sites 0 and 1: this one is never the leader.
-        log_session = scene.open(2)
-        number = 0
+    scene = Scene(Limits(checkpoint_interval=4, window=8, batch_size=3), application=CoordinationService)
+    scene.run(300)
+    # Proposers are at sites 0 and 1: this one is never the leader.
+    log_session = scene.open(2)
+    number = 0
 
-        def order(payload: bytes) -> Result:
-            nonlocal number
-            scene.submit(2, [Command(log_session, number, number, payload)])
-            number += 1
-            return scene.wait((log_session, number - 1))
+    def order(payload: bytes) -> Result:
+        nonlocal number
+        scene.submit(2, [Command(log_session, number, number, payload)])
+        number += 1
+        return scene.wait((log_session, number - 1))
 
-        sessions = []
-        for timeout_ms in (4_000, 8_000, 1_000_000):
-            answer = order(commands.create_session(timeout_ms, PASSWORD)).payload
-            sessions.append(msgspec.msgpack.decode(answer[4:], type=tuple[int, int, int])[0])
-        for _ in range(3):
-            for _ in range(25):
-                assert order(random_command(random, sessions)).status == OK
-            leader = scene.leader()
-            assert leader is not None
-            scene.crash(leader)
-            for _ in range(25):
-                assert order(random_command(random, sessions)).status == OK
-            scene.restart(leader)
-            scene.run(3_000)
-        order(commands.touch([sessions[2]], collect=True))
-        scene.run(500)
-        assert scene.states_equal()
-        assert scene.world.checkpoints_loaded > 0
+    sessions = []
+    for timeout_ms in (4_000, 8_000, 1_000_000):
+        answer = order(commands.create_session(timeout_ms, PASSWORD)).payload
+        sessions.append(msgspec.msgpack.decode(answer[4:], type=tuple[int, int, int])[0])
+    for _ in range(3):
+        for _ in range(25):
+            assert order(random_command(random, sessions)).status == OK
+        leader = scene.leader()
+        assert leader is not None
+        scene.crash(leader)
+        for _ in range(25):
+            assert order(random_command(random, sessions)).status == OK
+        scene.restart(leader)
+        scene.run(3_000)
+    order(commands.touch([sessions[2]], collect=True))
+    scene.run(500)
+    assert scene.states_equal()
+    assert scene.world.checkpoints_loaded > 0

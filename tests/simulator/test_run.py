@@ -4,14 +4,17 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from unittest import mock
 
 import pytest
 
-from tara.simulator.campaign import Job, run_seed
+from tara.protocol.errors import ConfigurationError
+from tara.simulator.campaign import Job, run_seed, summarize
 from tara.simulator.mutants import MUTANTS, hunt
-from tara.simulator.plan import NOISE, SCHEDULED, make_plan
+from tara.simulator.plan import BEYOND_MEMORY, NOISE, SCHEDULED, make_plan
 from tara.simulator.run import play
 from tara.simulator.transcript import Transcript
+from tara.simulator.world import Container, World
 
 
 def outcomes(seeds: range, f: int, partitions: int) -> Counter[str]:
@@ -59,10 +62,38 @@ def test_no_violation_and_every_check_runs(f: int, partitions: int, count: int) 
     assert [check for check in CHECKS if totals[check] == 0] == []
 
 
+@pytest.mark.parametrize(("f", "count"), [(1, 10), (2, 3)])
+def test_without_journals_what_crashes_rejoins_and_never_more_than_f_at_once(f: int, count: int) -> None:
+    lost: list[int] = []
+    crash = World.crash
+
+    def crash_and_count(self: World, container: Container) -> None:
+        crash(self, container)
+        assert not any(disk.replay() for disk in (box.disk for box in self.containers))
+        down = Counter(self.graph.names[number].partition for number in self.rejoins_due)
+        lost.append(max(down.values(), default=0))
+
+    with mock.patch.object(World, "crash", crash_and_count):
+        summary = summarize(run_seed(Job(seed, f, 1, "memory")) for seed in range(count))
+
+    assert summary.details == {}
+    assert summary.durability == {"memory": count}
+    assert max(lost) == f
+    assert summary.rejoins >= count
+    assert not set(summary.faults) & {*BEYOND_MEMORY, "torn_tail"}
+
+
+def test_seeds_alternate_between_disk_and_memory() -> None:
+    assert [make_plan(seed).durability for seed in range(4)] == ["disk", "memory", "disk", "memory"]
+    assert make_plan(1, durability="disk").durability == "disk"
+    with pytest.raises(ConfigurationError, match="must be one of disk, memory, both"):
+        make_plan(1, durability="paper")
+
+
 def test_every_fault_kind_fires() -> None:
     fired: Counter[str] = Counter()
     for seed in range(100, 130):
-        fired.update(run_seed(Job(seed, 1, 1)).faults)
+        fired.update(run_seed(Job(seed, 1, 1, "disk")).faults)
     rare = {"idle_partition"}  # needs several partitions
 
     assert [kind for kind in (*SCHEDULED, *NOISE) if fired[kind] == 0 and kind not in rare] == []
@@ -111,6 +142,8 @@ QUICK = [
     "votes_of_any_view",
     "too_few_records",
     "promise_forgotten",
+    "any_start_restores_memory",
+    "records_of_past_memories",
     "stamped_again",
     "no_duplicate_filter",
     "early_command_executes",

@@ -10,7 +10,7 @@ from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.executor import Executor
 from tara.simulator.scene import Scene
-from tara.simulator.workload import AuditedStore
+from tara.simulator.workload import Audited
 from tara.streaming.clients import Clients
 from tests.streaming.test_host import Query
 
@@ -76,7 +76,7 @@ def simulated(commands: list[bytes]) -> tuple[Answers, bytes]:
         answers.append(("ok" if result.status == t.OK else "failed", result.payload))
     scene.run(100)
     stores = [executor.application for executor in scene.executors()]
-    (state,) = {b"".join(store._store.snapshot()) for store in stores if isinstance(store, AuditedStore)}
+    (state,) = {b"".join(store.application.snapshot()) for store in stores if isinstance(store, Audited)}
     return answers, state
 
 

@@ -66,6 +66,7 @@ class CoordinationService(StateMachine):
     concurrent_snapshot = True
     #: The front end that the runtime starts beside each replica.
     gateway = "tara.coordination.gateway:make_gateway"
+    simulation = "tara.coordination.simulation:CoordinationSimulation"
 
     def __init__(self) -> None:
         self.tree = Tree()

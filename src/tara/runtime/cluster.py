@@ -6,11 +6,10 @@ outlives every process.
 """
 
 import fcntl
-import importlib
 import os
 import secrets
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from tara.application import KeyValueStore, StateMachine
+from tara.named import NAMED
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import Graph, Stage
 from tara.protocol.limits import Limits
@@ -32,9 +31,6 @@ FRONT_END = (Stage.REQUEST_SOURCE, Stage.REPLY_SINK)
 #: Several heartbeats.
 HUNG_AFTER_S_MIN = 3.0
 LOCK_FILE = "cluster.lock"
-BUILT_IN: dict[str, type[StateMachine]] = {"key-value": KeyValueStore}
-#: Built-in applications of the packages above this one, found by name when they are asked for.
-NAMED = {"coordination": "tara.coordination.service:CoordinationService"}
 #: Settings that an application needs to be other than usual: for one, ZooKeeper's limit on a request is close to the
 #: usual limit on a command, without its envelope.
 DEFAULTS: dict[str, dict[str, Any]] = {"coordination": {"batch_size": 16, "command_bytes_max": (1 << 20) + (1 << 17)}}
@@ -206,23 +202,6 @@ def shape_of(settings: Settings) -> int:
     limits = {key: value for key, value in msgspec.to_builtins(settings.limits).items() if key not in _LOCAL_LIMITS}
     agreed = msgspec.json.encode([settings.app, settings.packing, sorted(limits.items())])
     return int.from_bytes(blake2b(agreed, digest_size=6).digest(), "big")
-
-
-def application_of(name: str) -> Callable[[], StateMachine]:
-    """The class that plays the application; a clear error if there is none."""
-    if name in BUILT_IN:
-        return BUILT_IN[name]
-    name = NAMED.get(name, name)
-    module, separator, attribute = name.partition(":")
-    if not separator:
-        raise ConfigurationError(f"app = {name}: must be one of {', '.join((*BUILT_IN, *NAMED))}, or module:Class")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"app = {name}: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, StateMachine)):
-        raise ConfigurationError(f"app = {name}: is not a subclass of tara.application.StateMachine")
-    return found
 
 
 def placement_of(graph: Graph, packing: str) -> list[list[int]]:

@@ -23,9 +23,9 @@ import msgspec
 import zmq
 
 from tara.client.keys import load_cluster_keys
+from tara.named import application_of
 from tara.protocol.errors import ConfigurationError, TaraError
 from tara.runtime import control
-from tara.runtime.cluster import application_of
 from tara.runtime.container import Container, ContainerSpec, Start
 from tara.runtime.events import EventLog, log_path
 from tara.runtime.journal import journal_directory, journal_name

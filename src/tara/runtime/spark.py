@@ -19,8 +19,9 @@ from typing import Any, TextIO
 
 import msgspec
 
+from tara.named import application_of
 from tara.protocol.errors import TaraError
-from tara.runtime.cluster import Settings, application_of
+from tara.runtime.cluster import Settings
 from tara.runtime.container import ContainerSpec
 from tara.runtime.hosting import run_container
 from tara.runtime.placing import await_executors, element_at, hosts_at

@@ -3,16 +3,19 @@
 import multiprocessing
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from tara.simulator.plan import make_plan
+from tara.simulator.plan import Plan, make_plan
 from tara.simulator.run import Outcome, play, total
 
 
 class Summary(Struct, kw_only=True):
     runs: int
+    #: How many of them kept journals (`disk`), and how many lost everything with each crash (`memory`).
+    durability: dict[str, int]
     commands: int
     commands_median: float
     checkpoints_median: float
@@ -30,20 +33,29 @@ class Summary(Struct, kw_only=True):
     violations: list[int]
     details: dict[int, str]
     seconds: float
+    #: How an application of one's own breaks its contract; nothing is run then.
+    contract: str | None = None
 
 
 class Job(Struct, frozen=True):
     seed: int
     f: int
     partitions: int
+    durability: str = "both"
+    app: str = "key-value"
 
 
 def run_seed(job: Job) -> Outcome:
+    return run_plan(make_plan(job.seed, job.f, job.partitions, job.durability, job.app))
+
+
+def run_plan(plan: Plan) -> Outcome:
     """One run; an unexpected exception is a finding, too."""
     try:
-        return play(make_plan(job.seed, job.f, job.partitions))
+        return play(plan)
     except Exception as error:
-        return Outcome(seed=job.seed, violation="error", detail=f"{type(error).__name__}: {error}")
+        detail = f"{type(error).__name__}: {error}"
+        return Outcome(seed=plan.seed, durability=plan.durability, violation="error", detail=detail)
 
 
 def outcomes(jobs: list[Job], processes: int) -> Iterator[Outcome]:
@@ -63,6 +75,7 @@ def summarize(finished: Iterable[Outcome]) -> Summary:
     failed = sorted((outcome for outcome in results if outcome.violation), key=lambda outcome: outcome.seed)
     return Summary(
         runs=len(results),
+        durability=dict(Counter(outcome.durability for outcome in results)),
         commands=sum(outcome.commands for outcome in results),
         commands_median=statistics.median([outcome.commands for outcome in results] or [0]),
         checkpoints_median=statistics.median([outcome.checkpoints for outcome in results] or [0]),

@@ -8,7 +8,7 @@ import msgspec
 
 from tara.protocol import tuples as t
 from tara.simulator.linearizability import Operation
-from tara.simulator.workload import POISON, Call, draw_call
+from tara.simulator.workload import POISON, Call, wrap
 
 if TYPE_CHECKING:
     from tara.simulator.world import World
@@ -32,6 +32,7 @@ class Client:
         self._world = world
         self._plan = world.plan
         self._draw = world.draw
+        self._caller = world.subject.caller()
         self.site = index % world.graph.sites
         self.session = 0
         self._nonce = 0
@@ -70,6 +71,7 @@ class Client:
     def restart(self) -> None:
         """The client's process died: what is in flight has an unknown outcome; its next life has a new session."""
         self._abandon()
+        self._caller = self._world.subject.caller()
 
     def pause(self, until_ms: float) -> None:
         self._paused_until_ms = until_ms
@@ -123,13 +125,13 @@ class Client:
     def _make(self, now_ms: float) -> t.Command | None:
         """The next command; None if it is a question that goes without order."""
         operation = self._world.next_unique()
-        call = draw_call(self._draw, self._plan.keys, operation)
+        call = self._caller.next(self._draw, operation)
         if self._poison > 0:
             self._poison -= 1
-            call = Call("", ("poison",), POISON, False)
+            call = Call("", POISON, None, False)
         self._left -= 1
         if call.question and self._draw.random() < 0.7:
-            payload = msgspec.msgpack.encode((operation, call.payload))
+            payload = wrap(operation, call.payload)
             command = t.Command(self.session, 0, 0, payload, t.QUERY)
             self._asked[operation] = Sent(command, call, operation, now_ms, now_ms)
             self._world.ask(self, t.Question(operation, payload))
@@ -139,7 +141,7 @@ class Client:
     def _number_next(self, call: Call, operation: int, invoked_ms: float, now_ms: float) -> t.Command:
         kind = t.QUERY if call.question else t.EXECUTE
         acknowledged = min(self.in_flight, default=self._number)
-        payload = msgspec.msgpack.encode((operation, call.payload))
+        payload = wrap(operation, call.payload)
         command = t.Command(self.session, self._number, acknowledged, payload, kind)
         self.in_flight[self._number] = Sent(command, call, operation, invoked_ms, now_ms)
         self._number += 1
@@ -187,12 +189,8 @@ class Client:
         sent = self.in_flight.pop(result.number)
         self.answered += 1
         self._world.monitor.answered(self, sent.operation, result)
-        if sent.call.model == ("poison",):
-            return
-        if result.status != t.OK:
-            self._world.monitor.violation("results", f"{sent.call.model} was answered {result}")
-            return
-        self._record(sent, now_ms, msgspec.msgpack.decode(result.payload))
+        if sent.call.model != POISON:
+            self._take_answer(sent, result)
 
     def hear(self, answers: list[t.Answer]) -> None:
         """Answers to questions that were not ordered."""
@@ -201,14 +199,18 @@ class Client:
             if sent is None:
                 continue
             self.answered += 1
-            if answer.status != t.OK:
-                self._world.monitor.violation("results", f"{sent.call.model} was answered {answer}")
-                return
             self._world.reads += 1
-            self._record(sent, self._world.now_ms, msgspec.msgpack.decode(answer.payload))
+            self._take_answer(sent, answer)
+
+    def _take_answer(self, sent: Sent, answer: t.Result | t.Answer) -> None:
+        subject = self._world.subject
+        if answer.status not in subject.statuses:
+            self._world.monitor.violation("results", f"{sent.call.model} was answered {answer}")
+        self._caller.heard(sent.call, answer.status, answer.payload)
+        self._record(sent, self._world.now_ms, subject.result(answer.status, answer.payload))
 
     def _record(self, sent: Sent, returned_ms: float | None, result: Any) -> None:
-        if sent.call.model == ("poison",):
+        if sent.call.model == POISON:
             return
         invoked = round(sent.invoked_ms * 1000)
         returned = None if returned_ms is None else round(returned_ms * 1000)

@@ -67,13 +67,12 @@ class Disk:
         data += packed
         segment.note(entries, len(packed))
 
-    def tear(self, entries: list[journal.Written], draw: random.Random) -> list[journal.Written]:
-        """The process died while it appended these, or while it began a segment. What survived whole: nothing."""
+    def tear(self, entries: list[journal.Written], draw: random.Random) -> None:
+        """The process died while it appended these, or while it began a segment. Nothing of it survives whole."""
         packed = journal.pack(entries)
         if not self._segments or draw.random() < 0.2:
             self._segments.append((bytearray(), journal.Segment()))
         self._segments[-1][0].extend(packed[: draw.randrange(len(packed))])
-        return []
 
     def forget_journal(self) -> None:
         self._segments = []

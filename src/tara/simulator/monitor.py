@@ -14,13 +14,14 @@ Checks, by kind:
   bounds         windows and queues stay within their limits
   monotonic      views, thresholds, positions and counters never fall within a life
   results        commands succeed unless they are made to fail
+  invariant      an application of one's own is in no state that it must not be in
   halted         no node halts or breaks an assertion
   linearizable   the history of the clients (at the end)
   liveness       everything is answered, laggards catch up, views stop changing (when the faults have stopped)
 """
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from tara.protocol import tuples as t
 from tara.protocol.journal import Written
@@ -29,18 +30,12 @@ from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.proposer import Mode, Proposer
 from tara.protocol.nodes.request_source import RequestSource
-from tara.simulator.workload import AuditedStore
+from tara.simulator.violation import Violation
+from tara.simulator.workload import Audited
 
 if TYPE_CHECKING:
     from tara.simulator.client import Client
     from tara.simulator.world import World
-
-
-class Violation(Exception):
-    def __init__(self, kind: str, detail: str) -> None:
-        super().__init__(f"{kind}: {detail}")
-        self.kind = kind
-        self.detail = detail
 
 
 Acceptor = tuple[int, int]
@@ -54,7 +49,8 @@ class Monitor:
         self.view_changes = 0
         #: The newest stable checkpoint that any gc source announced.
         self.stable = 0
-        self._log: dict[int, t.Request] = {}
+        #: By execution number, what executors executed.
+        self.log: dict[int, t.Request] = {}
         self._outcomes: dict[int, tuple[int, list[t.Result]]] = {}
         self._commands: dict[int, t.Command] = {}
         self._results: dict[tuple[int, int], t.Result] = {}
@@ -69,7 +65,7 @@ class Monitor:
         self._views: dict[int, int] = {}
         self._seen: dict[tuple[int, int], tuple[int, ...]] = {}
 
-    def violation(self, kind: str, detail: str) -> None:
+    def violation(self, kind: str, detail: str) -> NoReturn:
         raise Violation(kind, detail)
 
     def _require(self, condition: bool, kind: str, detail: str) -> None:
@@ -159,7 +155,7 @@ class Monitor:
     def _executed(self, executed: t.Executed) -> None:
         partitions = self._limits.partitions
         for index, request in enumerate(executed.requests, executed.first):
-            known = self._log.setdefault(index, request)
+            known = self.log.setdefault(index, request)
             self._require(known == request, "agreement", f"log index {index}: {known} and {request}")
             chosen = self._chosen.get((index % partitions, index // partitions))
             self._require(
@@ -169,7 +165,8 @@ class Monitor:
             last = executed.ends[index - executed.first]
             outcome = (executed.times[index - executed.first], executed.results[first:last])
             before = self._outcomes.setdefault(index, outcome)
-            self._require(before == outcome, "agreement", f"log index {index}: {before} and {outcome}")
+            different = f"log index {index}: {before} and {outcome}"
+            self._require(before == outcome, "agreement", different + self._world.subject.suspicion)
         numbers = range(executed.counter + 1, executed.counters[-1] + 1)
         self._require(
             len(numbers) == len(executed.commands), "agreement", f"{numbers}: {len(executed.commands)} commands"
@@ -188,12 +185,13 @@ class Monitor:
             self.stable = number
             copies = self._world.copies(number)
             # Of the f+1 that held it when they said so, some may have lost their disks since.
-            needed = self._limits.quorum - len(self._world.wiped)
+            needed = self._limits.quorum - sum(1 for lost in self._world.wiped.values() if lost >= number)
             self._require(copies >= max(needed, 1), "stability", f"checkpoint {number} has {copies} copies")
 
     def saved(self, checkpoint: t.CheckpointId) -> None:
         known = self._digests.setdefault(checkpoint.number, checkpoint.digest)
-        self._require(known == checkpoint.digest, "digests", f"checkpoint {checkpoint.number}")
+        suspicion = self._world.subject.suspicion
+        self._require(known == checkpoint.digest, "digests", f"checkpoint {checkpoint.number}{suspicion}")
 
     def same_committer(self, number: int, node: Committer, twin: Committer) -> None:
         """A committer and what its journal would make of it."""
@@ -242,9 +240,11 @@ class Monitor:
                     kept = max(len(session.early), len(session.results))
                     self._require(kept <= limits.session_pipeline_max, "bounds", f"session {session.id} keeps {kept}")
                 application = node.application
-                if isinstance(application, AuditedStore):
+                if isinstance(application, Audited):
                     twice = application.twice
                     self._require(not twice, "exactly_once", f"{number} executed operations {twice} twice")
+                    self.checks["invariant"] += 1
+                    self._world.subject.check(application)
             case RequestSource():
                 values = (node.next,)
                 self._require(node.pending <= limits.source_pending_max, "bounds", f"{number}: {node.pending} pending")

@@ -15,6 +15,7 @@ from unittest import mock
 from msgspec import Struct
 
 from tara.protocol import tuples as t
+from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import STORE, Graph
 from tara.protocol.nodes import controller as controller_module
 from tara.protocol.nodes import proposer as proposer_module
@@ -624,6 +625,19 @@ def restarted_proposer_waits() -> Iterator[None]:
         yield
 
 
+def mutant_of(name: str) -> Mutant:
+    """The mutant of this name; a clear error if there is none."""
+    for mutant in MUTANTS:
+        if mutant.name == name:
+            return mutant
+    raise ConfigurationError(f"mutant = {name}: must be one of {', '.join(sorted(mutant.name for mutant in MUTANTS))}")
+
+
+def applied(name: str | None) -> contextlib.AbstractContextManager[object]:
+    """The code with that rule taken away; with None, as it is."""
+    return contextlib.nullcontext() if name is None else mutant_of(name).patch()
+
+
 def hunt_all(seeds_max: int, processes: int) -> Iterator[Finding]:
     """Hunt every mutant, in any order."""
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
@@ -632,7 +646,7 @@ def hunt_all(seeds_max: int, processes: int) -> Iterator[Finding]:
 
 def hunt(name: str, seeds_max: int, start: int = 0) -> Finding:
     """Run seeds until the simulator catches the mutant: the seed breaks with it, and holds without it."""
-    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+    mutant = mutant_of(name)
     started = time.monotonic()
     for count in range(1, seeds_max + 1):
         job = Job(start + count - 1, 1, mutant.partitions)

@@ -3,11 +3,20 @@ for those that are meant to; those may stall the service, but break nothing."""
 
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.controller import Controller
+from tara.simulator import story
+from tara.simulator.forgotten_promise import ForgottenPromise
+from tara.simulator.outdated_record import OutdatedRecord
 from tara.simulator.plan import Fault
 from tara.simulator.world import Container, World
 
 #: What a client needs of one site. Lost on the same sites: otherwise f losses per stage could leave it none.
 FRONT_END = (Stage.REQUEST_SOURCE, Stage.EXECUTOR, Stage.REPLY_SINK)
+
+
+#: What takes one container's memory, if there are no journals; and how long it waits if that would be one too many.
+_LOSING = ("crash", "crash_before_sync", "crash_after_sync", "crash_in_multicast", "amnesia", "zombie")
+_WAIT_MS = 50
+_STORIES: dict[str, type[story.Story]] = {kind.kind: kind for kind in (ForgottenPromise, OutdatedRecord)}
 
 
 def schedule(world: World) -> None:
@@ -23,6 +32,8 @@ def heal(world: World) -> None:
     if lost:
         world.count_fault("lost_for_good")
     world.idle_until_ms = 0.0
+    for told in list(world.stories):
+        told.end()
     for zombie in list(world.zombies):
         world.zombies.remove(zombie)
         world.crash(zombie)
@@ -56,6 +67,12 @@ def _lost(world: World) -> list[Container]:
 
 
 def _strike(world: World, fault: Fault) -> None:
+    if world.healed:
+        return
+    if fault.kind in _LOSING and not world.journals and _victim(world, fault) is None:
+        # Whatever dies loses its memory; the next one has to wait until all are at full strength.
+        world.after(_WAIT_MS, _strike, world, fault)
+        return
     if _STRIKES[fault.kind](world, fault):
         world.count_fault(fault.kind)
 
@@ -171,6 +188,12 @@ def _end_zombies(world: World) -> None:
     for zombie in list(world.zombies):
         world.zombies.remove(zombie)
         world.crash(zombie)
+
+
+def _story(world: World, fault: Fault) -> bool:
+    """Counted when it has come to its point."""
+    story.begin(_STORIES[fault.kind], world, fault.other % world.graph.partitions, fault.target)
+    return False
 
 
 def _pause(world: World, fault: Fault) -> bool:
@@ -299,6 +322,7 @@ _STRIKES = {
     "crash_many": _crash_many,
     "crash_all": _crash_all,
     "zombie": _zombie,
+    **dict.fromkeys(_STORIES, _story),
     "pause": _pause,
     "suspicion": _suspicion,
     "clock_jump": _clock_jump,

@@ -8,6 +8,7 @@ import random
 
 from msgspec import Struct
 
+from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import Graph
 from tara.protocol.limits import Limits
 
@@ -23,7 +24,11 @@ class Fault(Struct, frozen=True, kw_only=True):
 
 class Plan(Struct, frozen=True, kw_only=True):
     seed: int
+    #: The application: a built-in one, or `module:Class`.
+    app: str
     limits: Limits
+    #: `disk`: committers keep journals. `memory`: none does, and a container that crashes loses everything.
+    durability: str
     #: One container per site, or one per node.
     packing: str
     #: All tuples of a step to one peer share a frame and its fate.
@@ -66,6 +71,8 @@ SCHEDULED: dict[str, int] = {
     "crash_all": 1,
     "amnesia": 4,
     "zombie": 2,
+    "forgotten_promise": 3,
+    "outdated_record": 3,
     "pause": 3,
     "suspicion": 3,
     "clock_jump": 2,
@@ -84,6 +91,9 @@ SCHEDULED: dict[str, int] = {
     "poison": 2,
     "idle_partition": 2,
 }
+#: What `memory` does not survive, because it takes more than f replicas of a stage at once.
+BEYOND_MEMORY = ("crash_stage", "crash_many", "crash_all")
+DURABILITIES = ("disk", "memory")
 NOISE = (
     "read_ordered",
     "drop",
@@ -97,14 +107,27 @@ NOISE = (
 )
 
 
-def make_plan(seed: int, f: int = 1, partitions: int = 1) -> Plan:
+def durability_of(seed: int, durability: str) -> str:
+    """What a run of this seed has; a clear error if there is no such durability."""
+    if durability == "both":
+        return DURABILITIES[seed % 2]
+    if durability not in DURABILITIES:
+        raise ConfigurationError(f"durability = {durability}: must be one of {', '.join((*DURABILITIES, 'both'))}")
+    return durability
+
+
+def make_plan(seed: int, f: int = 1, partitions: int = 1, durability: str = "both", app: str = "key-value") -> Plan:
+    """The plan of a seed. With `both`, even seeds are `disk` and odd ones `memory`."""
+    durability = durability_of(seed, durability)
     draw = random.Random(f"plan-{seed}")
     limits = _limits(draw, f, partitions)
     faults_end_ms = draw.randrange(6_000, 10_000)
     clients = draw.randrange(3, 7)
     return Plan(
         seed=seed,
+        app=app,
         limits=limits,
+        durability=durability,
         packing=draw.choice(("site", "site", "node")),
         frames=draw.random() < 0.5,
         wire=draw.random() < 0.25,
@@ -123,7 +146,7 @@ def make_plan(seed: int, f: int = 1, partitions: int = 1) -> Plan:
         store_shared=draw.random() < 0.5,
         faults_end_ms=faults_end_ms,
         lost_site=draw.randrange(2 * f + 1) if draw.random() < 0.4 else None,
-        faults=_faults(draw, Graph(f, partitions), faults_end_ms),
+        faults=_faults(draw, Graph(f, partitions), durability, faults_end_ms),
     )
 
 
@@ -154,9 +177,10 @@ def _limits(draw: random.Random, f: int, partitions: int) -> Limits:
     )
 
 
-def _faults(draw: random.Random, graph: Graph, end_ms: int) -> list[Fault]:
+def _faults(draw: random.Random, graph: Graph, durability: str, end_ms: int) -> list[Fault]:
     count = draw.randrange(5, 15)
-    kinds = draw.choices(list(SCHEDULED), weights=list(SCHEDULED.values()), k=count)
+    weights = [0 if durability == "memory" and kind in BEYOND_MEMORY else SCHEDULED[kind] for kind in SCHEDULED]
+    kinds = draw.choices(list(SCHEDULED), weights=weights, k=count)
     faults = [
         Fault(
             kind=kind,

@@ -10,10 +10,11 @@ from tara.protocol.graph import Stage
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.proposer import Mode, Proposer
-from tara.simulator import linearizability, nemesis
-from tara.simulator.monitor import Violation
+from tara.simulator import nemesis
 from tara.simulator.plan import Plan
+from tara.simulator.sequential import complete_log
 from tara.simulator.transcript import Transcript
+from tara.simulator.violation import Violation
 from tara.simulator.world import World
 
 #: Virtual time in which every command is answered once the faults have stopped, and all replicas agree once the
@@ -25,6 +26,7 @@ QUIET_MS = 2_000
 
 class Outcome(Struct, kw_only=True):
     seed: int
+    durability: str = "disk"
     violation: str | None = None
     detail: str = ""
     commands: int = 0
@@ -58,6 +60,7 @@ def play(plan: Plan, transcript: Transcript | None = None) -> Outcome:
             transcript.say(world.now_ms, f"VIOLATION {found}")
     return Outcome(
         seed=plan.seed,
+        durability=plan.durability,
         violation=violation.kind if violation else None,
         detail=violation.detail if violation else "",
         commands=sum(client.answered for client in world.clients),
@@ -133,7 +136,7 @@ def _converged(world: World) -> bool:
         return not all(_has_leader(world, partition) for partition in range(world.plan.limits.partitions))
     states = {(t.encode(node.sessions.state()), b"".join(node.application.snapshot())) for node in executors}
     if len(states) > 1:
-        raise Violation("agreement", f"executors at {executors[0].next} have different states")
+        raise Violation("agreement", f"executors at {executors[0].next} have different states{world.subject.suspicion}")
     return True
 
 
@@ -163,10 +166,8 @@ def _check_history(world: World) -> None:
     for client in world.clients:
         client.finish()
     history = [operation for client in world.clients for operation in client.history]
-    verdict = linearizability.check(history, linearizability.KeyValueModel())
+    world.subject.judge(history, complete_log(world.monitor.log), world.plan.limits)
     world.monitor.checks["linearizable"] += len(history)
-    if not verdict.linearizable:
-        raise Violation("linearizable", f"key {verdict.key}: {verdict.operations[-6:]}")
 
 
 def total(counters: list[dict[str, int]]) -> dict[str, int]:

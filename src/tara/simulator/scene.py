@@ -1,11 +1,12 @@
 """A small world without clients, noise or faults, in which things happen only when they are told to: for stories,
 demonstrations and tests."""
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
 
-from tara.application import Get, Put
+from tara.application import Get, Put, StateMachine
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.limits import Limits
@@ -24,7 +25,9 @@ def quiet_plan(limits: Limits, packing: str = "site") -> Plan:
     """No clients, no noise, no faults."""
     return Plan(
         seed=0,
+        app="key-value",
         limits=limits,
+        durability="disk",
         packing=packing,
         frames=True,
         wire=True,
@@ -50,8 +53,14 @@ def quiet_plan(limits: Limits, packing: str = "site") -> Plan:
 class Scene:
     """A world to direct by hand. Results of commands are collected in `results`."""
 
-    def __init__(self, limits: Limits, packing: str = "site", transcript: Transcript | None = None) -> None:
-        self.world = World(quiet_plan(limits, packing), transcript)
+    def __init__(
+        self,
+        limits: Limits,
+        packing: str = "site",
+        transcript: Transcript | None = None,
+        application: Callable[[], StateMachine] | None = None,
+    ) -> None:
+        self.world = World(quiet_plan(limits, packing), transcript, application)
         self.results: dict[tuple[int, int], t.Result] = {}
         self._numbers: dict[int, int] = {}
         self._sent: dict[tuple[int, int], t.Command] = {}

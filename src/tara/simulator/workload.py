@@ -1,4 +1,4 @@
-"""What simulated clients do, and the application that they do it to."""
+"""What simulated clients do to the application that is simulated, and the wrapping in which it runs."""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -8,49 +8,65 @@ import msgspec
 
 from tara.application import CompareAndSet, Context, Delete, Get, KeyValueStore, Put, StateMachine
 
-POISON = b"poison"
+#: The model of a command that makes the application raise.
+POISON = ("poison",)
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[int, bytes | None]).decode
 
 
-class ExecutedTwice(Exception):
-    """Not a result: the run is over."""
+def wrap(operation: int, payload: bytes | None) -> bytes:
+    """What is sent to an audited application; None is poison."""
+    return _encode((operation, payload))
 
 
-class AuditedStore(StateMachine):
-    """A key-value store that remembers which operations it has executed, to see that none executes twice.
+def operation_of(wrapped: bytes) -> int:
+    return _decode(wrapped)[0]
 
-    A command is the operation's id and a key-value command. The ids are part of the state: also a replica that
-    loaded a checkpoint knows what was executed before."""
 
-    concurrent_snapshot = True
+class Audited(StateMachine):
+    """An application that remembers which operations it has executed, to see that none executes twice.
 
-    def __init__(self) -> None:
-        self._store = KeyValueStore()
+    A command is the operation's id and a command of the application. The ids are part of the state: also a replica
+    that loaded a checkpoint knows what was executed before."""
+
+    def __init__(self, application: StateMachine) -> None:
+        self.application = application
+        self.concurrent_snapshot = application.concurrent_snapshot
         self._executed: dict[int, int] = {}
         #: Ids that executed twice; the monitor looks here after every step.
         self.twice: list[int] = []
 
     def apply(self, command: bytes, context: Context) -> bytes:
-        operation, payload = msgspec.msgpack.decode(command, type=tuple[int, bytes])
+        operation, payload = _decode(command)
         if operation in self._executed:
             self.twice.append(operation)
         self._executed[operation] = context.counter
-        if payload == POISON:
+        if payload is None:
             raise ValueError(f"poison at {id(self)}")
-        return self._store.apply(payload, context)
+        return self.application.apply(payload, context)
 
     def query(self, question: bytes, context: Context) -> bytes:
-        _, payload = msgspec.msgpack.decode(question, type=tuple[int, bytes])
-        return self._store.query(payload, context)
+        return self.application.query(_decode(question)[1] or b"", context)
 
     def snapshot(self) -> Iterator[bytes]:
-        executed = msgspec.msgpack.encode(list(self._executed.items()))
-        store = self._store.snapshot()
+        executed = _encode(list(self._executed.items()))
+        store = self.application.snapshot()
         return (chunk for part in ((executed,), store) for chunk in part)
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         parts = iter(chunks)
         self._executed = dict(msgspec.msgpack.decode(next(parts), type=list[tuple[int, int]]))
-        self._store.restore(parts)
+        self.application.restore(parts)
+
+    def opened(self, context: Context) -> None:
+        self.application.opened(context)
+
+    def closed(self, context: Context) -> None:
+        self.application.closed(context)
+
+
+def audited_store() -> Audited:
+    return Audited(KeyValueStore())
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -58,7 +74,7 @@ class Call(msgspec.Struct, frozen=True):
 
     key: str
     model: tuple[Any, ...]
-    payload: bytes
+    payload: bytes | None
     question: bool
 
 
@@ -68,11 +84,10 @@ def draw_call(draw: random.Random, keys: int, unique: int) -> Call:
     value = unique.to_bytes(4, "big")
     kind = draw.random()
     if kind < 0.35:
-        return Call(key, ("put", value), msgspec.msgpack.encode(Put(key, value)), False)
+        return Call(key, ("put", value), _encode(Put(key, value)), False)
     if kind < 0.75:
-        return Call(key, ("get",), msgspec.msgpack.encode(Get(key)), draw.random() < 0.5)
+        return Call(key, ("get",), _encode(Get(key)), draw.random() < 0.5)
     if kind < 0.85:
-        return Call(key, ("delete",), msgspec.msgpack.encode(Delete(key)), False)
+        return Call(key, ("delete",), _encode(Delete(key)), False)
     expected = None if draw.random() < 0.5 else draw.randrange(max(unique, 1)).to_bytes(4, "big")
-    payload = msgspec.msgpack.encode(CompareAndSet(key, expected, value))
-    return Call(key, ("cas", expected, value), payload, False)
+    return Call(key, ("cas", expected, value), _encode(CompareAndSet(key, expected, value)), False)

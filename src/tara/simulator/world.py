@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
+from tara.application import StateMachine
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Stage
@@ -20,10 +21,12 @@ from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.factory import NODE_TYPES, create
 from tara.simulator.client import Client
 from tara.simulator.disk import Disk, StoredCheckpoint
-from tara.simulator.monitor import Monitor, Violation
+from tara.simulator.monitor import Monitor
 from tara.simulator.plan import Plan
+from tara.simulator.story import Story
+from tara.simulator.subject import subject_of
 from tara.simulator.transcript import Transcript
-from tara.simulator.workload import AuditedStore
+from tara.simulator.violation import Violation
 
 TICK_MS = 10
 Parcel = tuple[t.Tuple, int]  # a tuple, and the number of the node that it is for
@@ -58,8 +61,13 @@ class World:
     #: A host syncs before it sends. Only a mutant does otherwise.
     sync_before_send = True
 
-    def __init__(self, plan: Plan, transcript: Transcript | None = None) -> None:
+    def __init__(
+        self, plan: Plan, transcript: Transcript | None = None, application: Callable[[], StateMachine] | None = None
+    ) -> None:
         self.plan = plan
+        self.subject = subject_of(plan.app, plan.keys)
+        #: What executors execute with; the subject's, unless another one is given.
+        self._application = application or self.subject.replica
         self.graph = Graph(plan.limits.f, plan.limits.partitions)
         self.draw = random.Random(f"run-{plan.seed}")
         self.now_ms = 0.0
@@ -68,8 +76,10 @@ class World:
         self.rejoins = 0
         #: Committers that lost their memory and are not full again.
         self.rejoins_due: set[int] = set()
-        #: Containers that lost their checkpoints.
-        self.wiped: set[int] = set()
+        #: Containers that lost their checkpoints, and the newest one that each of them had held.
+        self.wiped: dict[int, int] = {}
+        #: Whether what committers persist outlives their container.
+        self.journals = plan.durability == "disk"
         self.checkpoints_loaded = 0
         #: Questions that were answered without being ordered.
         self.reads = 0
@@ -89,6 +99,8 @@ class World:
         self.containers = self._make_containers()
         self._host = {number: container for container in self.containers for number in container.numbers}
         self.zombies: list[Container] = []
+        #: Who delays tuples on their way.
+        self.stories: list[Story] = []
         self.idle_until_ms = 0.0
         #: Until then, the next container that emits a start crashes in doing so.
         self.start_doom_until_ms = 0.0
@@ -164,7 +176,7 @@ class World:
             outbox = container.outboxes[number] = Outbox()
             entries = journals.get(number, [])
             container.nodes[number] = create(
-                name, self.graph, self.plan.limits, boot, outbox, AuditedStore, entries, self.types
+                name, self.graph, self.plan.limits, boot, outbox, self._application, entries, self.types
             )
         self._tell("starts", container)
         self._step(container, [])
@@ -179,6 +191,8 @@ class World:
         container.nodes, container.outboxes = {}, {}
         container.waiting = []
         self._tell("crashes", container)
+        if not self.journals and container in self.containers:
+            self.wipe(container, checkpoints=True)
 
     def lose(self, container: Container) -> None:
         container.lost = True
@@ -189,8 +203,9 @@ class World:
         """The container's disk is gone: what its committers had promised is forgotten."""
         container.disk.forget_journal()
         if checkpoints and container.disk.checkpoints:
+            lost = max(number for held in container.disk.checkpoints.values() for number in (*held, 0))
+            self.wiped[container.index] = max(lost, self.wiped.get(container.index, 0))
             container.disk.checkpoints.clear()
-            self.wiped.add(container.index)
         for number in container.numbers:
             if self.graph.names[number].stage is Stage.COMMITTER:
                 self.rejoins_due.add(number)
@@ -228,7 +243,7 @@ class World:
             self._step(container, waiting, tick=True)
         self.after(TICK_MS, self._tick, container, life)
 
-    def _arrive(self, container: Container, parcels: list[Parcel]) -> None:
+    def arrive(self, container: Container, parcels: list[Parcel]) -> None:
         for zombie in [zombie for zombie in self.zombies if zombie.index == container.index]:
             self._step(zombie, parcels)
         if not container.alive:
@@ -315,14 +330,16 @@ class World:
             self.start_doom_until_ms = 0.0
             container.doom = "crash_in_start"
         doom = container.doom if written or (frames and not self._waits_for_sync(container)) else None
-        if written and container.disk.full:
+        if doom and not self.journals and not self.may_fail([container]):
+            # Others have failed since: it has to wait for them.
+            doom = None
+        if written and container.disk.full and self.journals:
             # Nothing can be promised.
             self._die(container)
             return
         if doom == "crash_before_sync":
-            survived = container.disk.tear(written, self.draw) if written else []
-            self.monitor.persisted(survived, container.disk.generation)
-            if len(survived) < len(written):
+            if written and self.journals:
+                container.disk.tear(written, self.draw)
                 self.count_fault("torn_tail")
             if not self.sync_before_send:
                 self._send(container, frames)
@@ -344,12 +361,15 @@ class World:
             self._to_host(container, number, tuple_)
 
     def _sync(self, container: Container, written: list[Written]) -> None:
-        container.disk.append(written)
+        if self.journals:
+            container.disk.append(written)
         self.monitor.persisted(written, container.disk.generation)
         for number, entry in written:
             if isinstance(entry, t.Installed):
                 self.rejoins += 1
                 self.rejoins_due.discard(number)
+        if not self.journals:
+            return
         if any(isinstance(entry, t.Collected) for _, entry in written):
             committers = {number: node for number, node in container.nodes.items() if isinstance(node, Committer)}
             resumed: list[Written] = [(number, node.resumed()) for number, node in committers.items()]
@@ -362,7 +382,7 @@ class World:
         for number, entries in container.disk.replay().items():
             name, node = self.graph.names[number], container.nodes[number]
             boot = Boot(container.life, container.life, False, 0.0)
-            twin = create(name, self.graph, self.plan.limits, boot, Outbox(), AuditedStore, entries)
+            twin = create(name, self.graph, self.plan.limits, boot, Outbox(), self._application, entries)
             assert isinstance(node, Committer)
             assert isinstance(twin, Committer)
             self.monitor.same_committer(number, node, twin)
@@ -399,6 +419,8 @@ class World:
             if self.plan.wire:
                 parcels = [(self._through_wire(tuple_, decoded), number) for tuple_, number in parcels]
             parcels = [parcel for parcel in parcels if not self._is_blocked(sender, peer, parcel)]
+            for story in self.stories:
+                parcels = [parcel for parcel in parcels if not story.take(sender, peer, parcel)]
             if parcels:
                 self._send_frame(sender, peer, parcels)
 
@@ -430,16 +452,16 @@ class World:
             return
         if draw.random() < plan.duplicate:
             self.count_fault("duplicate")
-            self.after(delay + draw.randrange(100), self._arrive, peer, parcels)
+            self.after(delay + draw.randrange(100), self.arrive, peer, parcels)
         if draw.random() < plan.replay:
             self._old_frames.append((sender.index, peer.index, parcels))
             if draw.random() < 0.3:
                 self.count_fault("replay")
                 _, index, old = self._old_frames[draw.randrange(len(self._old_frames))]
-                self.after(delay, self._arrive, self.containers[index], old)
+                self.after(delay, self.arrive, self.containers[index], old)
         if draw.random() < plan.reorder:
             self.count_fault("reorder")
-            self.after(delay + draw.randrange(1, 60), self._arrive, peer, parcels)
+            self.after(delay + draw.randrange(1, 60), self.arrive, peer, parcels)
             return
         self._deliver_in_order(sender, peer, parcels, delay)
 
@@ -447,7 +469,7 @@ class World:
         link = (sender.index, peer.index)
         arrival = max(self.now_ms + delay, self._link_ms.get(link, 0.0))
         self._link_ms[link] = arrival
-        self.at(arrival, self._arrive, peer, parcels)
+        self.at(arrival, self.arrive, peer, parcels)
 
     def clear_network(self) -> None:
         self._blocked.clear()
@@ -469,12 +491,12 @@ class World:
     def submit_to(self, site: int, partition: int, commands: list[t.Command]) -> None:
         number = self.graph.number(Stage.REQUEST_SOURCE, site, partition)
         for delay in self._client_delays():
-            self.after(delay, self._arrive, self._host[number], [(t.Submit(commands), number)])
+            self.after(delay, self.arrive, self._host[number], [(t.Submit(commands), number)])
 
     def ask(self, client: Client, question: t.Question) -> None:
         number = self.graph.number(Stage.REQUEST_SOURCE, client.site)
         for delay in self._client_delays():
-            self.after(delay, self._arrive, self._host[number], [(t.Ask([question]), number)])
+            self.after(delay, self.arrive, self._host[number], [(t.Ask([question]), number)])
 
     def _client_delays(self) -> list[float]:
         """When copies of a message to or from a client arrive: once, unless it is lost or doubled."""
@@ -545,18 +567,21 @@ class World:
         stored = StoredCheckpoint(save.number, save.state, save.chunks)
         self.monitor.saved(stored.id)
         container.disk.checkpoints_of(number)[save.number] = stored
-        self._arrive(container, [(t.Saved(stored.id), number)])
+        if container in self.zombies:
+            # It tells of a copy that nobody will find.
+            self.wiped[container.index] = max(save.number, self.wiped.get(container.index, 0))
+        self.arrive(container, [(t.Saved(stored.id), number)])
 
     def _load(self, container: Container, life: int, number: int, load: t.Load) -> None:
         if not container.alive or container.life != life:
             return
         stored = None if self._store_has("store_failing") and load.minimum else self._find(container, number, load)
         if stored is None:
-            self._arrive(container, [(t.Loaded(None, b"", []), number)])
+            self.arrive(container, [(t.Loaded(None, b"", []), number)])
             return
         if load.minimum:
             self.checkpoints_loaded += 1
-        self._arrive(container, [(t.Loaded(stored.id, stored.state, stored.chunks), number)])
+        self.arrive(container, [(t.Loaded(stored.id, stored.state, stored.chunks), number)])
 
     def _find(self, container: Container, number: int, load: t.Load) -> StoredCheckpoint | None:
         """The newest intact checkpoint that is new enough: the executor's own, else a holder's."""
@@ -603,7 +628,8 @@ class World:
         ]
 
     def may_fail(self, containers: list[Container]) -> bool:
-        """Whether at most f replicas of each stage are down if these fail, too."""
+        """Whether at most f replicas of each stage are down if these fail, too. One that lost its memory or its
+        checkpoints counts as down until it is what it was."""
         down: Counter[tuple[Stage, int]] = Counter()
         for container in self.containers:
             if not container.alive or container.paused_until_ms > self.now_ms or container in containers:
@@ -613,7 +639,17 @@ class World:
             else:
                 for number in self.rejoins_due.intersection(container.numbers):
                     down[Stage.COMMITTER, self.graph.names[number].partition] += 1
+                if self._lacks_checkpoints(container):
+                    down[Stage.EXECUTOR, 0] += 1
         return max(down.values(), default=0) <= self.graph.f
+
+    def _lacks_checkpoints(self, container: Container) -> bool:
+        lost = self.wiped.get(container.index)
+        if lost is None:
+            return False
+        executors = [number for number in container.numbers if self.graph.names[number].stage is Stage.EXECUTOR]
+        held = [max(container.disk.checkpoints_of(number), default=0) for number in executors]
+        return min(held, default=lost) < max(lost, self.monitor.stable if executors else 0)
 
     def _tell(self, what: str, container: Container) -> None:
         if self.transcript is not None:

@@ -24,12 +24,12 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from tara.named import BUILT_IN
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph
 from tara.protocol.limits import Limits
 from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.nodes.factory import create
-from tara.runtime.cluster import BUILT_IN
 from tara.runtime.journal import sync_directory
 from tara.streaming import clients, rows
 from tara.streaming.config import StreamingConfig

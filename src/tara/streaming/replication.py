@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tara.application import StateMachine
+from tara.named import application_of
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import Stage
-from tara.runtime.cluster import application_of
 from tara.streaming import queue, rows
 from tara.streaming.config import StreamingConfig
 from tara.streaming.host import Host

@@ -1,0 +1,171 @@
+"""Decides whether a history is linearizable when the order of execution is known: that order has to explain it.
+
+Theory of operation. The decided log is run on one fresh copy of the application, request by request, without a network
+or a fault. The history is linearizable in that order if
+
+* every operation that was executed in order has the result that the copy gives, and comes after all operations that
+  returned before it was called;
+* every question that was answered outside the order has the answer that the copy gives after some prefix of the log. A
+  prefix is possible if it holds all that returned before the question was asked, and nothing that was called after it
+  was answered; and questions that do not overlap see the log grow.
+
+For each question the shortest possible prefix is taken, in the order of asking: a longer one would only narrow the
+choice of those that follow. This costs as many steps as there are operations, whatever the application does, while a
+search without the log is exponential. It asks for more than linearizability, namely that order and no other; but a
+system that answers by executing its log owes us that order.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from msgspec import Struct
+
+from tara.protocol import tuples as t
+from tara.protocol.limits import Limits
+from tara.protocol.sessions import Sessions
+from tara.simulator.linearizability import Operation
+from tara.simulator.violation import Violation
+from tara.simulator.workload import Audited, operation_of, wrap
+
+Check = Callable[[Audited], None]
+
+
+class Place(Struct, frozen=True):
+    """Where an operation was executed: the request, the place in the order of all operations, and what came of it."""
+
+    request: int
+    rank: int
+    result: tuple[int, bytes]
+
+
+class Copy:
+    """The application, run alone."""
+
+    def __init__(self, limits: Limits, make: Callable[[], Audited]) -> None:
+        self._partitions = limits.partitions
+        self.application = make()
+        self.sessions = Sessions(self.application, limits)
+        self.requests = 0
+        self.places: dict[int, Place] = {}
+
+    def execute(self, request: t.Request) -> None:
+        sessions = self.sessions
+        if request.source >= 0:
+            sessions.pass_time(request.time, self.requests % self._partitions == 0)
+            for command in t.decode_commands(request.body):
+                sessions.execute(command)
+        results = {(result.session, result.number): result for result in sessions.results if result.session}
+        for command in sessions.executed:
+            if command.kind in (t.EXECUTE, t.QUERY):
+                result = results[command.session, command.number]
+                place = Place(self.requests, len(self.places), (result.status, result.payload))
+                self.places[operation_of(command.payload)] = place
+        sessions.executed.clear()
+        sessions.results.clear()
+        sessions.events.clear()
+        self.requests += 1
+
+
+def judge(
+    history: list[Operation], log: list[t.Request], limits: Limits, make: Callable[[], Audited], check: Check
+) -> None:
+    """Raise a violation unless the log explains the history. The call of an operation is ("execute" or "query",
+    payload, id); its result is (status, payload). `check` sees the copy after every request."""
+    copy = Copy(limits, make)
+    for request in log:
+        copy.execute(request)
+        check(copy.application)
+    ordered = [operation for operation in history if _id(operation) in copy.places]
+    _check_results(history, copy.places)
+    _check_order(ordered, copy.places)
+    questions = [operation for operation in history if _is_unordered(operation, copy.places)]
+    _place_questions(questions, _ranges(questions, ordered, copy.places, len(log)), log, Copy(limits, make))
+
+
+def _id(operation: Operation) -> int:
+    number: int = operation.call[2]
+    return number
+
+
+def _is_unordered(operation: Operation, places: dict[int, Place]) -> bool:
+    return operation.returned is not None and operation.call[0] == "query" and _id(operation) not in places
+
+
+def _check_results(history: list[Operation], places: dict[int, Place]) -> None:
+    for operation in history:
+        if operation.returned is None or _is_unordered(operation, places):
+            continue
+        place = places.get(_id(operation))
+        if place is None:
+            raise Violation("linearizable", f"{operation} was answered, but never executed")
+        if place.result != operation.result:
+            raise Violation("linearizable", f"{operation}: run alone, the application says {place.result}")
+
+
+def _check_order(ordered: list[Operation], places: dict[int, Place]) -> None:
+    """Whoever was called after another one had returned comes after it."""
+    by_rank = sorted(ordered, key=lambda operation: places[_id(operation)].rank)
+    # From the end: the earliest return among those that come after.
+    earliest: Operation | None = None
+    for operation in reversed(by_rank):
+        if earliest is not None and earliest.returned is not None and earliest.returned < operation.invoked:
+            raise Violation(
+                "linearizable", f"{earliest} had returned before {operation} was called, but comes after it"
+            )
+        if operation.returned is not None and (
+            earliest is None or earliest.returned is None or operation.returned < earliest.returned
+        ):
+            earliest = operation
+
+
+def _ranges(
+    questions: list[Operation], ordered: list[Operation], places: dict[int, Place], end: int
+) -> dict[int, tuple[int, int]]:
+    """The shortest and the longest prefix of the log that each question may have seen, as far as others in the order
+    tell."""
+    ranges = {}
+    for question in questions:
+        assert question.returned is not None
+        low, high = 0, end
+        for operation in ordered:
+            request = places[_id(operation)].request
+            if operation.returned is not None and operation.returned < question.invoked:
+                low = max(low, request + 1)
+            elif operation.invoked > question.returned:
+                high = min(high, request)
+        ranges[_id(question)] = (low, high)
+    return ranges
+
+
+def _place_questions(
+    questions: list[Operation], ranges: dict[int, tuple[int, int]], log: list[t.Request], copy: Copy
+) -> None:
+    fitting: dict[int, list[int]] = {_id(question): [] for question in questions}
+    for length in range(len(log) + 1):
+        for question in questions:
+            low, high = ranges[_id(question)]
+            if low <= length <= high and _ask(copy, question) == question.result:
+                fitting[_id(question)].append(length)
+        if length < len(log):
+            copy.execute(log[length])
+    seen: list[tuple[Operation, int]] = []
+    for question in sorted(questions, key=lambda operation: operation.invoked):
+        assert question.returned is not None
+        low = max((length for other, length in seen if (other.returned or 0) < question.invoked), default=0)
+        longer = [length for length in fitting[_id(question)] if length >= low]
+        if not longer:
+            raise Violation("linearizable", f"{question}: no state of its time, from {ranges[_id(question)]}, says so")
+        seen.append((question, longer[0]))
+
+
+def _ask(copy: Copy, question: Operation) -> tuple[int, bytes]:
+    return copy.sessions.ask(wrap(_id(question), question.call[1]))
+
+
+def complete_log(known: dict[int, t.Request]) -> list[t.Request]:
+    """The log from its beginning; a violation if there is a hole in it."""
+    indexes = sorted(known)
+    holes = [first for first, second in pairwise([-1, *indexes]) if second != first + 1]
+    if holes:
+        raise Violation("agreement", f"nobody executed the request after {holes[0]}, but later ones")
+    return [known[index] for index in indexes]

@@ -1,0 +1,149 @@
+"""The application that is simulated: what replicas run, what clients do to it, and how the results are judged.
+
+The key-value store has a model of its own, which is independent of all code that runs it. Any other application is
+its own model: run alone, one command after the other, it must give the results that the clients got.
+"""
+
+import random
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from tara.application import Execute, KeyValueStore, Query, Simulation, StateMachine
+from tara.named import application_of, attribute_of
+from tara.protocol import tuples as t
+from tara.protocol.errors import ConfigurationError
+from tara.protocol.limits import Limits
+from tara.simulator import linearizability, sequential
+from tara.simulator.linearizability import Operation
+from tara.simulator.violation import Violation
+from tara.simulator.workload import Audited, Call, audited_store, draw_call
+
+
+class Caller(Protocol):
+    """What one client does."""
+
+    def next(self, draw: random.Random, operation: int) -> Call: ...
+    def heard(self, call: Call, status: int, payload: bytes) -> None: ...
+
+
+class Subject(Protocol):
+    #: Statuses that a command may come back with, unless it was poison.
+    statuses: tuple[int, ...]
+    #: What to suspect when replicas with equal commands have different results or states.
+    suspicion: str
+
+    def replica(self) -> StateMachine: ...
+    def caller(self) -> Caller: ...
+    def result(self, status: int, payload: bytes) -> Any:
+        """What the history says about an answer."""
+
+    def check(self, replica: StateMachine) -> None:
+        """Raise a violation if a replica is in a state that must not be."""
+
+    def judge(self, history: list[Operation], log: list[t.Request], limits: Limits) -> None:
+        """Raise a violation if nothing explains the clients' history."""
+
+
+def subject_of(name: str, keys: int) -> Subject:
+    """The subject of this name; a clear error if it cannot be simulated."""
+    application = application_of(name)
+    if application is KeyValueStore:
+        return KeyValueSubject(keys)
+    return ApplicationSubject(name, application, simulation_of(name, application))
+
+
+def simulation_of(name: str, application: type[StateMachine]) -> type[Simulation]:
+    found: object = application.simulation
+    if found is None:
+        raise ConfigurationError(
+            f"app = {name}: does not say how to simulate it; set {application.__name__}.simulation to a subclass of "
+            "tara.application.Simulation (docs/simulator.md)"
+        )
+    if isinstance(found, str):
+        found = attribute_of("simulation", found)
+    if not (isinstance(found, type) and issubclass(found, Simulation)):
+        raise ConfigurationError(f"simulation = {found}: is not a subclass of tara.application.Simulation")
+    return found
+
+
+class KeyValueSubject:
+    statuses: tuple[int, ...] = (t.OK,)
+    suspicion = ""
+
+    def __init__(self, keys: int) -> None:
+        self._keys = keys
+
+    def replica(self) -> StateMachine:
+        return audited_store()
+
+    def caller(self) -> Caller:
+        return self
+
+    def next(self, draw: random.Random, operation: int) -> Call:
+        return draw_call(draw, self._keys, operation)
+
+    def heard(self, call: Call, status: int, payload: bytes) -> None:
+        """Its clients learn nothing."""
+
+    def result(self, status: int, payload: bytes) -> Any:
+        return msgspec.msgpack.decode(payload)
+
+    def check(self, replica: StateMachine) -> None:
+        """Every state is allowed."""
+
+    def judge(self, history: list[Operation], log: list[t.Request], limits: Limits) -> None:
+        verdict = linearizability.check(history, linearizability.KeyValueModel())
+        if not verdict.linearizable:
+            raise Violation("linearizable", f"key {verdict.key}: {verdict.operations[-6:]}")
+
+
+class ApplicationSubject:
+    statuses: tuple[int, ...] = (t.OK, t.FAILED)
+
+    def __init__(self, name: str, application: type[StateMachine], simulation: type[Simulation]) -> None:
+        self._application = application
+        self._simulation = simulation
+        self.suspicion = f"; {name} is not deterministic, or its snapshots are not canonical"
+
+    def replica(self) -> StateMachine:
+        return Audited(self._application())
+
+    def caller(self) -> Caller:
+        return _SimulationCaller(self._simulation())
+
+    def result(self, status: int, payload: bytes) -> Any:
+        return status, payload
+
+    def check(self, replica: StateMachine) -> None:
+        if isinstance(replica, Audited):
+            check_state(self._simulation, replica.application)
+
+    def judge(self, history: list[Operation], log: list[t.Request], limits: Limits) -> None:
+        make: Callable[[], Audited] = lambda: Audited(self._application())  # noqa: E731 - needs the type
+        sequential.judge(history, log, limits, make, self.check)
+
+
+def check_state(simulation: type[Simulation], application: StateMachine) -> None:
+    try:
+        simulation.check(application)
+    except Exception as error:
+        raise Violation("invariant", f"{simulation.__name__}.check: {type(error).__name__}: {error}") from error
+
+
+class _SimulationCaller:
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+
+    def next(self, draw: random.Random, operation: int) -> Call:
+        call: object = self._simulation.next(draw)
+        if not isinstance(call, Execute | Query):
+            name = type(self._simulation).__name__
+            raise ConfigurationError(f"{name}.next returned {call!r}: must be an Execute or a Query")
+        question = isinstance(call, Query)
+        return Call("", ("query" if question else "execute", call.payload, operation), call.payload, question)
+
+    def heard(self, call: Call, status: int, payload: bytes) -> None:
+        made = Query(call.payload or b"") if call.question else Execute(call.payload or b"")
+        self._simulation.heard(made, payload if status == t.OK else None)
