@@ -656,6 +656,7 @@ def bench_load(
     target: Annotated[int | None, typer.Option(help="Send everything to this front end.")] = None,
     endpoints: Annotated[str | None, typer.Option(help="A running cluster; by default one is started.")] = None,
     keys: Annotated[str | None, typer.Option(help="The directory with keys; without, there are none.")] = None,
+    log_decided: Annotated[bool | None, typer.Option("--log/--no-log", help="Keep the decided log.")] = None,
     as_json: Json = False,
 ) -> None:
     """Closed-loop load on a key-value cluster on Spark.
@@ -666,8 +667,8 @@ def bench_load(
     from tara.experiments.load_process import LoadPlan
     from tara.runtime.cluster import load_settings
 
-    flags = {"durability": durability, "packing": packing, "batch_size": batch, "f": f, "partitions": partitions}
-    flags["keys"] = keys
+    flags: dict[str, object] = {"durability": durability, "packing": packing, "batch_size": batch, "f": f}
+    flags |= {"partitions": partitions, "keys": keys, "log": log_decided}
     plan = LoadPlan(
         endpoints=endpoints or "",
         clients=clients,

@@ -42,7 +42,9 @@ QUERY = 1  # ask the application, in order
 OPEN = 2  # open a session; number is a nonce of the client, payload a MessagePack integer (the time-out in ms) or name
 CLOSE = 3  # end the session
 KEEPALIVE = 4  # let the agreed time pass, and renew the session (0: none)
-CLAIM = 5  # in a named session: decide what a key stands for; number is a nonce of its own, payload a MessagePack `Claim`
+CLAIM = (
+    5  # in a named session: decide what a key stands for; number is a nonce of its own, payload a MessagePack `Claim`
+)
 # Never sent by anybody: how the decided log tells that a session's time was up.
 EXPIRE = 6
 
@@ -454,6 +456,8 @@ class Executed(Tuple, frozen=True, tag=105):
     #: What each number of the command counter stands for, in its order: commands that were executed now, though one
     #: that had to wait for its turn came with an earlier request, and the ends of expired sessions.
     commands: list[Command]
+    #: The clock of the sessions after each request.
+    clocks: list[int]
 
 
 # What a committer writes to its journal
