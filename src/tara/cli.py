@@ -458,6 +458,31 @@ def log(
         raise typer.Exit(0) from None
 
 
+@app.command("replay")
+def replay(
+    to: Annotated[int | None, typer.Option("--to", help="The last command; by default the newest.", min=0)] = None,
+    app_name: Annotated[str | None, typer.Option("--app", help="By default what the cluster executes.")] = None,
+    diff: Annotated[bool, typer.Option("--diff", help="Compare the results with those in the log.")] = False,
+    against: Annotated[str | None, typer.Option(help="Compare with what this application answers.")] = None,
+    query: Annotated[str | None, typer.Option(help="A question (key-value: a key) to the state.")] = None,
+    data_dir: DataDir = DATA_DIR,
+    as_json: Json = False,
+) -> None:
+    """Rebuild the application's state as of a command from the decided log, and compare results.
+
+    Ends with status 1 if results differ.
+
+    Example: tara replay --to 1000 --app stock:Stock --diff
+    """
+    from tara.runtime.replay import Request
+    from tara.runtime.replay_text import run_replay
+
+    sys.path.insert(0, str(Path.cwd()))
+    request = Request(to=to, app=app_name, against=against, diff=diff, query=query)
+    if run_replay(data_dir, request, as_json, typer.echo):
+        raise typer.Exit(1)
+
+
 @app.command("backup")
 def backup(
     file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
