@@ -22,6 +22,7 @@ LAYERS = [
     "tara.coordination",
     "tara.experiments",
     # Not in the table: the guided tour, and the tables of the command line.
+    "tara.demo_log",
     "tara.demo",
     "tara.listing",
     "tara.cli",

@@ -459,6 +459,31 @@ def log(
         raise typer.Exit(0) from None
 
 
+@app.command("replay")
+def replay(
+    to: Annotated[int | None, typer.Option("--to", help="The last command; by default the newest.", min=0)] = None,
+    app_name: Annotated[str | None, typer.Option("--app", help="By default what the cluster executes.")] = None,
+    diff: Annotated[bool, typer.Option("--diff", help="Compare the results with those in the log.")] = False,
+    against: Annotated[str | None, typer.Option(help="Compare with what this application answers.")] = None,
+    query: Annotated[str | None, typer.Option(help="A question (key-value: a key) to the state.")] = None,
+    data_dir: DataDir = DATA_DIR,
+    as_json: Json = False,
+) -> None:
+    """Rebuild the application's state as of a command from the decided log, and compare results.
+
+    Ends with status 1 if results differ.
+
+    Example: tara replay --to 1000 --app stock:Stock --diff
+    """
+    from tara.runtime.replay import Request
+    from tara.runtime.replay_text import run_replay
+
+    sys.path.insert(0, str(Path.cwd()))
+    request = Request(to=to, app=app_name, against=against, diff=diff, query=query)
+    if run_replay(data_dir, request, as_json, typer.echo):
+        raise typer.Exit(1)
+
+
 @app.command("backup")
 def backup(
     file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
@@ -761,6 +786,7 @@ def bench_load(
     target: Annotated[int | None, typer.Option(help="Send everything to this front end.")] = None,
     endpoints: Annotated[str | None, typer.Option(help="A running cluster; by default one is started.")] = None,
     keys: Annotated[str | None, typer.Option(help="The directory with keys; without, there are none.")] = None,
+    log_decided: Annotated[bool | None, typer.Option("--log/--no-log", help="Keep the decided log.")] = None,
     as_json: Json = False,
 ) -> None:
     """Closed-loop load on a key-value cluster on Spark.
@@ -771,8 +797,8 @@ def bench_load(
     from tara.experiments.load_process import LoadPlan
     from tara.runtime.cluster import load_settings
 
-    flags = {"durability": durability, "packing": packing, "batch_size": batch, "f": f, "partitions": partitions}
-    flags["keys"] = keys
+    flags: dict[str, object] = {"durability": durability, "packing": packing, "batch_size": batch, "f": f}
+    flags |= {"partitions": partitions, "keys": keys, "log": log_decided}
     plan = LoadPlan(
         endpoints=endpoints or "",
         clients=clients,

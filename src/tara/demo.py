@@ -2,7 +2,7 @@
 
 Three sites, durable, 64 clients. The process of the active proposer gets SIGKILL; the other proposer takes over, Spark
 starts the dead container again, it rejoins; then the new leader gets SIGKILL, too. At the end the clients' history is
-checked for linearizability, and the replicas are compared.
+checked for linearizability, the replicas are compared, and Spark SQL reads the decided log.
 """
 
 import os
@@ -14,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
+from pyspark.sql import SparkSession
 
+from tara.demo_log import ViewWatch, show_log
 from tara.experiments.load_process import LoadPlan, LoadProcess
 from tara.runtime import health
 from tara.runtime.cluster import load_settings
@@ -38,10 +40,17 @@ class DemoReport(Struct, kw_only=True):
     linearizable: bool
     replicas_equal: bool
     history: int
+    #: What Spark read from the decided log: all executed commands, the longest time between two of them, and the views
+    #: that the cluster was in meanwhile.
+    log_commands: int
+    log_complete: bool
+    log_pause_ms_max: int
+    views: list[int]
 
     @property
     def passed(self) -> bool:
-        return self.lost == 0 and self.duplicated == 0 and self.linearizable and self.replicas_equal
+        right = self.linearizable and self.replicas_equal and self.log_complete
+        return right and self.lost == 0 and self.duplicated == 0
 
 
 def run(say: Callable[[str], None], seconds: float = 20.0) -> DemoReport:
@@ -61,6 +70,7 @@ def _tour(registry: Registry, say: Callable[[str], None], seconds: float) -> Dem
     plan = LoadPlan(
         endpoints=",".join(registry.endpoints), clients=CLIENTS, seconds=seconds, reads=0.2, recorded_keys=RECORDED_KEYS
     )
+    watch = ViewWatch(lambda: _view(registry))
     load = LoadProcess(plan)
     drill = threading.Thread(target=_drill, args=(registry, say, seconds), daemon=True)
     drill.start()
@@ -74,9 +84,13 @@ def _tour(registry: Registry, say: Callable[[str], None], seconds: float) -> Dem
     _await(lambda: health.replicas_equal(registry.status()) is not None)
     status = registry.status()
     # Every command counts once, and so do the opening and the end of every session.
-    executed = health.counter(status) - 2 * CLIENTS
+    counter = health.counter(status)
+    executed = counter - 2 * CLIENTS
     equal = bool(health.replicas_equal(status))
     say(f"Answered: {report.answered}, ordered: {report.ordered}, executed: {executed}. Replicas equal: {equal}.")
+    spark = SparkSession.getActiveSession()
+    assert spark is not None, "the session that hosts the cluster"
+    found = show_log(spark, Path(registry.settings.data_dir), counter, watch.end(), say)
     return DemoReport(
         throughput_per_s=report.throughput_per_s,
         latency_ms_p50=report.latency_ms_p50,
@@ -88,6 +102,10 @@ def _tour(registry: Registry, say: Callable[[str], None], seconds: float) -> Dem
         linearizable=verdict.linearizable,
         replicas_equal=equal,
         history=len(load.history),
+        log_commands=found.commands,
+        log_complete=found.commands == counter,
+        log_pause_ms_max=found.pause_ms_max,
+        views=found.views,
     )
 
 
@@ -127,6 +145,10 @@ def _await(condition: Callable[[], bool]) -> bool:
 def _shape(registry: Registry) -> str:
     status = registry.status()
     leader = health.leader(status)
-    views = [container.get("partitions", {}).get("0", {}).get("view", 0) for container in status["containers"]]
     lives = " ".join(str(container["life"]) for container in status["containers"])
-    return f"view {max(views)}, leader {leader['container'] if leader else 'nobody'}, lives {lives}"
+    return f"view {_view(registry)}, leader {leader['container'] if leader else 'nobody'}, lives {lives}"
+
+
+def _view(registry: Registry) -> int:
+    containers = registry.status()["containers"]
+    return max(int(container.get("partitions", {}).get("0", {}).get("view", 0)) for container in containers)

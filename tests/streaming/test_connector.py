@@ -31,12 +31,12 @@ DEADLINE_S = 300.0
 DRIVER = """
 import sys
 from pyspark.sql import SparkSession, functions as F
-endpoints, directory, rows = sys.argv[1], sys.argv[2], int(sys.argv[3])
+endpoints, directory, prefix = sys.argv[1:]
 spark = SparkSession.builder.master("local[1,2]").config("spark.ui.enabled", "false").getOrCreate()
 numbers = spark.readStream.schema("n long").option("maxFilesPerTrigger", 1).json(directory + "/in")
-pairs = numbers.select(F.concat(F.lit("key-"), "n").alias("key"), F.col("n").cast("string").alias("value"))
+pairs = numbers.select(F.concat(F.lit(prefix + "-"), "n").alias("key"), F.col("n").cast("string").alias("value"))
 query = (
-    pairs.writeStream.format("tara").option("endpoints", endpoints).option("stream", "numbers")
+    pairs.writeStream.format("tara").option("endpoints", endpoints).option("stream", prefix)
     .option("application", "key-value").option("checkpointLocation", directory + "/checkpoint")
     .trigger(availableNow=True).start()
 )
@@ -75,11 +75,11 @@ def endpoints(cluster: Cluster) -> str:
     return ",".join(cluster.registry.endpoints)
 
 
-def drive(cluster: Cluster, directory: Path, rows: int) -> subprocess.Popen[bytes]:
+def drive(cluster: Cluster, directory: Path, prefix: str) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *sys.path])}
     with (directory / "log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-c", DRIVER, endpoints(cluster), str(directory), str(rows)],
+            [sys.executable, "-c", DRIVER, endpoints(cluster), str(directory), prefix],
             env=environment,
             stdout=log,
             stderr=log,
@@ -93,31 +93,32 @@ def log_table(spark: "SparkSession", cluster: Cluster, **options: Any) -> Any:
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize(("rows", "kills"), [(4_000, 2), (100_000, 3)])
 def test_rows_are_executed_once_though_the_driver_is_killed(
-    cluster: Cluster, spark: "SparkSession", tmp_path: Path
+    cluster: Cluster, spark: "SparkSession", tmp_path: Path, rows: int, kills: int
 ) -> None:
-    rows, files = 4_000, 8
+    files, prefix = 8, f"row-of-{rows}"
     (tmp_path / "in").mkdir()
     for file in range(files):
         numbers = range(file * rows // files, (file + 1) * rows // files)
         (tmp_path / "in" / f"{file}.json").write_text("".join(f'{{"n": {n}}}\n' for n in numbers))
     deadline_s = time.monotonic() + DEADLINE_S
-    process = drive(cluster, tmp_path, rows)
+    process = drive(cluster, tmp_path, prefix)
     try:
         with KeyValueClient(endpoints(cluster), timeout_s=30) as client:
-            for kill_at in (0, rows // 2):
-                while client.get(f"key-{kill_at}") is None:
+            for kill_at in range(0, rows, rows // kills + 1):
+                while client.get(f"{prefix}-{kill_at}") is None:
                     assert time.monotonic() < deadline_s, (tmp_path / "log").read_text()[-3000:]
                     time.sleep(0.01)
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                process = drive(cluster, tmp_path, rows)
+                process = drive(cluster, tmp_path, prefix)
             assert process.wait(DEADLINE_S) == 0, (tmp_path / "log").read_text()[-3000:]
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    puts = log_table(spark, cluster).where("operation = 'Put' and key like 'key-%'")
+    puts = log_table(spark, cluster).where(f"operation = 'Put' and key like '{prefix}-%'")
     assert puts.count() == rows
     assert puts.select("key").distinct().count() == rows
     assert list((tmp_path / "checkpoint" / "tara-staging").iterdir()) == []
@@ -127,7 +128,7 @@ def test_rows_are_executed_once_though_the_driver_is_killed(
         stream = spark.readStream.format("tara").option("data_dir", cluster.settings.data_dir)
         query = (
             stream.option("application", "key-value")
-            .option("max_commands_per_batch", 1_500)
+            .option("max_commands_per_batch", rows // 3)
             .load()
             .writeStream.format("parquet")
             .option("checkpointLocation", str(tmp_path / "reader"))

@@ -142,6 +142,11 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def clock_ms(self) -> int:
+        """Time as sessions see it. Never falls."""
+        return self._clock_ms
+
     def pass_time(self, stamp_ms: int, moves_sessions: bool = True) -> None:
         """A request with this stamp is about to execute. The requests of one partition move the session clock: clocks
         of several proposers differ, and going back and forth between them must not pass for time."""

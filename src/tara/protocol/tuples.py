@@ -456,6 +456,8 @@ class Executed(Tuple, frozen=True, tag=105):
     #: What each number of the command counter stands for, in its order: commands that were executed now, though one
     #: that had to wait for its turn came with an earlier request, and the ends of expired sessions.
     commands: list[Command]
+    #: The clock of the sessions after each request.
+    clocks: list[int]
 
 
 # What a committer writes to its journal

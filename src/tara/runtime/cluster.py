@@ -65,7 +65,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 0
     #: Whether executors keep the decided commands in files, and how many bytes of them each keeps.
-    log: bool = False
+    log: bool = True
     log_retention_bytes: int = 1 << 30
     #: Options of the application's gateway, if it has one; the coordination service's are in its documentation.
     gateway: Options = {}

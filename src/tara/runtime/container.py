@@ -39,7 +39,9 @@ from tara.runtime.gate import MEMBERS, Gate
 from tara.runtime.gateway import Gateway, Options, make_gateway
 from tara.runtime.journal import FileJournal, Identity, StaleJournal, journal_directory
 from tara.runtime.links import CurveLinks, Links, PlainLinks
-from tara.runtime.log import DecidedLog, LogIdentity, LogSettings, log_directory
+from tara.runtime.log import DecidedLog, log_directory
+from tara.runtime.log_format import LogIdentity
+from tara.runtime.log_writer import LogSettings
 from tara.runtime.metrics import LatencySampler
 from tara.runtime.reporting import status_report
 from tara.runtime.store import CheckpointStore, checkpoint_directory

@@ -1,9 +1,9 @@
 """The decided log of one executor, as its container sees it: takes what was executed, and never makes the loop wait.
 
-The container hands over references; a thread of the log's own makes columns of them, a few rows at a time, and lets go
-of the interpreter in between. Readers see a row about `FLUSH_S` after it was executed. The checkpoint store waits here
-until the log is durable up to a checkpoint. What is in the files, and what is promised of them, is in
-`tara.runtime.log_writer`; it is imported by the thread, because it takes long and a container should start quickly.
+The container encodes what it hands over, which takes less than a microsecond per command and leaves nothing but bytes;
+a thread of the log's own writes them as they are, a few times a second. Nothing else is done per command: rows are made
+by readers, who see one about `FLUSH_S` after it was executed. The checkpoint store waits here until the log is durable
+up to a checkpoint. What is in the files, and what is promised of them, is in `tara.runtime.log_writer`.
 """
 
 import threading
@@ -11,43 +11,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from msgspec import Struct
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.runtime.exchange import RemoteFiles
-
-if TYPE_CHECKING:
-    from tara.runtime.log_writer import LogWriter
+from tara.runtime.log_format import encode_run
+from tara.runtime.log_writer import EncodedRun, LogSettings, LogWriter
 
 #: How long a row may wait until readers see it.
-FLUSH_S = 0.5
-#: How often the thread takes what was handed over: often, so that what was executed does not stay in memory for long.
-TAKE_S = 0.1
-#: Rows made at once, and the pause after them: bounds how long the container's loop waits for the interpreter.
-CHUNK_ROWS = 256
-PAUSE_S = 0.0005
+FLUSH_S = 0.25
 RETRY_S = 1.0
-#: Requests that may wait for the thread, in checkpoint intervals; more are let go, and copied from a peer.
+#: Requests that may wait for the thread, in checkpoint intervals, and their bytes; more are let go, and copied from a
+#: peer.
 BACKLOG_INTERVALS_MAX = 8
+BACKLOG_BYTES_MAX = 1 << 28
 ERRORS_KEPT = 100
-
-
-class LogIdentity(Struct, frozen=True):
-    cluster: int
-    era: int
-
-
-class LogSettings(Struct, frozen=True, kw_only=True):
-    """What a log must know of its cluster."""
-
-    identity: LogIdentity
-    partitions: int
-    checkpoint_interval: int
-    #: Segments beyond this are dropped, oldest first; the newest one stays.
-    retention_bytes: int
 
 
 def log_directory(data_dir: Path, replica: int) -> Path:
@@ -63,10 +41,10 @@ class DecidedLog:
         self._peers = peers
         self._remote = remote
         #: What the container handed over and the thread has not handled: runs, and numbers of checkpoints.
-        self._queue: deque[t.Executed | int] = deque()
-        #: Requests handed over (written by the container only) and handled (by the thread only).
-        self._handed = 0
-        self._handled = 0
+        self._queue: deque[EncodedRun | int] = deque()
+        #: Execution numbers and bytes handed over (written by the container only) and handled (by the thread only).
+        self._handed = self._handed_bytes = 0
+        self._handled = self._handled_bytes = 0
         #: The states of the checkpoints in the queue; if there are too many, of the newest ones.
         self._states: dict[int, bytes] = {}
         self._wakeup = threading.Event()
@@ -82,11 +60,16 @@ class DecidedLog:
     # For the container's loop
 
     def append(self, executed: t.Executed) -> None:
-        """Take a run. Only the reference: this is the hot path."""
-        if self._handed - self._handled > BACKLOG_INTERVALS_MAX * self._settings.checkpoint_interval:
+        """Take a run. This is the hot path: the run is encoded, and nothing else."""
+        if (
+            self._handed - self._handled > BACKLOG_INTERVALS_MAX * self._settings.checkpoint_interval
+            or self._handed_bytes - self._handled_bytes > BACKLOG_BYTES_MAX
+        ):
             return
-        self._handed += len(executed.requests)
-        self._queue.append(executed)
+        count, data = len(executed.requests), encode_run(executed)
+        self._handed += count
+        self._handed_bytes += len(data)
+        self._queue.append(EncodedRun(executed.counter, executed.counters[-1], executed.first + count, count, data))
 
     def checkpoint(self, number: int, state: bytes) -> None:
         """The executor is at this checkpoint: seal the log here."""
@@ -128,17 +111,16 @@ class DecidedLog:
 
     def _work(self) -> None:
         closing = False
-        flush_due_s = 0.0
         while not closing:
-            self._wakeup.wait(0.0 if self._writer is None else min(TAKE_S, FLUSH_S))
+            self._wakeup.wait(0.0 if self._writer is None else FLUSH_S)
             self._wakeup.clear()
             closing = self._closing
             try:
-                writer = self._writer = self._writer or self._open()
-                self._handle_all(writer)
-                if closing or time.monotonic() >= flush_due_s:
-                    flush_due_s = time.monotonic() + FLUSH_S
-                    writer.flush()
+                self._writer = self._writer or LogWriter(
+                    self._directory, self._settings, self._peers, self._report, self._remote
+                )
+                self._handle_all(self._writer)
+                self._writer.flush()
             except (OSError, TaraError) as error:
                 # A full disk, most likely. Nothing is lost: what was not handled is still in the queue.
                 self._report(str(error))
@@ -146,40 +128,23 @@ class DecidedLog:
             except Exception as error:
                 self._give_up(error)
 
-    def _open(self) -> "LogWriter":
-        from tara.runtime.log_writer import LogWriter
-
-        return LogWriter(self._directory, self._settings, self._peers, self._report, self._remote)
-
-    def _handle_all(self, writer: "LogWriter") -> None:
+    def _handle_all(self, writer: LogWriter) -> None:
         queue = self._queue
         while queue:
             head = queue[0]
             if isinstance(head, int):
                 self._seal(writer, head)
-                queue.popleft()
-                continue
-            run = self._next_run()
-            writer.take(run)
-            for executed in run:
-                queue.popleft()
-                self._handled += len(executed.requests)
-            self._pause(PAUSE_S)
+            else:
+                writer.take(head)
+            self._drop_head()
 
-    def _next_run(self) -> list[t.Executed]:
-        """The next few that follow each other; they stay in the queue."""
-        run: list[t.Executed] = []
-        rows = 0
-        # By index: the container appends meanwhile, which an iterator would not survive.
-        for index in range(min(len(self._queue), CHUNK_ROWS)):
-            item = self._queue[index]
-            if isinstance(item, int) or (run and (item.counter != run[-1].counters[-1] or rows >= CHUNK_ROWS)):
-                break
-            run.append(item)
-            rows += len(item.commands)
-        return run
+    def _drop_head(self) -> None:
+        head = self._queue.popleft()
+        if not isinstance(head, int):
+            self._handled += head.requests
+            self._handled_bytes += len(head.data)
 
-    def _seal(self, writer: "LogWriter", number: int) -> None:
+    def _seal(self, writer: LogWriter, number: int) -> None:
         state = self._states.get(number)
         if number <= self._sealed or state is None:
             # An older one again, or one that newer ones have overtaken.
@@ -195,8 +160,7 @@ class DecidedLog:
         if self._writer is not None:
             self._writer.give_up_rows()
         if self._queue:
-            head = self._queue.popleft()
-            self._handled += 0 if isinstance(head, int) else len(head.requests)
+            self._drop_head()
 
     def _pause(self, seconds: float) -> None:
         if not self._closing:

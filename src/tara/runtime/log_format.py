@@ -1,61 +1,44 @@
-"""The decided log's format: rows in columns, files, and back.
+"""The decided log's files: runs of executed requests in blocks, blocks in files. What rows they stand for is in
+`tara.runtime.log_rows`; nothing here costs time per command.
 
-A log is a directory of Arrow IPC files that any Arrow reader can open. A file's name says which commands it holds and
-the checksum of its bytes: `<first>-<last>-<crc32>.segment`, or `.tail` for rows that no checkpoint covers yet. Its
-schema's metadata says which cluster and era it belongs to and in which format version it is. Files are written under a
-temporary name and renamed, so a file that has a proper name is complete; several may hold the same row, which is then
-equal in all of them, because a row is a function of what was decided.
+A log is a directory. A *segment*, `<first>-<last>-<crc32>.segment`, holds the commands [first, last] and never changes;
+its name has the checksum of its bytes. The *tail*, `<first>.tail`, holds what no checkpoint covers yet, and grows at
+its end; a tail becomes a segment by being renamed. Both begin with a line of JSON that says whose log it is. Then come
+blocks: lengths, checksum and range of commands, and a MessagePack array of `Run`s that follow each other. Each block
+stands for itself, so a reader passes over blocks, and a block that a crash has cut off ends the tail.
 
-The view in which a slot was decided is no column: replicas may learn one decision in different views, and the log is
-the same on all of them, byte by byte.
+Blocks may overlap where something was executed again after a restart: what they have in common is equal, because a row
+is a function of what was decided. How runs are cut is not: files of replicas hold equal rows, not equal bytes.
 """
 
 import os
 import re
+import struct
 import zlib
-from collections.abc import Iterable, Sequence
-from itertools import chain, repeat
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import BinaryIO, NamedTuple
 
-import pyarrow as pa
+import msgspec
+from msgspec import Struct
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.runtime.journal import sync_directory
-from tara.runtime.log import LogIdentity
 
-FORMAT_VERSION = 1
-#: Rows in one record batch of a segment. Fixed, so that segments are byte-equal on all replicas.
-BATCH_ROWS = 4096
-
-SCHEMA = pa.schema(
-    [
-        # The command counter: numbers rows without a gap, from 1. What readers use as offset.
-        pa.field("counter", pa.int64(), nullable=False),
-        # The execution number of the request that let the command execute.
-        pa.field("sequence", pa.int64(), nullable=False),
-        # The partition, the source and the source's epoch of that request.
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("source", pa.int32(), nullable=False),
-        pa.field("epoch", pa.int64(), nullable=False),
-        # The command: (session, number) identify it. For OPEN, session is 0, number a nonce of the client, and the new
-        # session's id is the counter.
-        pa.field("session", pa.int64(), nullable=False),
-        pa.field("number", pa.int64(), nullable=False),
-        # EXECUTE, QUERY, OPEN, CLOSE or EXPIRE of `tara.protocol.tuples`.
-        pa.field("kind", pa.int8(), nullable=False),
-        pa.field("command", pa.large_binary(), nullable=False),
-        # OK or FAILED; other commands do not execute and have no row.
-        pa.field("status", pa.int8(), nullable=False),
-        pa.field("result", pa.large_binary(), nullable=False),
-        # The agreed time, milliseconds since 1970.
-        pa.field("time_ms", pa.int64(), nullable=False),
-    ]
-)
-
-_NAME = re.compile(r"(\d{16})-(\d{16})-([0-9a-f]{8})\.(segment|tail)")
-_SIGN = 1 << 63
+FORMAT_VERSION = 2
+#: A block is written when it has so many bytes. The run that makes it that long is in it as a whole.
+BLOCK_BYTES = 1 << 19
+#: Nobody's header is longer than this.
+_HEADER_BYTES_MAX = 1024
+#: Length of the contents, their checksum together with the range, first and last command.
+_BLOCK = struct.Struct("<IIQQ")
+_RANGE = struct.Struct("<QQ")
+#: An array of so many elements, in MessagePack.
+_ARRAY = struct.Struct(">BI")
+_ARRAY_32 = 0xDD
+_SEGMENT = re.compile(r"(\d{16})-(\d{16})-([0-9a-f]{8})\.segment")
+_TAIL = re.compile(r"(\d{16})\.tail")
 
 
 class LogError(TaraError):
@@ -66,208 +49,251 @@ class CorruptLog(LogError):
     """A file of the log is damaged."""
 
 
+class LogIdentity(Struct, frozen=True):
+    cluster: int
+    era: int
+
+
+class LogHeader(Struct, frozen=True):
+    """The first line of a file."""
+
+    version: int
+    cluster: int
+    era: int
+    partitions: int
+
+    @property
+    def identity(self) -> LogIdentity:
+        return LogIdentity(self.cluster, self.era)
+
+
+class LoggedCommand(Struct, array_like=True, frozen=True, gc=False):
+    """A `Command`, or what no client can send: the end of a session's time."""
+
+    session: int
+    number: int
+    acknowledged: int
+    payload: bytes
+    kind: int
+
+
+class Run(Struct, array_like=True, frozen=True, gc=False):
+    """Requests in execution order, and what came of them: what the log needs of `tara.protocol.tuples.Executed`."""
+
+    #: The execution number of the first request, and the command counter before it.
+    first: int
+    counter: int
+    #: Per request: source, epoch, the command counter after it, and its times.
+    sources: list[int]
+    epochs: list[int]
+    counters: list[int]
+    times: list[int]
+    clocks: list[int]
+    #: One command for each number of the counter; and all answers, also those that no command executed for.
+    commands: list[LoggedCommand]
+    results: list[t.Result]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_runs = msgspec.msgpack.Decoder(list[Run]).decode
+
+
+def encode_run(executed: t.Executed) -> bytes:
+    """As a `Run`. This is the hot path, and the only thing that is done per command."""
+    requests = executed.requests
+    return _encode(
+        (
+            executed.first,
+            executed.counter,
+            [request.source for request in requests],
+            [request.epoch for request in requests],
+            executed.counters,
+            executed.times,
+            executed.clocks,
+            executed.commands,
+            executed.results,
+        )
+    )
+
+
+# Names
+
+
 class LogFile(NamedTuple):
-    """A file of a log, as far as its name tells. Sorts by its first row."""
+    """A file of a log. Sorts by its first row."""
 
     first: int
     last: int
-    checksum: int
     sealed: bool
     path: Path
 
-    @property
-    def rows(self) -> int:
-        return self.last - self.first + 1
+
+def segment_name(first: int, last: int, checksum: int) -> str:
+    return f"{first:016}-{last:016}-{checksum:08x}.segment"
 
 
-def list_files(directory: Path) -> list[LogFile]:
-    """The files of a log, sorted; none if there is no such directory."""
+def tail_name(first: int) -> str:
+    return f"{first:016}.tail"
+
+
+def parse_segment(path: Path) -> LogFile | None:
+    """What the name tells; None if it is not that of a segment."""
+    match = _SEGMENT.fullmatch(path.name)
+    return None if match is None else LogFile(int(match[1]), int(match[2]), True, path)
+
+
+def list_segments(directory: Path) -> list[LogFile]:
+    """The segments of a log, sorted; none if there is no such directory."""
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
         return []
-    return sorted(file for name in names if (file := parse_name(directory / name)))
+    return sorted(file for name in names if (file := parse_segment(directory / name)))
 
 
-def parse_name(path: Path) -> LogFile | None:
-    """What the name tells; None if it is not that of a log's file."""
-    match = _NAME.fullmatch(path.name)
-    if match is None:
-        return None
-    first, last, checksum, kind = match.groups()
-    return LogFile(int(first), int(last), int(checksum, 16), kind == "segment", path)
-
-
-# Rows
-
-
-def rows_of(run: Sequence[t.Executed], partitions: int) -> pa.RecordBatch:
-    """The rows of runs that follow each other. This is per-command work that holds the interpreter, so it goes column
-    by column."""
-    commands = list(chain.from_iterable(executed.commands for executed in run))
-    owners = list(chain.from_iterable(executed.requests for executed in run))
-    times = list(chain.from_iterable(executed.times for executed in run))
-    results = list(chain.from_iterable(executed.results for executed in run))
-    first = run[0].counter + 1
-    sequences: Sequence[int] = range(run[0].first, run[-1].first + len(run[-1].requests))
-    if not _is_plain(run, sequences, results):
-        owners, sequences, times, results = [], [], [], []
-        for executed in run:
-            _expand(executed, owners, sequences, times)
-            results += _results_of(executed)
-    columns: list[Iterable[Any]] = [
-        range(first, first + len(commands)),
-        sequences,
-        [0] * len(commands) if partitions == 1 else [sequence % partitions for sequence in sequences],
-        [request.source for request in owners],
-        [request.epoch for request in owners],
-        [command.session for command in commands],
-        [command.number for command in commands],
-        [command.kind for command in commands],
-        [command.payload for command in commands],
-        [result.status for result in results],
-        [result.payload for result in results],
-        times,
-    ]
+def list_tails(directory: Path) -> list[Path]:
+    """The tails, sorted. More than one is left only by an accident."""
     try:
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-    except OverflowError:
-        # Only the nonce of an OPEN can be that large: it is the client's, and any 64 bits will do.
-        columns[6] = [command.number - 2 * _SIGN * (command.number >= _SIGN) for command in commands]
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted(directory / name for name in names if _TAIL.fullmatch(name))
 
 
-def _is_plain(run: Sequence[t.Executed], sequences: Sequence[int], results: Sequence[t.Result]) -> bool:
-    """Whether each request of the run executed one command, and there is no answer but the results of these: the usual
-    case, and the one that has to be fast."""
-    numbers = list(range(run[0].counter + 1, run[0].counter + 1 + len(sequences)))
-    return (
-        [result.counter for result in results] == numbers
-        and list(chain.from_iterable(executed.counters for executed in run)) == numbers
-        and max([result.status for result in results], default=t.OK) <= t.FAILED
-    )
+def list_files(directory: Path) -> list[LogFile]:
+    """Segments and tails with what they hold now, sorted. Tails first: one that becomes a segment meanwhile is then
+    seen twice rather than not at all."""
+    tails = []
+    for path in list_tails(directory):
+        last = end_of_tail(path)
+        if last is not None:
+            tails.append(LogFile(int(path.stem), last, False, path))
+    return sorted([*list_segments(directory), *tails])
 
 
-def _expand(executed: t.Executed, owners: list[t.Request], sequences: list[int], times: list[int]) -> None:
-    """Per row, the request it belongs to, with its execution number and time."""
-    before, first = executed.counter, executed.first
-    for sequence, request, counter, time_ms in zip(
-        range(first, first + len(executed.requests)), executed.requests, executed.counters, executed.times, strict=True
-    ):
-        if counter > before:
-            owners += repeat(request, counter - before)
-            sequences += repeat(sequence, counter - before)
-            times += repeat(time_ms, counter - before)
-            before = counter
+# Blocks
 
 
-_EXPIRED = t.Result(0, 0, 0, t.OK, b"")
+class Block(NamedTuple):
+    """Where a block is in its file, and what it holds."""
+
+    first: int
+    last: int
+    #: Of its contents; `end` is where the next block begins.
+    start: int
+    end: int
+    checksum: int
 
 
-def _results_of(executed: t.Executed) -> list[t.Result]:
-    """The results of `commands`, one each: without answers that were repeated, and without refusals."""
-    fresh = {result.counter: result for result in executed.results if result.status <= t.FAILED}
-    first = executed.counter + 1
-    return [fresh.get(number, _EXPIRED) for number in range(first, first + len(executed.commands))]
+def pack_block(first: int, last: int, runs: Sequence[bytes]) -> bytes:
+    contents = b"".join((_ARRAY.pack(_ARRAY_32, len(runs)), *runs))
+    return _BLOCK.pack(len(contents), _checksum(first, last, contents), first, last) + contents
 
 
-# Files
+def _checksum(first: int, last: int, contents: bytes) -> int:
+    return zlib.crc32(contents, zlib.crc32(_RANGE.pack(first, last)))
 
 
-def write_file(directory: Path, rows: Sequence[pa.RecordBatch], identity: LogIdentity, sealed: bool) -> LogFile:
-    """Write rows that follow each other. A sealed file is durable on return; a tail is only there for readers."""
-    table = pa.Table.from_batches(rows, SCHEMA)
-    first = table.column("counter")[0].as_py()
-    last = first + table.num_rows - 1
-    data = _encode(table, first, last, identity, compressed=sealed)
-    checksum = zlib.crc32(data)
-    name = f"{first:016}-{last:016}-{checksum:08x}.{'segment' if sealed else 'tail'}"
-    put_file(directory, name, data, durable=sealed)
-    return LogFile(first, last, checksum, sealed, directory / name)
+def pack_header(identity: LogIdentity, partitions: int) -> bytes:
+    header = LogHeader(FORMAT_VERSION, identity.cluster, identity.era, partitions)
+    return msgspec.json.encode(header) + b"\n"
 
 
-def put_file(directory: Path, name: str, data: bytes | pa.Buffer, durable: bool) -> None:
-    """A file that is there as a whole or not at all."""
+def read_header(file: BinaryIO, path: Path) -> LogHeader:
+    """Leaves the file at its first block."""
+    file.seek(0)
+    line = file.readline(_HEADER_BYTES_MAX)
+    try:
+        version = msgspec.json.decode(line, type=dict[str, int]).get("version", 0)
+        if version > FORMAT_VERSION:
+            raise LogError(f"{path}: format version {version} is newer than {FORMAT_VERSION}: use a newer Tara")
+        return msgspec.json.decode(line, type=LogHeader)
+    except t.DECODE_ERRORS as error:
+        raise CorruptLog(f"{path}: is not a file of a decided log: {error}") from error
+
+
+def blocks(file: BinaryIO, path: Path, offset: int = 0) -> Iterator[Block]:
+    """The blocks from `offset` (0: the first) on that are there as a whole. Reads their lengths and ranges only."""
+    if offset == 0:
+        read_header(file, path)
+        offset = file.tell()
+    size = os.fstat(file.fileno()).st_size
+    while offset + _BLOCK.size <= size:
+        file.seek(offset)
+        length, checksum, first, last = _BLOCK.unpack(file.read(_BLOCK.size))
+        start, end = offset + _BLOCK.size, offset + _BLOCK.size + length
+        # A crash may leave zeros where a block was to be.
+        if end > size or not 1 <= first <= last:
+            return
+        yield Block(first, last, start, end, checksum)
+        offset = end
+
+
+def read_block(file: BinaryIO, path: Path, block: Block) -> list[Run]:
+    """What a block holds, checked."""
+    file.seek(block.start)
+    contents = file.read(block.end - block.start)
+    if _checksum(block.first, block.last, contents) != block.checksum:
+        raise CorruptLog(
+            f"{path}: the contents are damaged at {block.start} (a checksum does not match); another replica's log "
+            "has the same rows"
+        )
+    return _decode_runs(contents)
+
+
+def end_of_tail(path: Path) -> int | None:
+    """The last command in a tail; None if it is gone, or has none."""
+    try:
+        with path.open("rb") as file:
+            return max((block.last for block in blocks(file, path)), default=None)
+    except FileNotFoundError:
+        return None
+    except CorruptLog:
+        # A crash has cut its header off, or is doing so: whoever writes it removes it.
+        return None
+
+
+def identity_of(path: Path) -> LogIdentity:
+    with path.open("rb") as file:
+        return read_header(file, path).identity
+
+
+def is_first_format(path: Path) -> bool:
+    """Whether it is of version 1, which was Arrow files."""
+    with path.open("rb") as file:
+        return file.read(6) == b"ARROW1"
+
+
+def check_segment(segment: LogFile, identity: LogIdentity) -> None:
+    """`CorruptLog` unless it is one of ours, intact, and has what its name says; FileNotFoundError if it is gone."""
+    match = _SEGMENT.fullmatch(segment.path.name)
+    assert match is not None, segment
+    data = segment.path.read_bytes()
+    if zlib.crc32(data) != int(match[3], 16):
+        raise CorruptLog(f"{segment.path}: the contents are damaged (the checksum does not match the name)")
+    with segment.path.open("rb") as file:
+        found = read_header(file, segment.path).identity
+        if found != identity:
+            raise LogError(f"{segment.path}: belongs to cluster {found.cluster:x}, era {found.era}")
+        end = segment.first - 1
+        for block in blocks(file, segment.path):
+            if block.first > end + 1:
+                break
+            end = max(end, block.last)
+    if end != segment.last:
+        raise CorruptLog(f"{segment.path}: holds the commands up to {end}, not {segment.last}")
+
+
+def put_file(directory: Path, name: str, data: bytes) -> None:
+    """A file that is there durably and as a whole, or not at all."""
     temporary = directory / f"{name}.{os.getpid()}.tmp"
     try:
         with temporary.open("wb") as file:
             file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
+            file.flush()
+            os.fsync(file.fileno())
         temporary.rename(directory / name)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    if durable:
-        sync_directory(directory)
-
-
-def _encode(table: pa.Table, first: int, last: int, identity: LogIdentity, compressed: bool) -> pa.Buffer:
-    metadata = {
-        "tara.format": FORMAT_VERSION,
-        "tara.cluster": identity.cluster,
-        "tara.era": identity.era,
-        "tara.first": first,
-        "tara.last": last,
-    }
-    schema = SCHEMA.with_metadata({key: str(value) for key, value in metadata.items()})
-    # No threads: this runs beside the container's loop, on a core that others need.
-    options = pa.ipc.IpcWriteOptions(compression="lz4" if compressed else None, use_threads=False)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema, options=options) as writer:
-        for start in range(0, table.num_rows, BATCH_ROWS):
-            writer.write_batch(_compact(table.slice(start, BATCH_ROWS)))
-    return sink.getvalue()
-
-
-def _compact(table: pa.Table) -> pa.RecordBatch:
-    """The rows in memory of their own. A piece of something larger would be written with whatever follows it there, up
-    to the next multiple of 64 bytes; the empty array makes sure that everything is copied."""
-    arrays = [
-        pa.concat_arrays([*column.chunks, pa.array([], field.type)])
-        for column, field in zip(table.columns, SCHEMA, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-
-
-def read_file(file: LogFile, identity: LogIdentity | None = None) -> tuple[LogIdentity, pa.Table]:
-    """The rows of a file, and whom it belongs to; checked in every respect. FileNotFoundError if it is gone."""
-    data = file.path.read_bytes()
-    if zlib.crc32(data) != file.checksum:
-        raise CorruptLog(
-            f"{file.path}: the contents are damaged (the checksum does not match the name); the same file of another "
-            "replica's log may replace it"
-        )
-    found = _identity_of(file, data)
-    if identity is not None and found != identity:
-        raise LogError(f"{file.path}: belongs to cluster {found.cluster:x}, era {found.era}")
-    table = pa.ipc.open_file(pa.py_buffer(data)).read_all().replace_schema_metadata(None)
-    if table.num_rows != file.rows:
-        raise CorruptLog(f"{file.path}: holds {table.num_rows} rows, not {file.rows}")
-    return found, table
-
-
-def identity_of(file: LogFile) -> LogIdentity:
-    """Whom a file belongs to, without reading it all."""
-    try:
-        with pa.memory_map(str(file.path)) as data:
-            return _identity_of(file, data)
-    except pa.ArrowInvalid as error:
-        raise CorruptLog(f"{file.path}: is empty") from error
-
-
-def _identity_of(file: LogFile, data: Any) -> LogIdentity:
-    try:
-        metadata = pa.ipc.open_file(data).schema.metadata or {}
-        fields = {key: int(metadata[b"tara." + key]) for key in (b"format", b"cluster", b"era", b"first", b"last")}
-    except (pa.ArrowInvalid, KeyError, ValueError) as error:
-        raise CorruptLog(f"{file.path}: is not a file of a decided log: {error}") from error
-    if fields[b"format"] > FORMAT_VERSION:
-        raise LogError(
-            f"{file.path}: format version {fields[b'format']} is newer than {FORMAT_VERSION}: use a newer Tara"
-        )
-    if (fields[b"first"], fields[b"last"]) != (file.first, file.last):
-        raise CorruptLog(f"{file.path}: holds the commands [{fields[b'first']}, {fields[b'last']}]")
-    return LogIdentity(fields[b"cluster"], fields[b"era"])
+    sync_directory(directory)

@@ -1,9 +1,9 @@
 """Reads a decided log, also while it is being written.
 
-A reader needs nothing but the directory. It holds no lock and keeps no file open: files appear complete under their
-names and never change; one that is gone when it is opened has been merged into another, which the next look finds, or
-fell to retention. Offsets are command counters; a range is [start, end). What was read once stays as it is: only
-decided commands are in a log.
+A reader needs nothing but the directory. It holds no lock and keeps no file open: segments never change, a tail only
+grows; one that is gone when it is opened has become a segment, which the next look finds, or fell to retention. Offsets
+are command counters; a range is [start, end). What was read once stays as it is: only decided commands are in a log.
+A block's rows are in memory at a time, not a file's.
 """
 
 import time
@@ -13,8 +13,17 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tara.runtime.log import LogIdentity
-from tara.runtime.log_format import SCHEMA, LogError, LogFile, list_files, read_file
+from tara.runtime.log_format import (
+    LogError,
+    LogIdentity,
+    blocks,
+    list_files,
+    list_segments,
+    list_tails,
+    read_block,
+    read_header,
+)
+from tara.runtime.log_rows import SCHEMA, rows_of
 
 POLL_S = 0.2
 #: Looks at the directory before a reader believes that a row is not there. Files move quickly, but not that quickly.
@@ -38,12 +47,20 @@ class LogBounds(NamedTuple):
     end: int
 
 
+class _Place(NamedTuple):
+    """Where a reader goes on: `counter` is the first one behind the blocks before `offset`."""
+
+    path: Path
+    offset: int
+    counter: int
+
+
 class LogReader:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         #: Whose log it is; known when something was read. A reader does not go on in another one's.
         self.identity: LogIdentity | None = None
-        self._cached: tuple[LogFile, pa.Table] | None = None
+        self._place: _Place | None = None
 
     def bounds(self) -> LogBounds:
         """What is there now. An empty log has bounds (1, 1)."""
@@ -64,9 +81,9 @@ class LogReader:
         there = self.bounds().end
         end = there if end is None else min(end, there)
         while start < end:
-            table, first = self._table_with(start)
-            piece = table.slice(start - first, min(end - start, table.num_rows - (start - first)))
-            yield from piece.to_batches()
+            piece = self._rows_from(start)
+            piece = piece.slice(0, min(end - start, piece.num_rows))
+            yield piece
             start += piece.num_rows
 
     def read(self, start: int, end: int | None = None) -> pa.Table:
@@ -88,27 +105,43 @@ class LogReader:
                     raise LogTruncated(self.directory, start, first)
                 time.sleep(poll_s)
 
-    def _table_with(self, counter: int) -> tuple[pa.Table, int]:
-        """The rows of a file that has this one, and the first of them."""
-        if self._cached is not None and self._cached[0].first <= counter <= self._cached[0].last:
-            return self._cached[1], self._cached[0].first
+    def _rows_from(self, counter: int) -> pa.RecordBatch:
+        """Some rows, from this one on."""
         for _ in range(LOOKS_MAX):
-            files = list_files(self.directory)
-            holders = [file for file in files if file.first <= counter <= file.last]
-            if not holders:
-                if files and files[0].first > counter:
-                    raise LogTruncated(self.directory, counter, files[0].first)
-                time.sleep(POLL_S / LOOKS_MAX)
-                continue
-            # Segments before tails, long ones before short ones: they stay longest.
-            best = max(holders, key=lambda file: (file.sealed, file.last))
-            try:
-                self.identity, table = read_file(best, self.identity)
-            except FileNotFoundError:
-                continue
-            self._cached = (best, table)
-            return table, best.first
+            place = self._place
+            if place is not None and place.counter == counter:
+                # The file that was read last has more, most likely, and there is no need to look around.
+                found = self._try(place.path, counter, place.offset)
+                if found is not None:
+                    return found
+            self._place = None
+            segments = list_segments(self.directory)
+            holders = [file.path for file in segments if file.first <= counter <= file.last]
+            for path in [*reversed(holders), *list_tails(self.directory)]:
+                found = self._try(path, counter)
+                if found is not None:
+                    return found
+            if segments and segments[0].first > counter:
+                raise LogTruncated(self.directory, counter, segments[0].first)
+            time.sleep(POLL_S / LOOKS_MAX)
         raise LogError(f"{self.directory}: command {counter} is missing, though later ones are there")
+
+    def _try(self, path: Path, counter: int, offset: int = 0) -> pa.RecordBatch | None:
+        """The rows of the block that has this one, from it on; None if there is no such block, or no such file."""
+        try:
+            with path.open("rb") as file:
+                header = read_header(file, path)
+                if self.identity is not None and header.identity != self.identity:
+                    raise LogError(f"{path}: belongs to cluster {header.cluster:x}, era {header.era}")
+                for block in blocks(file, path, offset):
+                    if block.first <= counter <= block.last:
+                        rows = rows_of(read_block(file, path, block), header.partitions)
+                        self.identity = header.identity
+                        self._place = _Place(path, block.end, block.last + 1)
+                        return rows.slice(counter - rows.column(0)[0].as_py())
+        except FileNotFoundError:
+            return None
+        return None
 
 
 def logs_in(data_dir: Path) -> list[LogReader]:

@@ -74,6 +74,11 @@ def describe(row: dict[str, Any], key_value: bool) -> dict[str, Any]:
     return described
 
 
+def readable(kind: int, status: int, payload: bytes, key_value: bool) -> list[Any]:
+    """A result: its status, and what it says."""
+    return [STATUSES.get(status, str(status)), _result(kind, status, payload, key_value)]
+
+
 def _command(kind: int, payload: bytes, key_value: bool) -> Any:
     if kind == t.OPEN:
         opening = msgspec.msgpack.decode(payload, type=int | str)
@@ -126,14 +131,14 @@ def line(described: dict[str, Any]) -> str:
     if described["kind"] in ("close", "expire"):
         return start.rstrip()
     failed = "failed: " if described["status"] == "failed" else ""
-    return f"{start}{_short(described['command'])} → {failed}{_short(described['result'])}"
+    return f"{start}{short(described['command'])} → {failed}{short(described['result'])}"
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     if value is None:
         return "none"
     if isinstance(value, dict) and "operation" in value:
-        fields = [_short(field) for name, field in value.items() if name != "operation"]
+        fields = [short(field) for name, field in value.items() if name != "operation"]
         text = " ".join([value["operation"].lower(), *fields])
     elif isinstance(value, dict):
         text = " ".join(f"{name}={field}" for name, field in value.items())

@@ -1,10 +1,10 @@
 """Writes the decided log of one executor. One thread uses it; `tara.runtime.log` brings it what was executed.
 
-Rows that no checkpoint covers yet become visible in tail files. When a checkpoint is taken, the rows up to it become a
-sealed segment, cut exactly there: segments are the same on all replicas.
+Runs come encoded, and are written as they are, in blocks, to the end of the tail. When a checkpoint is taken, the tail
+is synced and becomes a segment by its name: every row is written once.
 
 - The checkpoint store writes a checkpoint only when the log up to it is sealed. So after any crash the log is at least
-  as far as the checkpoint that the executor starts from, and what is executed again is in the log already: rows that
+  as far as the checkpoint that the executor starts from, and what is executed again is in the log already: runs that
   the log has are passed over. Rows are neither missing nor there twice.
 - If the executor jumps ahead (to a peer's checkpoint), or the log fell so far behind that it had to let rows go, the
   segments in between are copied from peers. If no peer has them, the log begins anew after the gap, and what it had is
@@ -13,42 +13,135 @@ sealed segment, cut exactly there: segments are the same on all replicas.
 """
 
 import contextlib
+import os
 import shutil
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
-import pyarrow as pa
+from msgspec import Struct
 
-from tara.protocol import tuples as t
 from tara.protocol.nodes.executor import ExecutorState
+from tara.protocol.tuples import DECODE_ERRORS
 from tara.runtime.exchange import ExchangeError, RemoteFiles
 from tara.runtime.journal import sync_directory
-from tara.runtime.log import LogIdentity, LogSettings
 from tara.runtime.log_format import (
+    BLOCK_BYTES,
     CorruptLog,
     LogError,
     LogFile,
+    LogIdentity,
+    blocks,
+    check_segment,
     identity_of,
-    list_files,
-    parse_name,
+    is_first_format,
+    list_segments,
+    list_tails,
+    pack_block,
+    pack_header,
+    parse_segment,
     put_file,
-    read_file,
-    rows_of,
-    write_file,
+    read_block,
+    segment_name,
+    tail_name,
 )
 
-#: A tail file is written anew, together with the new rows, unless it has more than so many times their number: few
-#: files, and each row is written a few times only, however slowly rows come.
-TAIL_FACTOR = 2
 #: How often it is tried again to fill a gap that peers do not reach the end of yet.
 WAITS_MAX = 5
 #: Where a log goes that cannot be continued. One is kept.
 ASIDE = "aside"
 
 
+class LogSettings(Struct, frozen=True, kw_only=True):
+    """What a log must know of its cluster."""
+
+    identity: LogIdentity
+    partitions: int
+    checkpoint_interval: int
+    #: Segments beyond this are dropped, oldest first; the newest one stays.
+    retention_bytes: int
+
+
+class EncodedRun(NamedTuple):
+    """A run as the container hands it over."""
+
+    #: The command counter before and after it; the execution number after it.
+    counter: int
+    end: int
+    position: int
+    #: How many requests it has.
+    requests: int
+    #: A `tara.runtime.log_format.Run`, encoded.
+    data: bytes
+
+
+class Tail:
+    """The file that grows. Invariant: its blocks hold the rows [first, last] without a gap."""
+
+    def __init__(self, path: Path, first: int, last: int, size: int, checksum: int) -> None:
+        self.path = path
+        self.first = first
+        self.last = last
+        self._size = size
+        self._checksum = checksum
+
+    @classmethod
+    def create(cls, directory: Path, header: bytes, first: int, last: int, block: bytes) -> "Tail":
+        """With its first block: readers never see one without."""
+        path = directory / tail_name(first)
+        temporary = path.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            temporary.write_bytes(header + block)
+            temporary.rename(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        return cls(path, first, last, len(header) + len(block), zlib.crc32(block, zlib.crc32(header)))
+
+    @classmethod
+    def open(cls, path: Path, next_: int) -> "Tail | None":
+        """What a former life left, as far as it is intact; None if `next_` is not among its rows."""
+        first, last, end = int(path.stem), int(path.stem) - 1, 0
+        with path.open("rb") as file, contextlib.suppress(CorruptLog, *DECODE_ERRORS):
+            for block in blocks(file, path):
+                read_block(file, path, block)
+                if block.first > last + 1:
+                    break
+                last, end = max(last, block.last), block.end
+        if not first <= next_ <= last:
+            return None
+        os.truncate(path, end)
+        return cls(path, first, last, end, zlib.crc32(path.read_bytes()))
+
+    def append(self, last: int, block: bytes) -> None:
+        """As a whole or not at all."""
+        try:
+            with self.path.open("ab", buffering=0) as file:
+                rest = memoryview(block)
+                while rest:
+                    rest = rest[file.write(rest) :]
+        except OSError:
+            os.truncate(self.path, self._size)
+            raise
+        self._size += len(block)
+        self._checksum = zlib.crc32(block, self._checksum)
+        self.last = last
+
+    def seal(self) -> LogFile:
+        """Make a segment of it, durably."""
+        with self.path.open("rb+", buffering=0) as file:
+            os.fsync(file.fileno())
+        path = self.path.with_name(segment_name(self.first, self.last, self._checksum))
+        self.path.rename(path)
+        sync_directory(path.parent)
+        return LogFile(self.first, self.last, True, path)
+
+
 class LogWriter:
-    """Invariants: the segments hold the rows up to `_sealed` without a gap, `_rows` those of (_sealed, last]."""
+    """Invariants: the segments hold the rows up to `_sealed` without a gap, the tail those of (_sealed, last] but for
+    those of `_pending`."""
 
     def __init__(
         self,
@@ -61,6 +154,7 @@ class LogWriter:
         self._directory = directory
         self._settings = settings
         self._identity: LogIdentity = settings.identity
+        self._header = pack_header(settings.identity, settings.partitions)
         #: Directories of the other replicas' logs, where this host can read them.
         self._peers = [peer for peer in peers if peer != directory]
         #: What the other replicas have on other hosts, and which replicas these are.
@@ -70,8 +164,10 @@ class LogWriter:
         self._segments: list[LogFile] = []
         #: The bytes of each segment.
         self._sizes: dict[Path, int] = {}
-        self._tails: list[LogFile] = []
-        self._rows: list[pa.RecordBatch] = []
+        self._tail: Tail | None = None
+        #: Runs that follow each other and are in no file yet, and their bytes.
+        self._pending: list[EncodedRun] = []
+        self._pending_bytes = 0
         self._sealed = 0
         #: The last command in the log.
         self.last = 0
@@ -93,64 +189,73 @@ class LogWriter:
     def _open(self) -> None:
         for leftover in self._directory.glob("*.tmp"):
             leftover.unlink(missing_ok=True)
-        files = list_files(self._directory)
-        if files and not all(map(self._is_ours, files)):
-            self._set_aside("belongs to another cluster or era")
-            files = []
-        self._segments = [file for file in files if file.sealed]
+        segments, tails = list_segments(self._directory), list_tails(self._directory)
+        if not all(map(self._is_ours, [*(file.path for file in segments), *tails])):
+            self._set_aside("belongs to another cluster, era or format")
+            segments, tails = [], []
         # Without a segment, the log begins where the rows begin that no checkpoint covers.
-        self._sealed = _end_of_chain(self._segments) if self._segments or not files else files[0].first - 1
-        kept = [file for file in self._segments if file.last <= self._sealed]
-        for file in self._segments[len(kept) :]:
+        self._sealed = _end_of_chain(segments) if segments or not tails else int(tails[0].stem) - 1
+        self._segments = [file for file in segments if file.last <= self._sealed]
+        for file in segments[len(self._segments) :]:
             self._report(f"{file.path}: follows a gap; it is dropped and written again")
             file.path.unlink(missing_ok=True)
-        self._segments = kept
-        self._sizes = {file.path: file.path.stat().st_size for file in kept}
+        self._sizes = {file.path: file.path.stat().st_size for file in self._segments}
         self.last = self._sealed
-        self._open_tails([file for file in files if not file.sealed])
+        for path in tails:
+            tail = Tail.open(path, self.last + 1) if self._tail is None else None
+            if tail is None:
+                path.unlink(missing_ok=True)
+            else:
+                self._tail, self.last = tail, tail.last
 
-    def _is_ours(self, file: LogFile) -> bool:
+    def _is_ours(self, path: Path) -> bool:
+        """What is damaged is found when it is read; it says nothing about whose it is. A newer format ends us here."""
         try:
-            return identity_of(file) == self._identity
-        except (CorruptLog, OSError):
-            # What is damaged is found when it is read; it says nothing about whose it is. A newer format ends us here.
-            return True
-
-    def _open_tails(self, tails: list[LogFile]) -> None:
-        """Take over the rows of a former life as far as they join what is sealed. Tails are not synced: a machine
-        that went down may have left a damaged one, and its rows will be executed again."""
-        for file in tails:
-            table = None
-            if file.first <= self.last + 1 and file.last > self.last:
-                with contextlib.suppress(CorruptLog, OSError):
-                    _, table = read_file(file, self._identity)
-            if table is None:
-                file.path.unlink(missing_ok=True)
-                continue
-            self._rows += table.slice(self.last + 1 - file.first).to_batches()
-            self.last = file.last
-            self._tails.append(file)
+            return identity_of(path) == self._identity
+        except CorruptLog:
+            return not is_first_format(path)
 
     # Rows
 
-    def take(self, run: Sequence[t.Executed]) -> None:
-        """Runs that follow each other. Rows that the log has already are passed over."""
-        first, end = run[0].counter + 1, run[-1].counters[-1]
-        if first > self.last + 1:
+    def take(self, run: EncodedRun) -> None:
+        """Rows that the log has already are passed over, unless new ones are in the same run."""
+        if run.counter > self.last:
             self._position = None
             return
-        self._position = run[-1].first + len(run[-1].requests)
-        self._counter = end
-        if end > self.last:
-            self._rows.append(rows_of(run, self._settings.partitions).slice(self.last + 1 - first))
-            self.last = end
+        self._position, self._counter = run.position, run.end
+        if run.end <= self.last:
+            return
+        if self._pending and run.counter != self._pending[-1].end:
+            self.flush()
+        self._pending.append(run)
+        self._pending_bytes += len(run.data)
+        self.last = run.end
+        if self._pending_bytes >= BLOCK_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Show readers what no file has yet."""
+        pending = self._pending
+        if not pending:
+            return
+        first, last = pending[0].counter + 1, pending[-1].end
+        block = pack_block(first, last, [run.data for run in pending])
+        if self._tail is None:
+            self._tail = Tail.create(self._directory, self._header, first, last, block)
+        else:
+            self._tail.append(last, block)
+        self._pending, self._pending_bytes = [], 0
 
     def give_up_rows(self) -> None:
         """Something is wrong with the rows at hand. The cluster must not stand still for its log, so this becomes a
         gap, which the next checkpoint closes."""
-        for tail in self._tails:
-            tail.path.unlink(missing_ok=True)
-        self._tails, self._rows, self.last, self._position = [], [], self._sealed, None
+        self._drop_tail()
+        self.last, self._position = self._sealed, None
+
+    def _drop_tail(self) -> None:
+        if self._tail is not None:
+            self._tail.path.unlink(missing_ok=True)
+        self._tail, self._pending, self._pending_bytes = None, [], 0
 
     # Sealing
 
@@ -159,24 +264,19 @@ class LogWriter:
         if self._position != number * self._settings.checkpoint_interval:
             self._jump(number, state)
         if self._counter > self._sealed:
-            self._adopt(write_file(self._directory, self._cut(self._counter), self._identity, sealed=True))
+            self.flush()
+            assert self._tail is not None, (self._counter, self._sealed)
+            segment = self._tail.seal()
+            self._tail = None
+            self._adopt(segment)
         self._retain()
 
     def _adopt(self, segment: LogFile) -> None:
-        """A segment that follows what is sealed is in place; forget the rows and tails that it covers."""
+        """A segment that follows what is sealed is in place."""
         self._segments.append(segment)
         self._sizes[segment.path] = segment.path.stat().st_size
-        covered = max(min(segment.last, self.last) - self._sealed, 0)
-        self._rows = _slice(self._rows, covered, self.last - self._sealed)
         self._sealed = max(segment.last, self._sealed)
         self.last = max(self.last, self._sealed)
-        for tail in [tail for tail in self._tails if tail.last <= self._sealed]:
-            self._tails.remove(tail)
-            tail.path.unlink(missing_ok=True)
-
-    def _cut(self, counter: int) -> list[pa.RecordBatch]:
-        """The rows of (_sealed, counter]."""
-        return _slice(self._rows, 0, counter - self._sealed)
 
     def _retain(self) -> None:
         total = sum(self._sizes.values())
@@ -207,13 +307,15 @@ class LogWriter:
             missing = []
         self._waits = 0
         if not missing or missing[0].first > self._sealed + 1:
-            if self._segments or self._tails:
+            if self._segments or self._tail is not None:
                 self._set_aside(f"no peer has all commands of [{self._sealed + 1}, {counter}]")
-            self._segments, self._sizes, self._tails, self._rows = [], {}, [], []
+            self._segments, self._sizes = [], {}
             self._sealed = self.last = missing[0].first - 1 if missing else counter
         for file in missing:
-            put_file(self._directory, file.path.name, file.path.read_bytes(), durable=True)
+            put_file(self._directory, file.path.name, file.path.read_bytes())
             self._adopt(file._replace(path=self._directory / file.path.name))
+        # Whatever it had is in the segments, or aside.
+        self._drop_tail()
         if self._remote is not None:
             self._remote.forget_others(())
 
@@ -224,7 +326,7 @@ class LogWriter:
 
     def _offered(self) -> list[LogFile]:
         """The segments of peers whose directories this host can read."""
-        return [file for peer in self._peers for file in list_files(peer) if file.sealed]
+        return [file for peer in self._peers for file in list_segments(peer)]
 
     def _fetch_missing(self, remote: RemoteFiles, counter: int) -> list[LogFile] | None:
         """The same with what is on other hosts. Peers that cannot be reached may have what is missing: that counts as
@@ -242,7 +344,7 @@ class LogWriter:
         def is_intact(file: LogFile) -> bool:
             return self._is_intact(file) if file.path not in holders else self._fetch(remote, file, holders[file.path])
 
-        offered = self._offered() + sorted(filter(None, map(parse_name, holders)))
+        offered = self._offered() + sorted(filter(None, map(parse_segment, holders)))
         chain = self._chain(offered, counter, is_intact)
         complete = chain is not None and bool(chain) and chain[0].first <= self._sealed + 1
         return None if silent and not complete else chain
@@ -279,7 +381,7 @@ class LogWriter:
 
     def _is_intact(self, file: LogFile) -> bool:
         try:
-            read_file(file, self._identity)
+            check_segment(file, self._identity)
         except (LogError, OSError) as error:
             self._report(str(error))
             return False
@@ -290,31 +392,9 @@ class LogWriter:
         aside = self._directory / ASIDE
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
-        for file in list_files(self._directory):
-            file.path.rename(aside / file.path.name)
+        for path in [*(file.path for file in list_segments(self._directory)), *list_tails(self._directory)]:
+            path.rename(aside / path.name)
         sync_directory(self._directory)
-
-    # Tails
-
-    def flush(self) -> None:
-        """Show readers what no segment has yet."""
-        flushed = max([self._sealed, *(tail.last for tail in self._tails)])
-        if self.last <= flushed:
-            return
-        first, merged = flushed + 1, []
-        while self._tails and self._tails[-1].first > self._sealed:
-            if self._tails[-1].rows > TAIL_FACTOR * (self.last - first + 1):
-                break
-            merged.append(self._tails.pop())
-            first = merged[-1].first
-        try:
-            rows = _slice(self._rows, first - 1 - self._sealed, self.last - self._sealed)
-            self._tails.append(write_file(self._directory, rows, self._identity, sealed=False))
-        except OSError:
-            self._tails += reversed(merged)
-            raise
-        for tail in merged:
-            tail.path.unlink(missing_ok=True)
 
 
 def _end_of_chain(segments: list[LogFile]) -> int:
@@ -324,15 +404,3 @@ def _end_of_chain(segments: list[LogFile]) -> int:
         if file.first <= end + 1:
             end = max(end, file.last)
     return end
-
-
-def _slice(batches: list[pa.RecordBatch], start: int, stop: int) -> list[pa.RecordBatch]:
-    """The rows [start, stop) of batches that follow each other."""
-    found = []
-    offset = 0
-    for batch in batches:
-        first, last = max(start - offset, 0), min(stop - offset, batch.num_rows)
-        if first < last:
-            found.append(batch.slice(first, last - first))
-        offset += batch.num_rows
-    return found

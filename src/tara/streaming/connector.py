@@ -170,6 +170,8 @@ def _columns(batch: "pa.RecordBatch", key_value: bool) -> "pa.RecordBatch":
 
     columns: dict[str, Any] = {}
     for field, column in zip(batch.schema, batch.columns, strict=True):
+        if field.name == "clock_ms":
+            continue
         if field.name == "kind":
             column = pa.array([KINDS.get(kind, str(kind)) for kind in column.to_pylist()], pa.string())
         elif field.name == "status":

@@ -103,6 +103,7 @@ class Executor(Node):
         ends: list[int] = []
         times: list[int] = []
         counters: list[int] = []
+        clocks: list[int] = []
         for request in run:
             if request.source >= 0:
                 self._progress[partition][request.source].note(request.epoch, request.number)
@@ -112,10 +113,11 @@ class Executor(Node):
             ends.append(len(results))
             times.append(sessions.time_ms)
             counters.append(sessions.counter)
+            clocks.append(sessions.clock_ms)
             partition = (partition + 1) % partitions
         self.next += len(run)
         commands, sessions.executed = sessions.executed, []
-        executed = t.Executed(first, run, results.copy(), ends, times, counter, counters, commands)
+        executed = t.Executed(first, run, results.copy(), ends, times, counter, counters, commands, clocks)
         self._publish(executed, sessions.events.copy())
         results.clear()
         sessions.events.clear()
