@@ -505,6 +505,40 @@ def restore(
     typer.echo(f"cluster {cluster.cluster:x} is ready: tara up --data-dir {data_dir}")
 
 
+@app.command("recover")
+def recover(
+    from_checkpoint: Annotated[
+        bool, typer.Option("--from-checkpoint", help="Go on from the newest intact checkpoint, and lose the rest.")
+    ] = False,
+    data_dir: DataDir = DATA_DIR,
+    also: Annotated[
+        list[Path] | None, typer.Option(help="Another directory with checkpoints, say of a server; may be repeated.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also if enough journals are intact.")] = False,
+    as_json: Json = False,
+) -> None:
+    """After the loss of more than f sites: begin a new era from the best checkpoint that is left, and say what is lost.
+
+    Example: tara recover --from-checkpoint --data-dir /var/lib/tara
+    """
+    from tara.runtime.recovery import Recovery
+
+    if not from_checkpoint:
+        raise typer.BadParameter("there is no other way: say --from-checkpoint", param_hint="recover")
+    with Recovery(data_dir, also or []) as recovery:
+        recovery.check(force)
+        for line in recovery.found.statement():
+            typer.echo(line, err=as_json)
+        if not yes:
+            typer.confirm(f"Begin era {recovery.found.era + 1}?", abort=True, err=as_json)
+        state = recovery.begin()
+    if as_json:
+        _print_json({"era": state.era, "threshold": state.threshold, "found": recovery.found})
+    else:
+        typer.echo(f"era {state.era} is ready: tara up --data-dir {data_dir}")
+
+
 @sim_app.command("run")
 def sim_run(
     seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 100,

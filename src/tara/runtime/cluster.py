@@ -278,7 +278,7 @@ class ClusterState(Struct, kw_only=True):
     journals: list[str] = []
     #: The servers where these journals are.
     servers: list[str] = []
-    #: The checkpoint that the cluster was founded with, if it was restored from a backup; else 0.
+    #: The checkpoint that this era was founded with, if it was restored from a backup or another era; else 0.
     threshold: int = 0
     #: What was executed here last.
     app: str = ""
@@ -295,6 +295,11 @@ class ClusterState(Struct, kw_only=True):
     @property
     def checkpoint_interval(self) -> int:
         return self.fixed["checkpoint_interval"]
+
+    @property
+    def awaits_founding(self) -> bool:
+        """Whether it begins with a checkpoint, and nothing of it has run yet."""
+        return self.threshold > 0 and not any(self.founded)
 
 
 class DirectoryInUse(ConfigurationError):
@@ -352,7 +357,8 @@ class StateFile:
             raise ConfigurationError(f"data_dir = {self._directory}: cannot be written: {error.strerror}") from error
 
     def open(self, settings: Settings) -> ClusterState:
-        """The state of the cluster that lives here, or that of a new one. In memory, every start is a new cluster."""
+        """The state of the cluster that lives here, or that of a new one. In memory, every start is a new cluster,
+        except the first one of an era that begins with a checkpoint."""
         graph = Graph(settings.limits.f, settings.limits.partitions)
         placement = placement_of(graph, settings.packing)
         fixed = _fixed_limits(settings)
@@ -364,7 +370,7 @@ class StateFile:
             self._compare("partitions", state.partitions, settings.limits.partitions)
             self._compare("packing", state.packing, settings.packing)
             self._compare("durability", state.durability, settings.durability)
-            if settings.durability == "disk":
+            if settings.durability == "disk" or state.awaits_founding:
                 for name, value in fixed.items():
                     self._compare(name, state.fixed.get(name, value), value)
                 state.app, state.ports = settings.app, _front_end_ports(settings, graph, placement, ports)

@@ -307,7 +307,7 @@ class Container:
         the number of this life, which no life before it had."""
         try:
             return journal.replay()
-        except CorruptJournal as error:
+        except (CorruptJournal, StaleJournal) as error:
             self._set_aside(journal, error)
             return {}
 

@@ -232,6 +232,9 @@ class Registry:
                 member.heard_at = time.monotonic()
                 member.status = msgspec.json.decode(status)
                 member.recent.add(member.heard_at, member.status)
+            case control.Heartbeat(container, life):
+                # It may be of an era, or of a life, that is over; it is to end rather than to wait for something.
+                self._refuse(identity, f"life {life} of container {container} is over")
             case control.Warned(_, lines):
                 for line in lines:
                     self.events.show(line)
@@ -274,11 +277,13 @@ class Registry:
         container = register.container
         known = 0 <= container < len(self.members)
         if not known or (register.cluster, register.era) != (self.state.cluster, self.state.era):
-            reason = f"this is the registry of cluster {self.state.cluster:x}, era {self.state.era}"
             self.events.warning(
-                "registration_refused", their_cluster=f"{register.cluster:x}", their_container=container
+                "registration_refused",
+                their_cluster=f"{register.cluster:x}",
+                their_era=register.era,
+                their_container=container,
             )
-            self._send(identity, control.Refuse(reason))
+            self._refuse(identity, "this is none of its containers")
             return
         member, now_s = self.members[container], time.monotonic()
         again = member.registered_at > 0
@@ -317,6 +322,10 @@ class Registry:
             control.Welcome(self.state.lives[container], genesis, member.short_lives, keep_journal, journal),
         )
         self._announce()
+
+    def _refuse(self, identity: bytes, reason: str) -> None:
+        state = self.state
+        self._send(identity, control.Refuse(f"{reason} (registry of cluster {state.cluster:x}, era {state.era})"))
 
     def _journal_of(self, register: control.Register) -> tuple[bool, str]:
         """Whether the container may go on with the journal that it found, and the name of its journal from now on."""

@@ -24,6 +24,7 @@ from tara.runtime.log import DecidedLog
 FORMAT_VERSION = 1
 _LENGTH = struct.Struct("<Q")
 DIGEST_BYTES = 16
+HEADER_BYTES_MAX = 4096
 #: Checkpoints older than the stable one that are kept all the same.
 KEEP_OLDER = 1
 
@@ -111,6 +112,16 @@ def read_checkpoint(path: Path, cluster: int, era: int) -> t.Loaded:
     if not parts or digest_of(parts[0], parts[1:]) != data[stop:]:
         raise StoreError("the contents are damaged")
     return t.Loaded(t.CheckpointId(header.number, data[stop:]), parts[0], parts[1:])
+
+
+def is_of(path: Path, cluster: int, era: int) -> bool:
+    """Whether the file says that it is a checkpoint of this cluster and era, intact or not."""
+    try:
+        with path.open("rb") as file:
+            header = msgspec.json.decode(file.readline(HEADER_BYTES_MAX), type=CheckpointHeader)
+    except (OSError, msgspec.DecodeError):
+        return False
+    return (header.cluster, header.era) == (cluster, era)
 
 
 def checkpoint_directory(data_dir: Path, replica: int) -> Path:
