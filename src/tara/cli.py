@@ -15,6 +15,7 @@ from tara.coordination.command_line import zk_app
 
 if TYPE_CHECKING:
     from tara.client import KeyValueClient
+    from tara.runtime.spark import Cluster
     from tara.simulator.campaign import Summary
 
 app = typer.Typer(
@@ -141,18 +142,66 @@ def up(
         "host": host,
         "keys": keys,
     }
-    # An application is looked for here, too, by this process and by the Python workers of Spark.
-    sys.path.insert(0, str(Path.cwd()))
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])])
+    _find_applications_here()
     settings = load_settings(config, flags=flags)
     if settings.app == "coordination":
         from tara.coordination.settings import gateway_settings
 
         gateway_settings(settings.gateway)
-    cluster = Cluster(settings, sys.stderr)
+    _serve(Cluster(settings, sys.stderr))
+
+
+@app.command("site")
+def site(
+    number: Annotated[int, typer.Option("--site", help="Which of the sites this is, from 0.", min=0)],
+    config: Annotated[Path | None, typer.Option(help="A TOML file with settings; the same at every site.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where this site keeps its state.")] = None,
+    found: Annotated[
+        bool, typer.Option("--found", help="The cluster is new: found it, together with all the other sites.")
+    ] = False,
+    sites: Annotated[str | None, typer.Option(help="host:port,host:port of all sites, each with four ports.")] = None,
+    master: Annotated[str | None, typer.Option(help="Spark master of this site.")] = None,
+    keys: Annotated[str | None, typer.Option(help="The directory with the cluster's keys.")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Of the Prometheus endpoint; by default a free one.")] = None,
+) -> None:
+    """Run one site of a cluster whose sites each have a driver of their own, until interrupted or `tara down`.
+
+    Example: tara site --site 0 --config cluster.toml --found
+    """
+    from tara.runtime.cluster import application_of, load_settings
+    from tara.runtime.site import SiteRegistry
+    from tara.runtime.spark import Cluster, check_java
+
+    flags = {
+        "data_dir": None if data_dir is None else str(data_dir),
+        "sites": sites,
+        "master": master,
+        "keys": keys,
+        "metrics_port": metrics_port,
+    }
+    _find_applications_here()
+    settings = load_settings(config, flags=flags)
+    # Before it says to others that it is there.
+    check_java()
+    application_of(settings.app)
+    try:
+        registry = SiteRegistry(settings, number, found, sys.stderr)
+    except KeyboardInterrupt:
+        raise typer.Exit(1) from None
+    _serve(Cluster(settings, sys.stderr, registry))
+
+
+def _find_applications_here() -> None:
+    """An application is looked for here, too, by this process and by the Python workers of Spark."""
+    sys.path.insert(0, str(Path.cwd()))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def _serve(cluster: "Cluster") -> None:
+    """Until it is interrupted, or told to go down."""
     try:
         cluster.start()
-        if settings.app == "coordination":
+        if cluster.settings.app == "coordination":
             cluster.await_gateways()
         typer.echo(f"endpoints  {','.join(_plain(cluster.registry.endpoints))}")
         if cluster.registry.gateways:

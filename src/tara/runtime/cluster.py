@@ -24,6 +24,7 @@ from tara.protocol.graph import Graph, Stage
 from tara.protocol.limits import Limits
 from tara.runtime.gateway import Options
 from tara.runtime.journal import sync_directory
+from tara.runtime.site_address import check_sites
 from tara.runtime.where import check_host, free_ports, is_fixed
 
 STATE_FILE = "cluster.json"
@@ -59,6 +60,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     container_dir: str = ""
     #: The directory with the cluster's keys, on every host; may name environment variables. Empty: no keys.
     keys: str = ""
+    #: `host:port` of every site, in their order, where each has a driver of its own (`tara site`); see
+    #: `tara.runtime.site_address`. Empty: one driver runs them all.
+    sites: str = ""
     #: Of Spark's executors, a resource (such as `tara`) of which each has one, and each container needs one.
     token: str = ""
     #: The port of the first front end, on `host`, the others follow; 0: free ones, which the cluster then keeps.
@@ -93,6 +97,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         check_host("container_host", self.container_host, bool(self.keys))
         if self.token and self.packing != "site":
             raise ConfigurationError(f"token = {self.token}: one container per executor needs packing = site")
+        if self.sites:
+            check_sites(self.sites, self.limits.replicas, bool(self.keys))
+            if self.packing != "site":
+                raise ConfigurationError(f"packing = {self.packing}: a driver per site needs packing = site")
+            if self.port:
+                raise ConfigurationError(f"port = {self.port}: with sites, their addresses say the ports")
         if self.token and self.local:
             raise ConfigurationError(f"token = {self.token}: there are none in Spark's local mode")
 
@@ -291,6 +301,8 @@ class ClusterState(Struct, kw_only=True):
     keys: str = ""
     #: The limits that must not change either.
     fixed: dict[str, int] = {}
+    #: What each site brought to the founding, if they have a driver each and this one was there.
+    nonces: list[str] = []
 
     @property
     def checkpoint_interval(self) -> int:
@@ -361,24 +373,29 @@ class StateFile:
         except the first one of an era that begins with a checkpoint."""
         graph = Graph(settings.limits.f, settings.limits.partitions)
         placement = placement_of(graph, settings.packing)
-        fixed = _fixed_limits(settings)
         ports: list[int] = []
         if self.exists():
-            state = self.read()
+            state = self.check(settings)
             ports = state.ports
-            self._compare("f", state.f, settings.limits.f)
-            self._compare("partitions", state.partitions, settings.limits.partitions)
-            self._compare("packing", state.packing, settings.packing)
-            self._compare("durability", state.durability, settings.durability)
             if settings.durability == "disk" or state.awaits_founding:
-                for name, value in fixed.items():
-                    self._compare(name, state.fixed.get(name, value), value)
                 state.app, state.ports = settings.app, _front_end_ports(settings, graph, placement, ports)
                 self.write(state)
                 return state
         state = new_state(settings)
         state.ports = _front_end_ports(settings, graph, placement, ports)
         self.write(state)
+        return state
+
+    def check(self, settings: Settings) -> ClusterState:
+        """The state of the cluster that lives here, if these settings are for it."""
+        state = self.read()
+        self._compare("f", state.f, settings.limits.f)
+        self._compare("partitions", state.partitions, settings.limits.partitions)
+        self._compare("packing", state.packing, settings.packing)
+        self._compare("durability", state.durability, settings.durability)
+        if settings.durability == "disk" or settings.sites or state.awaits_founding:
+            for name, value in _fixed_limits(settings).items():
+                self._compare(name, state.fixed.get(name, value), value)
         return state
 
     def _compare(self, name: str, old: object, new: object) -> None:

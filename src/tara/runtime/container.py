@@ -20,7 +20,7 @@ from msgspec import Raw, Struct
 from tara.client import wire as client_wire
 from tara.client.keys import load_cluster_keys
 from tara.protocol import tuples as t
-from tara.protocol.errors import MalformedTuple, NodeHalted
+from tara.protocol.errors import ConfigurationError, MalformedTuple, NodeHalted
 from tara.protocol.graph import Graph, Receivers, Stage
 from tara.protocol.journal import CorruptJournal
 from tara.protocol.limits import Limits
@@ -65,6 +65,10 @@ class ContainerSpec(Struct, frozen=True, kw_only=True):
     host: str
     #: Where its front end should be, if that port is free.
     port: int
+    #: Where it takes tuples and serves files; 0: at any free port. If they are given, others know them beforehand, and
+    #: it does without none of its ports.
+    peer_port: int = 0
+    files_port: int = 0
     #: How the container is called in logs and listings.
     label: str = ""
     #: Stands for everything that must agree between containers; see `tara.runtime.cluster.shape_of`.
@@ -149,7 +153,7 @@ class Container:
             self._gate.guard(self._inbox, MEMBERS)
             self._gate.guard(self._clients, CLIENTS)
         self._files = self._serve_files()
-        self._bind(self._inbox, 0)
+        self._bind(self._inbox, spec.peer_port)
         if serves_clients(self.graph, spec.placement[spec.container]):
             self._bind(self._clients, spec.port)
         if self._gate is not None:
@@ -212,7 +216,7 @@ class Container:
         socket = bounded(self._context.socket(zmq.ROUTER))
         if self._gate is not None:
             self._gate.guard(socket, MEMBERS)
-        self._bind(socket, 0)
+        self._bind(socket, self.spec.files_port)
         self.files_address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
         return FileServer(socket, self.spec.cluster, self.spec.era)
 
@@ -236,8 +240,8 @@ class Container:
         try:
             socket.bind(f"tcp://{self.spec.host}:{port or '*'}")
         except zmq.ZMQError as error:
-            if error.errno != zmq.EADDRINUSE:
-                raise
+            if error.errno != zmq.EADDRINUSE or self.spec.peer_port:
+                raise ConfigurationError(f"{self.spec.host}:{port}: cannot be bound: {error.strerror}") from error
             socket.bind(f"tcp://{self.spec.host}:*")
 
     @property
@@ -766,6 +770,11 @@ class Container:
     def nodes(self) -> dict[int, Node]:
         """The nodes that run here, by number. To be looked at only."""
         return self._nodes
+
+    @property
+    def lives(self) -> list[int]:
+        """The newest life of each container that was heard of."""
+        return self._lives
 
     @property
     def stores(self) -> dict[int, CheckpointStore]:

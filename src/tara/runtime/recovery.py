@@ -23,9 +23,8 @@ import msgspec
 from msgspec import Struct
 
 from tara.protocol import tuples as t
-from tara.protocol.errors import NodeHalted, TaraError
+from tara.protocol.errors import TaraError
 from tara.protocol.graph import Graph, Stage
-from tara.protocol.journal import CorruptJournal
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Outbox
 from tara.protocol.nodes.committer import Committer
@@ -132,9 +131,10 @@ def first_counter(counter: int) -> int:
 
 
 def survey(data_dir: Path, others: list[Path]) -> Survey:
-    """Look at what is left in the data directory, and at checkpoints in other directories. Changes nothing."""
+    """Look at what is left in the data directory, and in others, say of other sites. Changes nothing."""
     state = StateFile(data_dir).read()
-    journals = [] if state.durability == "memory" else [_look_at(data_dir, state, c) for c in _voting(state)]
+    roots = [data_dir, *others]
+    journals = [] if state.durability == "memory" else [_best_journal(roots, state, c) for c in _voting(state)]
     loaded, chosen, damaged = _best(_directories(data_dir, others), state)
     slots = state.checkpoint_interval // state.partitions
     ends = _most(journal.end for journal in journals)
@@ -245,15 +245,21 @@ def _voting(state: ClusterState) -> list[int]:
     ]
 
 
+def _best_journal(roots: list[Path], state: ClusterState, container: int) -> JournalFound:
+    """The journal of this container that is intact, if there is one."""
+    found = [_look_at(root, state, container) for root in roots]
+    return next((journal for journal in found if not journal.problem), found[0])
+
+
 def _look_at(data_dir: Path, state: ClusterState, container: int) -> JournalFound:
     directory = journal_directory(data_dir, container)
     try:
         name = journal_name(directory)
-        expected = state.journals[container] if state.journals else ""
+        expected = _expected_name(data_dir, state, container)
         if expected and name != expected:
             raise StaleJournal("is missing" if not name else "is not the newest one of its container")
         committers = _replayed(directory, state, container)
-    except (OSError, JournalError, CorruptJournal, StaleJournal, NodeHalted, AssertionError) as error:
+    except (OSError, TaraError, AssertionError) as error:
         return JournalFound(container=container, problem=str(error) or type(error).__name__)
     return JournalFound(
         container=container,
@@ -261,6 +267,15 @@ def _look_at(data_dir: Path, state: ClusterState, container: int) -> JournalFoun
         minimum={committer.partition: committer.commits.min for committer in committers},
         end={committer.partition: max(committer.commits.pos, committer.records.pos) for committer in committers},
     )
+
+
+def _expected_name(data_dir: Path, state: ClusterState, container: int) -> str:
+    """The name of this container's newest journal. Sites with a driver each know their own one only."""
+    file = StateFile(data_dir)
+    here = file.read() if file.exists() else state
+    if (here.cluster, here.era) != (state.cluster, state.era):
+        raise StaleJournal(f"{data_dir} is of cluster {here.cluster:x}, era {here.era}")
+    return here.journals[container] if here.journals else ""
 
 
 def _replayed(directory: Path, state: ClusterState, container: int) -> list[Committer]:
