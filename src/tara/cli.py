@@ -412,7 +412,9 @@ def list_keys(
 
 @app.command("drill")
 def drill(
-    names: Annotated[list[str], typer.Argument(help="kill, kill-twice, hang, loss, flat, chaos, workers; or all.")],
+    names: Annotated[
+        list[str], typer.Argument(help="kill, kill-twice, hang, loss, flat, chaos, workers, sites; or all.")
+    ],
     minutes: Annotated[float | None, typer.Option(help="How long flat and chaos last.", min=1.0)] = None,
     as_json: Json = False,
 ) -> None:

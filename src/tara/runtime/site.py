@@ -22,7 +22,7 @@ from tara.runtime.metrics import recent_report
 from tara.runtime.neighbours import Neighbours, SiteCard
 from tara.runtime.registry import Registry
 from tara.runtime.site_address import SiteAddress, parse_sites
-from tara.runtime.where import expand
+from tara.runtime.where import expand, same_everywhere
 
 LOOK_S = 0.1
 
@@ -76,7 +76,10 @@ class SiteRegistry(Registry):
             doorway = Doorway(self.settings, self._site, self._addresses, keys, self._may_found, self._say)
             state = doorway.state()
         forget_founding(directory)
-        state.app = self.settings.app
+        # Known beforehand, so that nobody has to wait for the container to ask for them.
+        state.app, state.keys = self.settings.app, same_everywhere(self.settings.keys)
+        state.registry, state.endpoints = self._addresses[self._site].registry, self.endpoints
+        self._file.write(state)
         return state
 
     def _say(self, line: str) -> None:
