@@ -15,6 +15,7 @@ from tara.coordination.command_line import zk_app
 
 if TYPE_CHECKING:
     from tara.client import KeyValueClient
+    from tara.runtime.cluster import Settings
     from tara.runtime.spark import Cluster
     from tara.simulator.campaign import Summary
 
@@ -144,10 +145,7 @@ def up(
     }
     _find_applications_here()
     settings = load_settings(config, flags=flags)
-    if settings.app == "coordination":
-        from tara.coordination.settings import gateway_settings
-
-        gateway_settings(settings.gateway)
+    _check_gateway(settings)
     _serve(Cluster(settings, sys.stderr))
 
 
@@ -182,6 +180,7 @@ def site(
     _find_applications_here()
     settings = load_settings(config, flags=flags)
     # Before it says to others that it is there.
+    _check_gateway(settings)
     check_java()
     application_of(settings.app)
     try:
@@ -195,6 +194,13 @@ def _find_applications_here() -> None:
     """An application is looked for here, too, by this process and by the Python workers of Spark."""
     sys.path.insert(0, str(Path.cwd()))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def _check_gateway(settings: "Settings") -> None:
+    if settings.app == "coordination":
+        from tara.coordination.settings import gateway_settings
+
+        gateway_settings(settings.gateway)
 
 
 def _serve(cluster: "Cluster") -> None:
@@ -582,7 +588,7 @@ def recover(
         for line in recovery.found.statement():
             typer.echo(line, err=as_json)
         if not yes:
-            typer.confirm(f"Begin era {recovery.found.era + 1}?", abort=True, err=as_json)
+            typer.confirm(f"Begin era {recovery.found.next_era}?", abort=True, err=as_json)
         state = recovery.begin()
     if as_json:
         _print_json({"era": state.era, "threshold": state.threshold, "found": recovery.found})

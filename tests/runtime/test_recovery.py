@@ -280,12 +280,18 @@ def test_an_attempt_that_did_not_come_to_its_end_changes_nothing(tmp_path: Path)
     with Recovery(tmp_path, []) as recovery:
         assert recovery.found.chosen.number == 2
         state = recovery.begin()
-    assert (state.era, state.threshold) == (2, 3)
-    assert len(list(tmp_path.glob("checkpoints-*/*.checkpoint"))) == 9
+        assert "of an attempt that did not come to its end" in "\n".join(recovery.found.statement())
+    # Whatever that attempt left is of an era that never began.
+    assert (state.era, state.threshold) == (3, 4)
     # And once more: the era that has begun is the one that is left.
     with Recovery(tmp_path, []) as recovery:
         assert recovery.found.chosen.counter == ERA_COMMANDS
-        assert recovery.begin().era == 3
+        assert recovery.begin().era == 4
+    stale = tmp_path / "stale"
+    stale.mkdir()
+    StateFile(stale).write(msgspec.structs.replace(state, era=1))
+    with pytest.raises(RecoveryError, match="is of era 4: recover there"):
+        Recovery(stale, [tmp_path])
 
 
 def test_counters_leave_room() -> None:

@@ -28,7 +28,7 @@ from tara.runtime.registry import Registry
 from tara.runtime.site import SiteRegistry
 from tara.runtime.site_address import PORTS, parse_sites
 from tara.runtime.where import free_row
-from tests.runtime.processes import await_condition, settings_for
+from tests.runtime.processes import Processes, await_condition, settings_for
 
 SITES = 3
 
@@ -44,6 +44,7 @@ class OneSite:
 
     def _start(self) -> SpawnProcess:
         registry, state = self.registry, self.registry.state
+        ports = registry.ports(self.site)
         spec = ContainerSpec(
             cluster=state.cluster,
             era=state.era,
@@ -57,7 +58,9 @@ class OneSite:
             label=registry.label(self.site),
             shape=registry.shape,
             threshold=state.threshold,
-            **registry.ports(self.site),
+            port=ports.clients,
+            peer_port=ports.peers,
+            files_port=ports.files,
         )
         arguments = (msgspec.json.encode(spec), self.settings.app, registry.address)
         process = multiprocessing.get_context("spawn").Process(target=run_container, args=arguments, daemon=True)
@@ -86,7 +89,7 @@ class Sites:
     def __init__(self, directory: Path, **flags: Any) -> None:
         self.directory = directory
         hosts = [f"127.0.0.{site + 2}" for site in range(SITES)]
-        self._flags = {"sites": ",".join(f"{host}:{free_row(PORTS, host)}" for host in hosts), **flags}
+        self._flags: dict[str, Any] = {"sites": ",".join(f"{host}:{free_row(PORTS, host)}" for host in hosts), **flags}
         self.sites: dict[int, OneSite] = {}
 
     def data_dir(self, site: int) -> Path:
@@ -253,6 +256,32 @@ def test_an_old_era_drops_out_when_the_others_have_begun_a_new_one(sites: Sites)
         value = client.get("number")
         assert value is not None and int(value) > 30
     assert StateFile(sites.data_dir(2)).read().era == 2
+
+
+def test_a_directory_is_of_one_site_and_not_of_a_whole_cluster(sites: Sites) -> None:
+    """As another site, or as all of them, it would start full where it is not known what was promised."""
+    sites.start(0, 1, 2, found=True)
+    sites.stop()
+    sites.sites.clear()
+    settings = sites.settings(0)
+
+    with pytest.raises(ConfigurationError, match=r"site = 1: .* is of site 0"):
+        SiteRegistry(settings, 1)
+    with pytest.raises(ConfigurationError, match="is of site 0 only: start it with `tara site`"):
+        Registry(msgspec.structs.replace(settings, sites=""))
+
+
+def test_the_directory_of_a_whole_cluster_may_be_given_to_its_sites(sites: Sites) -> None:
+    whole = sites.directory / "whole"
+    with Processes(settings_for(whole)) as cluster, KeyValueClient(cluster.endpoints) as client:
+        client.put("city", b"Erlangen")
+    for site in range(SITES):
+        shutil.copytree(whole, sites.data_dir(site))
+    sites.start(0, 1, 2)
+    sites.await_strength()
+    with KeyValueClient(sites.endpoints) as client:
+        assert client.get("city") == b"Erlangen"
+    assert [event["event"] for site in range(SITES) for event in sites.events(site)].count("memory_lost") == 0
 
 
 def test_one_driver_does_not_run_sites_that_have_their_own(sites: Sites) -> None:

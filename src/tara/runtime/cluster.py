@@ -33,6 +33,8 @@ FRONT_END = (Stage.REQUEST_SOURCE, Stage.REPLY_SINK)
 #: Several heartbeats.
 HUNG_AFTER_S_MIN = 3.0
 LOCK_FILE = "cluster.lock"
+#: The state of all sites, or of one that is not known yet.
+ANY_SITE = -1
 BUILT_IN: dict[str, type[StateMachine]] = {"key-value": KeyValueStore}
 #: Built-in applications of the packages above this one, found by name when they are asked for.
 NAMED = {"coordination": "tara.coordination.service:CoordinationService"}
@@ -303,6 +305,8 @@ class ClusterState(Struct, kw_only=True):
     fixed: dict[str, int] = {}
     #: What each site brought to the founding, if they have a driver each and this one was there.
     nonces: list[str] = []
+    #: The site whose driver knows its own containers only.
+    site: int = ANY_SITE
 
     @property
     def checkpoint_interval(self) -> int:
@@ -376,6 +380,10 @@ class StateFile:
         ports: list[int] = []
         if self.exists():
             state = self.check(settings)
+            if state.site != ANY_SITE:
+                raise ConfigurationError(
+                    f"data_dir = {self._directory}: is of site {state.site} only: start it with `tara site`"
+                )
             ports = state.ports
             if settings.durability == "disk" or state.awaits_founding:
                 state.app, state.ports = settings.app, _front_end_ports(settings, graph, placement, ports)

@@ -33,8 +33,6 @@ FULL_DISK_PAUSE_S = 0.2
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 #: The file in the directory that has the journal's name.
 NAME_FILE = "name"
-#: The file that is locked while a container uses the journal.
-LOCK_FILE = "lock"
 #: Journals set aside that are kept, per container.
 DAMAGED_KEPT = 4
 
@@ -75,7 +73,7 @@ class FileJournal:
     def _open(self) -> int:
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self._directory / LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o600)
+            lock = os.open(lock_file(self._directory), os.O_CREAT | os.O_RDWR, 0o600)
         except OSError as error:
             raise JournalError(f"{self._directory}: cannot be used: {error.strerror}") from error
         try:
@@ -270,6 +268,11 @@ def _check_identity(path: Path, data: bytes, expected: Identity) -> int | None:
 
 def journal_directory(data_dir: Path, container: int) -> Path:
     return data_dir / f"journal-{container}"
+
+
+def lock_file(directory: Path) -> Path:
+    """The file that is locked while a container uses the journal in this directory."""
+    return directory / "lock"
 
 
 def journal_name(directory: Path) -> str:

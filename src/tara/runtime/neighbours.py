@@ -114,7 +114,7 @@ class Neighbours:
     def cards(self) -> dict[int, SiteCard]:
         """Of those that run."""
         now_s = time.monotonic()
-        return {site: heard.card for site, heard in self.heard.items() if now_s - heard.at_s < SILENT_S}
+        return {site: heard.card for site, heard in list(self.heard.items()) if now_s - heard.at_s < SILENT_S}
 
     def close(self) -> None:
         self._context.destroy(0)

@@ -30,18 +30,18 @@ from tara.protocol.node import Boot, Outbox
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.sessions import ERA_COMMANDS, SessionsState
-from tara.runtime.cluster import ClusterState, StateFile, placement_of
+from tara.runtime.cluster import ANY_SITE, LOCK_FILE, ClusterState, StateFile, placement_of
 from tara.runtime.founding import install
 from tara.runtime.journal import (
-    LOCK_FILE,
     Identity,
     JournalError,
     StaleJournal,
     journal_directory,
     journal_name,
+    lock_file,
     read_segment,
 )
-from tara.runtime.store import StoreError, is_of, read_checkpoint
+from tara.runtime.store import StoreError, header_of, read_checkpoint
 
 
 class RecoveryError(TaraError):
@@ -84,6 +84,8 @@ class Survey(Struct, frozen=True, kw_only=True):
     complete: bool
     #: Checkpoints that are newer than the chosen one but damaged: the old era came at least so far.
     damaged: list[str]
+    #: Higher than every era that anything here is of.
+    next_era: int
     #: The last command in a decided log that is left; 0: there is none.
     logged: int
     #: Requests after the checkpoint that a journal that is left has accepted.
@@ -109,8 +111,13 @@ class Survey(Struct, frozen=True, kw_only=True):
         lines += [f"  a newer checkpoint is damaged: {text}" for text in self.damaged]
         if not (self.logged > chosen.counter or self.accepted or self.damaged):
             lines.append("  nothing that is left shows how many there are")
+        if self.next_era > self.era + 1:
+            lines.append(
+                f"  there are checkpoints of era {self.next_era - 1}, too: of an attempt that did not come to its end; "
+                "or is this cluster.json an old copy?"
+            )
         lines.append(
-            f"era {self.era + 1} begins with that state and {chosen.sessions} sessions; its command counter begins at "
+            f"era {self.next_era} begins with that state and {chosen.sessions} sessions; its command counter begins at "
             f"{first_counter(chosen.counter) + 1}; whatever still runs of era {self.era} is refused"
         )
         return lines
@@ -148,6 +155,7 @@ def survey(data_dir: Path, others: list[Path]) -> Survey:
         journals=journals,
         complete=_is_complete(state, journals, chosen.number),
         damaged=damaged,
+        next_era=_next_era(state, roots),
         logged=_logged(data_dir, state),
         accepted=accepted,
     )
@@ -178,12 +186,16 @@ class Recovery:
     def check(self, force: bool = False) -> None:
         """Refuse where a new era would do harm, or where it would lose what needs not be lost."""
         found, data_dir = self.found, self._data_dir
-        for journal in found.journals:
-            if _is_locked(journal_directory(data_dir, journal.container)):
-                raise RecoveryError(
-                    f"container {journal.container} of era {found.era} still runs; it ends within a minute of its "
-                    "driver"
-                )
+        for root in self._others:
+            if _is_locked(root / LOCK_FILE):
+                raise RecoveryError(f"{root}: a driver of era {found.era} still runs here")
+        for root in (data_dir, *self._others):
+            for journal in found.journals:
+                if _is_locked(lock_file(journal_directory(root, journal.container))):
+                    raise RecoveryError(
+                        f"{root}: container {journal.container} of era {found.era} still runs; it ends within a minute "
+                        "of its driver"
+                    )
         if found.complete and not force:
             raise RecoveryError(
                 f"{data_dir}: enough journals are intact: `tara up --data-dir {data_dir}` goes on and loses nothing "
@@ -194,7 +206,6 @@ class Recovery:
         """Begin the new era. `Survey.statement` says what that costs."""
         state = self._file.read()
         try:
-            self._drop_unfinished(state)
             new = self._next_era(state)
             install(self._data_dir, new, *self._first_contents(state))
         except OSError as error:
@@ -202,18 +213,13 @@ class Recovery:
         self._file.write(new)
         return new
 
-    def _drop_unfinished(self, state: ClusterState) -> None:
-        """What an attempt left that did not come to its end: an era with this number has never begun."""
-        for path in _checkpoints(_directories(self._data_dir, [])):
-            if is_of(path, state.cluster, state.era + 1):
-                path.unlink()
-
     def _next_era(self, state: ClusterState) -> ClusterState:
         containers = len(state.lives)
         numbers = [int(path.stem) for path in _checkpoints(_directories(self._data_dir, self._others))]
         return msgspec.structs.replace(
             state,
-            era=state.era + 1,
+            era=self.found.next_era,
+            site=ANY_SITE,
             # None of the old era is ever current again.
             lives=[life + 1 for life in state.lives],
             founded=[False] * containers,
@@ -232,6 +238,15 @@ class Recovery:
         sessions = [msgspec.structs.replace(session, active_ms=old.clock_ms) for session in old.sessions]
         now_ms = max(old.time_ms, int(time.time() * 1e3))
         return SessionsState(first_counter(old.counter), now_ms, 0, old.clock_ms, sessions), list(loaded.chunks)
+
+
+def _next_era(state: ClusterState, roots: list[Path]) -> int:
+    for root in roots[1:]:
+        file = StateFile(root)
+        if file.exists() and (other := file.read()).cluster == state.cluster and other.era > state.era:
+            raise RecoveryError(f"{roots[0]} is of era {state.era}, but {root} is of era {other.era}: recover there")
+    headers = (header_of(path) for path in _checkpoints(_directories(roots[0], roots[1:])))
+    return max([state.era, *(h.era for h in headers if h is not None and h.cluster == state.cluster)]) + 1
 
 
 def _voting(state: ClusterState) -> list[int]:
@@ -397,10 +412,10 @@ def _logged(data_dir: Path, state: ClusterState) -> int:
     return last
 
 
-def _is_locked(directory: Path) -> bool:
-    """Whether a process uses this journal."""
+def _is_locked(path: Path) -> bool:
+    """Whether a process holds this lock."""
     try:
-        lock = os.open(directory / LOCK_FILE, os.O_RDWR)
+        lock = os.open(path, os.O_RDWR)
     except OSError:
         return False
     try:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import msgspec
 import zmq
@@ -51,6 +51,14 @@ class Member:
     def server(self) -> str:
         """The address where it is: what two sites should not have in common."""
         return (self.peer_address or "").removeprefix("tcp://").rpartition(":")[0]
+
+
+class Ports(NamedTuple):
+    """The ports of a container that are known before it starts; 0: it takes any."""
+
+    clients: int
+    peers: int = 0
+    files: int = 0
 
 
 class Registry:
@@ -125,9 +133,8 @@ class Registry:
         """The containers that this driver runs."""
         return list(range(len(self.placement)))
 
-    def ports(self, container: int) -> dict[str, int]:
-        """The ports of a container that are known before it starts, by their names in `ContainerSpec`."""
-        return {"port": self.state.ports[container]}
+    def ports(self, container: int) -> Ports:
+        return Ports(self.state.ports[container])
 
     @property
     def endpoints(self) -> list[str]:

@@ -16,11 +16,11 @@ import msgspec
 from tara.client.keys import load_cluster_keys
 from tara.protocol.errors import ConfigurationError
 from tara.runtime import control
-from tara.runtime.cluster import ClusterState, Settings, shape_of
+from tara.runtime.cluster import ANY_SITE, ClusterState, Settings, shape_of
 from tara.runtime.joining import Doorway, bind, forget_founding
 from tara.runtime.metrics import recent_report
 from tara.runtime.neighbours import Neighbours, SiteCard
-from tara.runtime.registry import Registry
+from tara.runtime.registry import Ports, Registry
 from tara.runtime.site_address import SiteAddress, parse_sites
 from tara.runtime.where import expand, same_everywhere
 
@@ -57,9 +57,9 @@ class SiteRegistry(Registry):
     def endpoints(self) -> list[str]:
         return [address.clients for address in self._addresses]
 
-    def ports(self, container: int) -> dict[str, int]:
+    def ports(self, container: int) -> Ports:
         port = self._addresses[container].port
-        return {"port": port, "peer_port": port + 1, "files_port": port + 2}
+        return Ports(port, port + 1, port + 2)
 
     def tell_stop(self) -> None:
         super().tell_stop()
@@ -71,11 +71,14 @@ class SiteRegistry(Registry):
         directory = Path(self.settings.data_dir)
         if self._file.exists():
             state = self._file.check(self.settings)
+            if state.site not in (ANY_SITE, self._site):
+                raise ConfigurationError(f"site = {self._site}: {directory} is of site {state.site}")
         else:
             keys = load_cluster_keys(expand("keys", self.settings.keys)) if self.settings.keys else None
             doorway = Doorway(self.settings, self._site, self._addresses, keys, self._may_found, self._say)
             state = doorway.state()
         forget_founding(directory)
+        state.site = self._site
         # Known beforehand, so that nobody has to wait for the container to ask for them.
         state.app, state.keys = self.settings.app, same_everywhere(self.settings.keys)
         state.registry, state.endpoints = self._addresses[self._site].registry, self.endpoints
@@ -97,6 +100,14 @@ class SiteRegistry(Registry):
 
     def _watch(self) -> None:
         """On a thread of its own: ask the others, until the end."""
+        try:
+            self._look_around()
+        except Exception as error:
+            self.failure = error
+            self.events.error("registry_failed", reason=repr(error))
+            self.down.set()
+
+    def _look_around(self) -> None:
         keys = load_cluster_keys(expand("keys", self.settings.keys)) if self.settings.keys else None
         neighbours = self._neighbours = Neighbours(self._site, self._addresses, keys)
         while not self.down.wait(LOOK_S):

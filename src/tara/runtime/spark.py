@@ -137,6 +137,7 @@ class Cluster:
         from pyspark import InheritableThread
 
         registry = self.registry
+        ports = registry.ports(container)
         spec = ContainerSpec(
             cluster=registry.state.cluster,
             era=registry.state.era,
@@ -147,7 +148,9 @@ class Cluster:
             data_dir=same_everywhere(self.settings.container_dir or self.settings.data_dir),
             host=self.settings.container_host or (self.settings.host if self.settings.local else AUTO),
             keys=same_everywhere(self.settings.keys),
-            **registry.ports(container),
+            port=ports.clients,
+            peer_port=ports.peers,
+            files_port=ports.files,
             label=registry.label(container),
             shape=registry.shape,
             threshold=registry.state.threshold,

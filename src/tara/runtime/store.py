@@ -114,14 +114,13 @@ def read_checkpoint(path: Path, cluster: int, era: int) -> t.Loaded:
     return t.Loaded(t.CheckpointId(header.number, data[stop:]), parts[0], parts[1:])
 
 
-def is_of(path: Path, cluster: int, era: int) -> bool:
-    """Whether the file says that it is a checkpoint of this cluster and era, intact or not."""
+def header_of(path: Path) -> CheckpointHeader | None:
+    """What the file says it is, intact or not; None if that cannot be read."""
     try:
         with path.open("rb") as file:
-            header = msgspec.json.decode(file.readline(HEADER_BYTES_MAX), type=CheckpointHeader)
+            return msgspec.json.decode(file.readline(HEADER_BYTES_MAX), type=CheckpointHeader)
     except (OSError, msgspec.DecodeError):
-        return False
-    return (header.cluster, header.era) == (cluster, era)
+        return None
 
 
 def checkpoint_directory(data_dir: Path, replica: int) -> Path:
