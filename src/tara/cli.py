@@ -579,6 +579,7 @@ def recover(
 
     Example: tara recover --from-checkpoint --data-dir /var/lib/tara
     """
+    from tara.runtime.cluster import ANY_SITE
     from tara.runtime.recovery import Recovery
 
     if not from_checkpoint:
@@ -592,8 +593,13 @@ def recover(
         state = recovery.begin()
     if as_json:
         _print_json({"era": state.era, "threshold": state.threshold, "found": recovery.found})
-    else:
+    elif recovery.found.site == ANY_SITE:
         typer.echo(f"era {state.era} is ready: tara up --data-dir {data_dir}")
+    else:
+        typer.echo(
+            f"era {state.era} is ready: copy {data_dir} to at least {state.f} other sites, in the place of what is "
+            "there; move it away at the others; then start them all with tara site"
+        )
 
 
 @sim_app.command("run")

@@ -78,6 +78,10 @@ class Survey(Struct, frozen=True, kw_only=True):
     cluster: int
     era: int
     durability: str
+    #: The site that the data directory is of; `ANY_SITE`: all.
+    site: int
+    #: The directories that were looked at.
+    looked_in: list[str]
     chosen: Chosen
     journals: list[JournalFound]
     #: Whether a plain start goes on without any loss.
@@ -95,7 +99,7 @@ class Survey(Struct, frozen=True, kw_only=True):
         """What an operator has to know before he says yes."""
         chosen = self.chosen
         lines = [
-            f"cluster {self.cluster:x}, era {self.era}: {self._journals()}",
+            f"cluster {self.cluster:x}, era {self.era}: {self._journals()}; looked in {', '.join(self.looked_in)}",
             f"checkpoint {chosen.number} in {chosen.path} (intact copies: {chosen.copies}) has all commands up to "
             f"{chosen.counter}; it was written at {_when(chosen.written_ms)}, its agreed time is "
             f"{_when(chosen.time_ms)}",
@@ -151,6 +155,8 @@ def survey(data_dir: Path, others: list[Path]) -> Survey:
         cluster=state.cluster,
         era=state.era,
         durability=state.durability,
+        site=state.site,
+        looked_in=[str(root) for root in roots],
         chosen=chosen,
         journals=journals,
         complete=_is_complete(state, journals, chosen.number),
@@ -197,9 +203,10 @@ class Recovery:
                         "of its driver"
                     )
         if found.complete and not force:
+            start = f"`tara up --data-dir {data_dir}`" if found.site == ANY_SITE else "a start of all sites"
             raise RecoveryError(
-                f"{data_dir}: enough journals are intact: `tara up --data-dir {data_dir}` goes on and loses nothing "
-                "(--force begins a new era all the same)"
+                f"{data_dir}: enough journals are intact: {start} goes on and loses nothing (--force begins a new era "
+                "all the same)"
             )
 
     def begin(self) -> ClusterState:
@@ -208,7 +215,7 @@ class Recovery:
         try:
             new = self._next_era(state)
             install(self._data_dir, new, *self._first_contents(state))
-        except OSError as error:
+        except (OSError, StoreError) as error:
             raise RecoveryError(f"{self._data_dir}: {error}") from error
         self._file.write(new)
         return new
@@ -272,7 +279,7 @@ def _look_at(data_dir: Path, state: ClusterState, container: int) -> JournalFoun
         name = journal_name(directory)
         expected = _expected_name(data_dir, state, container)
         if expected and name != expected:
-            raise StaleJournal("is missing" if not name else "is not the newest one of its container")
+            raise StaleJournal("is not the newest one of its container" if name else _missing(state, container))
         committers = _replayed(directory, state, container)
     except (OSError, TaraError, AssertionError) as error:
         return JournalFound(container=container, problem=str(error) or type(error).__name__)
@@ -282,6 +289,11 @@ def _look_at(data_dir: Path, state: ClusterState, container: int) -> JournalFoun
         minimum={committer.partition: committer.commits.min for committer in committers},
         end={committer.partition: max(committer.commits.pos, committer.records.pos) for committer in committers},
     )
+
+
+def _missing(state: ClusterState, container: int) -> str:
+    server = state.servers[container] if state.servers else ""
+    return f"is missing (it was written on {server})" if server else "is missing"
 
 
 def _expected_name(data_dir: Path, state: ClusterState, container: int) -> str:

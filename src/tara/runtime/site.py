@@ -16,7 +16,7 @@ import msgspec
 from tara.client.keys import load_cluster_keys
 from tara.protocol.errors import ConfigurationError
 from tara.runtime import control
-from tara.runtime.cluster import ANY_SITE, ClusterState, Settings, shape_of
+from tara.runtime.cluster import ANY_SITE, ClusterState, Settings
 from tara.runtime.joining import Doorway, bind, forget_founding
 from tara.runtime.metrics import recent_report
 from tara.runtime.neighbours import Neighbours, SiteCard
@@ -139,7 +139,7 @@ class SiteRegistry(Registry):
         lives = self.members[self._site].status.get("lives", [])
         card = SiteCard(
             site=self._site,
-            shape=shape_of(self.settings),
+            shape=self.shape,
             durability=self.settings.durability,
             cluster=self.state.cluster,
             era=self.state.era,
