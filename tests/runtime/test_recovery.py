@@ -19,7 +19,7 @@ from tara.protocol.sessions import ERA_COMMANDS
 from tara.runtime.cluster import DirectoryInUse, Settings, StateFile
 from tara.runtime.journal import FileJournal, Identity, journal_directory
 from tara.runtime.log import log_directory
-from tara.runtime.log_reader import LogBounds, LogReader
+from tara.runtime.log_reader import LogReader
 from tara.runtime.recovery import Recovery, RecoveryError, first_counter
 from tara.runtime.store import checkpoint_directory
 from tests.protocol.driver import open_session, session_id
@@ -125,8 +125,9 @@ def test_a_new_era_goes_on_from_the_checkpoint_and_refuses_the_old_one(loss: Los
         await_condition(lambda: equal(cluster), "equal replicas")
         assert cluster.events("site-2").count("journal_set_aside") == 1
         assert {line["details"]["how"] for line in cluster.log("site-2") if line["event"] == "started"} == {"genesis"}
-        await_condition(lambda: bounds(loss.directory, 0).end > ERA_COMMANDS + 3, "the log of the new era")
-        assert {bounds(loss.directory, site).first for site in range(3)} == {ERA_COMMANDS + 1}
+        logs = [LogReader(log_directory(loss.directory, site)) for site in range(3)]
+        await_condition(lambda: all(log.bounds().end > ERA_COMMANDS + 3 for log in logs), "the log of the new era")
+        assert {log.bounds().first for log in logs} == {ERA_COMMANDS + 1}
         refuses_the_old_era(loss, cluster)
         # A container of the new era that loses its disk rejoins as ever.
         cluster.kill(1)
@@ -135,10 +136,6 @@ def test_a_new_era_goes_on_from_the_checkpoint_and_refuses_the_old_one(loss: Los
         cluster.restart(1)
         await_condition(lambda: cluster.node(1, "committer-1").get("state") == "voting", "a new memory")
         await_condition(lambda: equal(cluster), "equal replicas")
-
-
-def bounds(directory: Path, site: int) -> LogBounds:
-    return LogReader(log_directory(directory, site)).bounds()
 
 
 def equal(cluster: Processes) -> bool:
