@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tara.runtime.cluster import load_settings
+from tara.runtime.site import site_settings
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 MANAGERS = ("standalone", "yarn", "kubernetes")
@@ -19,6 +20,13 @@ def test_the_settings_load(manager: str) -> None:
     assert not settings.local
     assert settings.keys
     assert settings.container_host
+
+
+def test_the_settings_of_sites_load() -> None:
+    settings = load_settings(DEPLOY / "site" / "tara.toml", environment={})
+
+    for site, host in enumerate(("10.0.0.11", "10.0.0.12", "10.0.0.13")):
+        assert site_settings(settings, site)[0].host == host
 
 
 @pytest.mark.parametrize("manager", MANAGERS)

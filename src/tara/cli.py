@@ -15,6 +15,8 @@ from tara.coordination.command_line import zk_app
 
 if TYPE_CHECKING:
     from tara.client import KeyValueClient
+    from tara.runtime.cluster import Settings
+    from tara.runtime.spark import Cluster
     from tara.simulator.campaign import Summary
     from tara.simulator.plan import Plan
 
@@ -150,14 +152,64 @@ def up(
     }
     _look_here()
     settings = load_settings(config, flags=flags)
+    _check_gateway(settings)
+    _serve(Cluster(settings, sys.stderr))
+
+
+@app.command("site")
+def site(
+    number: Annotated[int, typer.Option("--site", help="Which of the sites this is, from 0.", min=0)],
+    config: Annotated[Path | None, typer.Option(help="A TOML file with settings; the same at every site.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where this site keeps its state.")] = None,
+    found: Annotated[
+        bool, typer.Option("--found", help="The cluster is new: found it, together with all the other sites.")
+    ] = False,
+    sites: Annotated[str | None, typer.Option(help="host:port,host:port of all sites, each with four ports.")] = None,
+    master: Annotated[str | None, typer.Option(help="Spark master of this site.")] = None,
+    keys: Annotated[str | None, typer.Option(help="The directory with the cluster's keys.")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Of the Prometheus endpoint; by default a free one.")] = None,
+) -> None:
+    """Run one site of a cluster whose sites each have a driver of their own, until interrupted or `tara down`.
+
+    Example: tara site --site 0 --config cluster.toml --found
+    """
+    from tara.named import application_of
+    from tara.runtime.cluster import load_settings
+    from tara.runtime.site import SiteRegistry
+    from tara.runtime.spark import Cluster, check_java
+
+    flags = {
+        "data_dir": None if data_dir is None else str(data_dir),
+        "sites": sites,
+        "master": master,
+        "keys": keys,
+        "metrics_port": metrics_port,
+    }
+    _look_here()
+    settings = load_settings(config, flags=flags)
+    # Before it says to others that it is there.
+    _check_gateway(settings)
+    check_java()
+    application_of(settings.app)
+    try:
+        registry = SiteRegistry(settings, number, found, sys.stderr)
+    except KeyboardInterrupt:
+        raise typer.Exit(1) from None
+    _serve(Cluster(settings, sys.stderr, registry))
+
+
+def _check_gateway(settings: "Settings") -> None:
     if settings.app == "coordination":
         from tara.coordination.settings import gateway_settings
 
         gateway_settings(settings.gateway)
-    cluster = Cluster(settings, sys.stderr)
+
+
+def _serve(cluster: "Cluster") -> None:
+    """Until it is interrupted, or told to go down."""
     try:
         cluster.start()
-        if settings.app == "coordination":
+        if cluster.settings.app == "coordination":
             cluster.await_gateways()
         typer.echo(f"endpoints  {','.join(_plain(cluster.registry.endpoints))}")
         if cluster.registry.gateways:
@@ -364,7 +416,9 @@ def list_keys(
 
 @app.command("drill")
 def drill(
-    names: Annotated[list[str], typer.Argument(help="kill, kill-twice, hang, loss, flat, chaos, workers; or all.")],
+    names: Annotated[
+        list[str], typer.Argument(help="kill, kill-twice, hang, loss, flat, chaos, workers, sites; or all.")
+    ],
     minutes: Annotated[float | None, typer.Option(help="How long flat and chaos last.", min=1.0)] = None,
     as_json: Json = False,
 ) -> None:
@@ -533,6 +587,46 @@ def restore(
 
 SimulatedApp = Annotated[str, typer.Option("--app", help="key-value, coordination, or module:Class.")]
 SimulatedDurability = Annotated[str, typer.Option("--durability", help="disk, memory, or both: by turns.")]
+
+
+@app.command("recover")
+def recover(
+    from_checkpoint: Annotated[
+        bool, typer.Option("--from-checkpoint", help="Go on from the newest intact checkpoint, and lose the rest.")
+    ] = False,
+    data_dir: DataDir = DATA_DIR,
+    also: Annotated[
+        list[Path] | None, typer.Option(help="Another directory with checkpoints, say of a server; may be repeated.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also if enough journals are intact.")] = False,
+    as_json: Json = False,
+) -> None:
+    """After the loss of more than f sites: begin a new era from the best checkpoint that is left, and say what is lost.
+
+    Example: tara recover --from-checkpoint --data-dir /var/lib/tara
+    """
+    from tara.runtime.cluster import ANY_SITE
+    from tara.runtime.recovery import Recovery
+
+    if not from_checkpoint:
+        raise typer.BadParameter("there is no other way: say --from-checkpoint", param_hint="recover")
+    with Recovery(data_dir, also or []) as recovery:
+        recovery.check(force)
+        for line in recovery.found.statement():
+            typer.echo(line, err=as_json)
+        if not yes:
+            typer.confirm(f"Begin era {recovery.found.next_era}?", abort=True, err=as_json)
+        state = recovery.begin()
+    if as_json:
+        _print_json({"era": state.era, "threshold": state.threshold, "found": recovery.found})
+    elif recovery.found.site == ANY_SITE:
+        typer.echo(f"era {state.era} is ready: tara up --data-dir {data_dir}")
+    else:
+        typer.echo(
+            f"era {state.era} is ready: copy {data_dir} to at least {state.f} other sites, in the place of what is "
+            "there; move it away at the others; then start them all with tara site"
+        )
 
 
 @sim_app.command("run")

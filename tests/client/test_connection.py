@@ -9,14 +9,14 @@ import pytest
 from tara.client import Client, ClientClosed, wire
 from tara.client.session import PATIENCE_S
 from tara.protocol import tuples as t
-from tara.runtime.front_end import PlainFrontEnd
+from tara.runtime.front_end import Address, PlainFrontEnd
 
 
 class FrontEnd:
     """Answers everything: opens sessions, and echoes commands."""
 
     def __init__(self) -> None:
-        self._front_end = PlainFrontEnd("127.0.0.1", 0, 1 << 20, print)
+        self._front_end = PlainFrontEnd(Address("127.0.0.1", 0), 1 << 20, print)
         self.address = self._front_end.address.removeprefix("tcp://")
         self.heard = 0
         self._stop = threading.Event()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tara.application import StateMachine
 from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
-from tara.protocol.sessions import ApplicationError, Context, Sessions, SessionsState
+from tara.protocol.sessions import ERA_COMMANDS, ApplicationError, Context, Sessions, SessionsState
 from tests.protocol.driver import open_session, session_id
 
 LIMITS = Limits(
@@ -245,6 +245,34 @@ def test_an_acknowledgement_beyond_what_executed_is_not_believed(replica: Replic
     (kept,) = replica.sessions.state().sessions
     assert kept.acknowledged == 1
     assert [result.number for result in replica.run(command(session, 1))] == [1, 2]
+
+
+def begin_era(replica: Replica) -> None:
+    """As `tara recover` does: the sessions stay, and the counter leaves out what another era may have handed out."""
+    state = replica.sessions.state()
+    replica.sessions.restore(msgspec.structs.replace(state, counter=ERA_COMMANDS))
+
+
+def test_a_session_of_a_former_era_answers_what_it_has_and_goes_on(replica: Replica) -> None:
+    session = replica.open()
+    (first,) = replica.run(command(session, 0))
+    begin_era(replica)
+
+    assert replica.run(command(session, 0)) == [first]
+    (second,) = replica.run(command(session, 1, acknowledged=1))
+    assert (second.status, second.counter) == (t.OK, ERA_COMMANDS + 1)
+
+
+def test_a_session_of_a_former_era_ends_when_its_client_has_results_that_are_lost(replica: Replica) -> None:
+    session = replica.open()
+    replica.run(command(session, 0), command(session, 2))
+    begin_era(replica)
+
+    results = replica.run(command(session, 4, acknowledged=4))
+    assert [(result.number, result.status) for result in results] == [(4, t.EXPIRED), (2, t.EXPIRED)]
+    assert replica.run(command(session, 1))[0].status == t.EXPIRED
+    assert replica.executed() == [b"c0"]
+    assert replica.open() > ERA_COMMANDS
 
 
 def test_a_command_beyond_the_pipeline_is_rejected_and_may_come_again(replica: Replica) -> None:

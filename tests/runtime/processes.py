@@ -70,6 +70,7 @@ class Processes:
             keys=self.settings.keys,
             label=registry.label(container),
             shape=registry.shape,
+            threshold=registry.state.threshold,
             log_retention_bytes=self.settings.log_retention_bytes if self._log else None,
         )
         arguments = (msgspec.json.encode(spec), self.settings.app, registry.address)

@@ -7,7 +7,7 @@ import pytest
 
 from tara.protocol import tuples as t
 from tara.protocol.journal import FORMAT_VERSION, CorruptJournal, Written
-from tara.runtime.journal import DAMAGED_KEPT, FileJournal, Identity, JournalError
+from tara.runtime.journal import DAMAGED_KEPT, FileJournal, Identity, JournalError, StaleJournal
 from tests.runtime.small_disk import SmallDisk
 
 IDENTITY = Identity(FORMAT_VERSION, 7, 1, 0)
@@ -78,13 +78,22 @@ def test_two_processes_cannot_use_one_journal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("identity", "reason"),
-    [(Identity(FORMAT_VERSION, 8, 1, 0), "belongs to"), (Identity(FORMAT_VERSION, 7, 2, 0), "belongs to")],
+    [(Identity(FORMAT_VERSION, 8, 1, 0), "belongs to"), (Identity(FORMAT_VERSION, 7, 0, 0), "belongs to")],
 )
-def test_a_journal_of_another_cluster_or_era_is_refused(tmp_path: Path, identity: Identity, reason: str) -> None:
+def test_a_journal_of_another_cluster_or_a_newer_era_is_refused(
+    tmp_path: Path, identity: Identity, reason: str
+) -> None:
     written(tmp_path, [voted(0)])
 
     with pytest.raises(JournalError, match=reason):
         reopened(tmp_path, identity)
+
+
+def test_a_journal_of_a_former_era_means_nothing_any_more(tmp_path: Path) -> None:
+    written(tmp_path, [voted(0)])
+
+    with pytest.raises(StaleJournal, match="is of era 1; this is era 2"):
+        reopened(tmp_path, Identity(FORMAT_VERSION, 7, 2, 0))
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:

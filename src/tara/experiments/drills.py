@@ -5,11 +5,12 @@ full strength, and then asks: was anything lost, executed twice, answered out of
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -24,6 +25,8 @@ from tara.protocol.errors import TaraError
 from tara.runtime import control, health
 from tara.runtime.asking import NoRegistry, ask
 from tara.runtime.cluster import StateFile
+from tara.runtime.site_address import PORTS
+from tara.runtime.where import free_row
 from tara.simulator.linearizability import KeyValueModel, check
 
 CLIENTS = 64
@@ -105,16 +108,24 @@ class Deployment:
         settings: Mapping[str, str] | None = None,
         directory: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        command: Sequence[str] = ("up",),
     ) -> None:
         """Settings as in a file; `directory` is where the command is given."""
         self.data_dir = data_dir
+        self._command = command
         self._directory = directory
         self._environment = {f"TARA_{key.upper()}": value for key, value in (settings or {}).items()}
         self._environment |= environment or {}
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-c", "from tara.cli import main; main()", "up", "--data-dir", str(self.data_dir)]
+        self.launch()
+        self.await_endpoints()
+        self.await_status(health.full_strength, "full strength after the start", START_TIMEOUT_S)
+
+    def launch(self) -> None:
+        program = [sys.executable, "-c", "from tara.cli import main; main()"]
+        command = [*program, *self._command, "--data-dir", str(self.data_dir)]
         with (self.data_dir.parent / f"{self.data_dir.name}.out").open("a") as output:
             self._process = subprocess.Popen(
                 command,
@@ -125,11 +136,17 @@ class Deployment:
                 text=True,
                 start_new_session=True,
             )
-        assert self._process.stdout is not None
+
+    def await_endpoints(self) -> None:
+        """It says where they are when all its containers run."""
+        assert self._process is not None and self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line.startswith("endpoints"):
-            raise DrillError(f"`tara up` said {line!r}, and not its endpoints; see {output.name}")
-        self.await_status(health.full_strength, "full strength after the start", START_TIMEOUT_S)
+            raise DrillError(f"`tara {self._command[0]}` said {line!r}, and not its endpoints; see {self.data_dir}.out")
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     @property
     def endpoints(self) -> str:
@@ -176,10 +193,15 @@ class Deployment:
     def kill_everything(self) -> None:
         """SIGKILL: the driver and its JVM first, so that nobody starts the containers again."""
         pids = self.pids()
-        os.killpg(pids.pop("driver"), signal.SIGKILL)
-        for pid in pids.values():
-            _signal(pid, signal.SIGKILL)
+        del pids["driver"]
+        self.kill_driver(pids.values())
+
+    def kill_driver(self, containers: Iterable[int]) -> None:
+        """And these processes, which it started."""
         assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+        for pid in containers:
+            _signal(pid, signal.SIGKILL)
         self._process.wait()
 
     def stop(self) -> None:
@@ -191,6 +213,54 @@ class Deployment:
         except (TaraError, subprocess.TimeoutExpired):
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+
+
+class Sites(Deployment):
+    """A cluster whose sites each have a driver of their own, a data directory and a loopback address: `tara site`."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None, count: int = 3) -> None:
+        super().__init__(directory, settings)
+        directory.mkdir()
+        hosts = [f"127.0.0.{site + 2}" for site in range(count)]
+        addresses = ",".join(f"{host}:{free_row(PORTS, host)}" for host in hosts)
+        settings = {**(settings or {}), "sites": addresses}
+        self.sites = [
+            Deployment(directory / f"site-{site}", settings, command=("site", "--site", str(site), "--found"))
+            for site in range(count)
+        ]
+
+    def start(self) -> None:
+        for site in self.sites:
+            site.launch()
+        for site in self.sites:
+            site.await_endpoints()
+        self.await_status(health.full_strength, "full strength after the start", START_TIMEOUT_S)
+
+    @property
+    def endpoints(self) -> str:
+        return next(site for site in self.sites if site.runs).endpoints
+
+    def status(self, digests: bool = False) -> dict[str, Any]:
+        """As any site tells it whose driver is at work."""
+        for site in self.sites:
+            if site.runs and StateFile(site.data_dir).exists():
+                try:
+                    return site.status(digests)
+                except NoRegistry:
+                    continue
+        raise NoRegistry(f"no site of {self.data_dir} answers")
+
+    def kill_site(self, number: int, with_disk: bool = False) -> None:
+        """SIGKILL to everything that runs there: the driver, its JVM, the container. With its disk, all is lost."""
+        pids = [container["pid"] for container in self.status()["containers"] if container["sites"] == [number]]
+        site = self.sites[number]
+        site.kill_driver(pids)
+        if with_disk:
+            shutil.rmtree(site.data_dir)
+
+    def stop(self) -> None:
+        for site in self.sites:
+            site.stop()
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
@@ -211,10 +281,12 @@ class Course:
         settings: Mapping[str, str] | None = None,
         seconds: float = UNTIL_STOPPED_S,
         environment: Mapping[str, str] | None = None,
+        cluster: Deployment | None = None,
     ) -> None:
+        """With a cluster that is not to be `tara up`: settings and environment are its own."""
         self.name = name
         self.say = say
-        self.cluster = Deployment(directory / name, settings, environment=environment)
+        self.cluster = cluster or Deployment(directory / name, settings, environment=environment)
         self.cluster.start()
         plan = LoadPlan(
             endpoints=self.cluster.endpoints, clients=CLIENTS, seconds=seconds, reads=0.2, recorded_keys=RECORDED_KEYS
@@ -402,6 +474,33 @@ def workers(directory: Path, say: Say) -> Verdict:
         spark.stop()
 
 
+def sites(directory: Path, say: Say, down_s: float = 5.0) -> Verdict:
+    """A driver per site, without a common registry: the leader's site is lost as a whole, driver and all, and started
+    again; then the next leader's, together with its disk. It rejoins without memory, though it is told to found."""
+    # Checkpoints come often, so that who rejoins needs one.
+    cluster = Sites(directory / "sites", {"checkpoint_interval": "2000", "window": "8000"})
+    try:
+        course = Course("sites", directory, say, cluster=cluster)
+        time.sleep(3.0)
+        for with_disk in (False, True):
+            leader = cluster.await_leader()
+            (number,) = leader["sites"]
+            say(f"sites: SIGKILL to everything of {leader['container']}{', and its disk is lost' * with_disk}")
+            course.faults += 1
+            cluster.kill_site(number, with_disk)
+            time.sleep(down_s)
+            cluster.sites[number].launch()
+            course.await_full_strength((leader["container"], leader["life"]))
+            cluster.sites[number].await_endpoints()
+            time.sleep(2.0)
+        verdict = course.verdict(GAP_MS_MAX)
+        verdict.rejoined = _count_events(directory / "sites", "memory_restored")
+        verdict.fetched = _count_events(directory / "sites", "checkpoint_fetched")
+        return verdict
+    finally:
+        cluster.stop()
+
+
 def _count_events(directory: Path, event: str) -> int:
     """How often the containers that keep their files below this directory logged it."""
     lines = (line for path in directory.rglob("logs/*.log") for line in path.read_bytes().splitlines())
@@ -462,6 +561,7 @@ DRILLS: dict[str, Callable[..., Verdict]] = {
     "flat": flat,
     "chaos": chaos,
     "workers": workers,
+    "sites": sites,
 }
 
 

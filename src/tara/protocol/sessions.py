@@ -8,6 +8,10 @@ ordered requests move. All of this is part of the snapshot: it is replicated sta
 A session may have a name. It never expires, and opening it again gives the same session and the number of its next
 command: a client that comes back goes on where any former life of it stopped. Two lives may be at it at once, so before
 they send numbered commands they agree on them by a claim: the first one of a key wins, and both send what it says.
+
+An era that begins with a checkpoint of another one has that one's sessions, but not what it did after the checkpoint.
+Its counter begins at the next multiple of `ERA_COMMANDS`, so no id that the other era may have handed out since is
+handed out again; and a session whose client has results that are lost ends, as if it had expired.
 """
 
 from collections.abc import Iterable, Iterator
@@ -81,6 +85,8 @@ def call(
 
 #: Bytes of a session's name.
 NAME_BYTES_MAX = 255
+#: The numbers of the command counter that belong to one era; at a million commands a second, twelve days' worth.
+ERA_COMMANDS = 1 << 40
 _decode_opening = msgspec.msgpack.Decoder(int | str).decode
 _decode_claim = msgspec.msgpack.Decoder(t.Claim).decode
 
@@ -182,6 +188,9 @@ class Sessions:
         if command.kind == t.CLAIM:
             self._claim(session, command)
             return
+        if command.acknowledged > session.next and self._is_former(session):
+            self._end_lost(session, command)
+            return
         if command.acknowledged > session.acknowledged:
             self._acknowledge(session, command.acknowledged)
         number = command.number
@@ -197,6 +206,20 @@ class Sessions:
             self._run(session, command)
             while session.early and (waiting := session.early.pop(session.next, None)) is not None:
                 self._run(session, waiting)
+
+    def _is_former(self, session: Session) -> bool:
+        """Whether it was opened in another era than this one."""
+        return session.id // ERA_COMMANDS != self.counter // ERA_COMMANDS
+
+    def _end_lost(self, session: Session, command: t.Command) -> None:
+        """The client has results of commands that this era does not have: it would wait for ever for the next one. A
+        session with a name stays, as always; its client asks for the next number when it opens it again."""
+        if not session.name:
+            self._expire_now(session)
+        self._answer(command, t.EXPIRED, b"")
+        for _, late in sorted(session.early.items()):
+            self._answer(late, t.EXPIRED, b"")
+        session.early.clear()
 
     def _run(self, session: Session, command: t.Command) -> None:
         session.next = command.number + 1
@@ -313,12 +336,15 @@ class Sessions:
         """End the sessions whose time is up, oldest first; each is an event of its own in the order."""
         for session in sorted(self._sessions.values(), key=lambda session: session.id):
             if session.timeout_ms and session.active_ms + session.timeout_ms <= self._clock_ms:
-                self.counter += 1
-                self.executed.append(t.Command(session.id, session.next, 0, b"", t.EXPIRE))
-                self._close(session)
+                self._expire_now(session)
         sessions = self._sessions.values()
         deadlines = (session.active_ms + session.timeout_ms for session in sessions if session.timeout_ms)
         self._expiry_ms = min(deadlines, default=0)
+
+    def _expire_now(self, session: Session) -> None:
+        self.counter += 1
+        self.executed.append(t.Command(session.id, session.next, 0, b"", t.EXPIRE))
+        self._close(session)
 
     def _tell(self, session: Session, hook: object) -> None:
         context = self._context

@@ -37,24 +37,33 @@ def ask(data_dir: Path, question: control.Question, keys: str | Path | None = No
     silence = NoRegistry(f"the cluster in {data_dir} does not run (start it with `tara up --data-dir {data_dir}`)")
     if not state.registry:
         raise silence
+    directory = expand("keys", str(keys or state.keys)) if keys or state.keys else ""
+    answer = _ask_at(state.registry, question, directory, silence)
+    if isinstance(answer, control.Elsewhere):
+        # It belongs to another site's driver.
+        silence = NoRegistry(f"the driver at {answer.address} does not answer")
+        answer = _ask_at(answer.address, question, directory, silence)
+    if not isinstance(answer, control.Answer) or not answer.ok:
+        raise Refused(answer.body.decode() if isinstance(answer, control.Answer) else "unexpected answer")
+    return answer.body
+
+
+def _ask_at(address: str, question: control.Question, keys: str, silence: NoRegistry) -> control.Message:
     context = zmq.Context()
     try:
         socket = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
-        if keys or state.keys:
-            load_cluster_keys(expand("keys", str(keys or state.keys))).secure_connecting(socket)
+        if keys:
+            load_cluster_keys(keys).secure_connecting(socket)
         monitor = watch_handshakes(socket)
-        socket.connect(state.registry)
+        socket.connect(address)
         socket.send(control.encode(question))
         if not socket.poll(TIMEOUT_MS):
-            failures = take_failures(monitor, bool(keys or state.keys))
-            raise Refused(f"no connection to {state.registry}: {failures[-1]}") if failures else silence
-        answer = control.decode(socket.recv())
+            failures = take_failures(monitor, bool(keys))
+            raise Refused(f"no connection to {address}: {failures[-1]}") if failures else silence
+        return control.decode(socket.recv())
     finally:
         context.destroy(0)
-    if not isinstance(answer, control.Answer) or not answer.ok:
-        raise Refused(answer.body.decode() if isinstance(answer, control.Answer) else "unexpected answer")
-    return answer.body
 
 
 def await_down(data_dir: Path, timeout_s: float = DOWN_TIMEOUT_S) -> None:

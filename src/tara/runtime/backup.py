@@ -23,11 +23,10 @@ from msgspec import Struct
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
-from tara.protocol.graph import Graph, Stage
-from tara.protocol.limits import Limits
 from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.sessions import SessionsState
 from tara.runtime.cluster import ClusterState, Settings, StateFile, new_state
+from tara.runtime.founding import install
 from tara.runtime.journal import sync_directory
 from tara.runtime.store import (
     StoreError,
@@ -37,7 +36,6 @@ from tara.runtime.store import (
     pack_parts,
     read_checkpoint,
     unpack_parts,
-    write_checkpoint,
     write_whole,
 )
 
@@ -197,16 +195,10 @@ def restore(path: Path, settings: Settings) -> ClusterState:
         raise BackupError(f"app = {settings.app}: the backup is of application {backup.header.app}")
     cluster = new_state(settings)
     cluster.threshold = RESTORED_CHECKPOINT
-    state = _first_state(backup, settings.limits)
-    checkpoint = t.CheckpointId(RESTORED_CHECKPOINT, digest_of(state, backup.chunks))
     # Under another name until it is complete: a half of it must not be taken for a cluster.
     unfinished = directory.absolute().with_name(f".{directory.name}.restoring-{os.getpid()}")
     try:
-        for replica in range(settings.limits.replicas):
-            store = checkpoint_directory(unfinished, replica)
-            store.mkdir(parents=True)
-            where = checkpoint_path(store, checkpoint.number)
-            write_checkpoint(where, cluster.cluster, cluster.era, checkpoint, state, backup.chunks)
+        install(unfinished, cluster, _first_sessions(backup), backup.chunks)
         StateFile(unfinished).write(cluster)
         unfinished.rename(directory)
         sync_directory(unfinished.parent)
@@ -216,9 +208,8 @@ def restore(path: Path, settings: Settings) -> ClusterState:
     return cluster
 
 
-def _first_state(backup: Backup, limits: Limits) -> bytes:
-    """The protocol's state at the first checkpoint of the new cluster."""
-    sources = Graph(limits.f, limits.partitions).replicas(Stage.REQUEST_SOURCE)
+def _first_sessions(backup: Backup) -> SessionsState:
+    """The sessions at the first checkpoint of the new cluster: those of the old one, about to expire."""
     old = msgspec.msgpack.decode(backup.state, type=ExecutorState).sessions
     # Their time is up on a clock that the first request moves: they expire then, before anything executes.
     sessions = [
@@ -230,9 +221,4 @@ def _first_state(backup: Backup, limits: Limits) -> bytes:
     ]
     # The agreed time may not fall, but needs not start from the past: it would catch up in small steps only.
     now_ms = max(old.time_ms, int(time.time() * 1e3))
-    state = ExecutorState(
-        RESTORED_CHECKPOINT * limits.checkpoint_interval,
-        [[(0, 0, []) for _ in range(sources)] for _ in range(limits.partitions)],
-        SessionsState(old.counter, now_ms, 1, old.clock_ms, sessions),
-    )
-    return t.encode(state)
+    return SessionsState(old.counter, now_ms, 1, old.clock_ms, sessions)

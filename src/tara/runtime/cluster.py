@@ -23,6 +23,7 @@ from tara.protocol.graph import Graph, Stage
 from tara.protocol.limits import Limits
 from tara.runtime.gateway import Options
 from tara.runtime.journal import sync_directory
+from tara.runtime.site_address import check_sites
 from tara.runtime.where import check_host, free_ports, is_fixed
 
 STATE_FILE = "cluster.json"
@@ -31,6 +32,8 @@ FRONT_END = (Stage.REQUEST_SOURCE, Stage.REPLY_SINK)
 #: Several heartbeats.
 HUNG_AFTER_S_MIN = 3.0
 LOCK_FILE = "cluster.lock"
+#: The state of all sites, or of one that is not known yet.
+ANY_SITE = -1
 #: Settings that an application needs to be other than usual: for one, ZooKeeper's limit on a request is close to the
 #: usual limit on a command, without its envelope.
 DEFAULTS: dict[str, dict[str, Any]] = {"coordination": {"batch_size": 16, "command_bytes_max": (1 << 20) + (1 << 17)}}
@@ -55,6 +58,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     container_dir: str = ""
     #: The directory with the cluster's keys, on every host; may name environment variables. Empty: no keys.
     keys: str = ""
+    #: `host:port` of every site, in their order, where each has a driver of its own (`tara site`); see
+    #: `tara.runtime.site_address`. Empty: one driver runs them all.
+    sites: str = ""
     #: Of Spark's executors, a resource (such as `tara`) of which each has one, and each container needs one.
     token: str = ""
     #: The port of the first front end, on `host`, the others follow; 0: free ones, which the cluster then keeps.
@@ -89,6 +95,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         check_host("container_host", self.container_host, bool(self.keys))
         if self.token and self.packing != "site":
             raise ConfigurationError(f"token = {self.token}: one container per executor needs packing = site")
+        if self.sites:
+            check_sites(self.sites, self.limits.replicas, bool(self.keys))
+            if self.packing != "site":
+                raise ConfigurationError(f"packing = {self.packing}: a driver per site needs packing = site")
+            if self.port:
+                raise ConfigurationError(f"port = {self.port}: with sites, their addresses say the ports")
         if self.token and self.local:
             raise ConfigurationError(f"token = {self.token}: there are none in Spark's local mode")
 
@@ -257,7 +269,7 @@ class ClusterState(Struct, kw_only=True):
     journals: list[str] = []
     #: The servers where these journals are.
     servers: list[str] = []
-    #: The checkpoint that the cluster was founded with, if it was restored from a backup; else 0.
+    #: The checkpoint that this era was founded with, if it was restored from a backup or another era; else 0.
     threshold: int = 0
     #: What was executed here last.
     app: str = ""
@@ -270,10 +282,19 @@ class ClusterState(Struct, kw_only=True):
     keys: str = ""
     #: The limits that must not change either.
     fixed: dict[str, int] = {}
+    #: What each site brought to the founding, if they have a driver each and this one was there.
+    nonces: list[str] = []
+    #: The site whose driver knows its own containers only.
+    site: int = ANY_SITE
 
     @property
     def checkpoint_interval(self) -> int:
         return self.fixed["checkpoint_interval"]
+
+    @property
+    def awaits_founding(self) -> bool:
+        """Whether it begins with a checkpoint, and nothing of it has run yet."""
+        return self.threshold > 0 and not any(self.founded)
 
 
 class DirectoryInUse(ConfigurationError):
@@ -331,27 +352,37 @@ class StateFile:
             raise ConfigurationError(f"data_dir = {self._directory}: cannot be written: {error.strerror}") from error
 
     def open(self, settings: Settings) -> ClusterState:
-        """The state of the cluster that lives here, or that of a new one. In memory, every start is a new cluster."""
+        """The state of the cluster that lives here, or that of a new one. In memory, every start is a new cluster,
+        except the first one of an era that begins with a checkpoint."""
         graph = Graph(settings.limits.f, settings.limits.partitions)
         placement = placement_of(graph, settings.packing)
-        fixed = _fixed_limits(settings)
         ports: list[int] = []
         if self.exists():
-            state = self.read()
+            state = self.check(settings)
+            if state.site != ANY_SITE:
+                raise ConfigurationError(
+                    f"data_dir = {self._directory}: is of site {state.site} only: start it with `tara site`"
+                )
             ports = state.ports
-            self._compare("f", state.f, settings.limits.f)
-            self._compare("partitions", state.partitions, settings.limits.partitions)
-            self._compare("packing", state.packing, settings.packing)
-            self._compare("durability", state.durability, settings.durability)
-            if settings.durability == "disk":
-                for name, value in fixed.items():
-                    self._compare(name, state.fixed.get(name, value), value)
+            if settings.durability == "disk" or state.awaits_founding:
                 state.app, state.ports = settings.app, _front_end_ports(settings, graph, placement, ports)
                 self.write(state)
                 return state
         state = new_state(settings)
         state.ports = _front_end_ports(settings, graph, placement, ports)
         self.write(state)
+        return state
+
+    def check(self, settings: Settings) -> ClusterState:
+        """The state of the cluster that lives here, if these settings are for it."""
+        state = self.read()
+        self._compare("f", state.f, settings.limits.f)
+        self._compare("partitions", state.partitions, settings.limits.partitions)
+        self._compare("packing", state.packing, settings.packing)
+        self._compare("durability", state.durability, settings.durability)
+        if settings.durability == "disk" or settings.sites or state.awaits_founding:
+            for name, value in _fixed_limits(settings).items():
+                self._compare(name, state.fixed.get(name, value), value)
         return state
 
     def _compare(self, name: str, old: object, new: object) -> None:

@@ -9,7 +9,8 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from msgspec import Raw, Struct
 from tara.client import wire as client_wire
 from tara.client.keys import load_cluster_keys
 from tara.protocol import tuples as t
-from tara.protocol.errors import MalformedTuple, NodeHalted
+from tara.protocol.errors import ConfigurationError, MalformedTuple, NodeHalted
 from tara.protocol.graph import Graph, Receivers, Stage
 from tara.protocol.journal import CorruptJournal
 from tara.protocol.limits import Limits
@@ -34,7 +35,7 @@ from tara.runtime import wire
 from tara.runtime.cluster import serves_clients
 from tara.runtime.events import EventLog
 from tara.runtime.exchange import CHECKPOINTS, INCOMING, LOG, FileServer, RemoteFiles, bounded
-from tara.runtime.front_end import CurveFrontEnd, FrontEnd, PlainFrontEnd
+from tara.runtime.front_end import Address, CurveFrontEnd, FrontEnd, PlainFrontEnd
 from tara.runtime.gate import MEMBERS, Gate
 from tara.runtime.gateway import Gateway, Options, make_gateway
 from tara.runtime.journal import FileJournal, Identity, StaleJournal, journal_directory
@@ -65,6 +66,10 @@ class ContainerSpec(Struct, frozen=True, kw_only=True):
     host: str
     #: Where its front end should be, if that port is free.
     port: int
+    #: Where it takes tuples and serves files; 0: at any free port. If they are given, others know them beforehand, and
+    #: it does without none of its ports.
+    peer_port: int = 0
+    files_port: int = 0
     #: How the container is called in logs and listings.
     label: str = ""
     #: Stands for everything that must agree between containers; see `tara.runtime.cluster.shape_of`.
@@ -194,23 +199,28 @@ class Container:
     def _make_links(self) -> Links:
         spec = self.spec
         peers, bytes_max = len(spec.placement), spec.limits.frame_bytes_max
-        if self._keys is None or self._gate is None:
-            return PlainLinks(spec.host, 0, peers, bytes_max, partial(self._on_bad_frame, "peer"))
-        return CurveLinks(self._context, self._keys, self._gate, spec.host, 0, peers, bytes_max)
+        with self._binding(spec.peer_port):
+            if self._keys is None or self._gate is None:
+                return PlainLinks(spec.host, spec.peer_port, peers, bytes_max, partial(self._on_bad_frame, "peer"))
+            return CurveLinks(self._context, self._keys, self._gate, spec.host, spec.peer_port, peers, bytes_max)
 
     def _make_front_end(self) -> FrontEnd | None:
         spec, bytes_max = self.spec, self.spec.limits.frame_bytes_max
         if not serves_clients(self.graph, spec.placement[spec.container]):
             return None
-        if self._gate is None:
-            return PlainFrontEnd(spec.host, spec.port, bytes_max, partial(self._on_bad_frame, "client"))
-        return CurveFrontEnd(self._context, self._gate, spec.host, spec.port, bytes_max)
+        # Where peers have fixed addresses, so have front ends.
+        address = Address(spec.host, spec.port, elsewhere=not spec.peer_port)
+        with self._binding(spec.port):
+            if self._gate is None:
+                return PlainFrontEnd(address, bytes_max, partial(self._on_bad_frame, "client"))
+            return CurveFrontEnd(self._context, self._gate, address, bytes_max)
 
     def _serve_files(self) -> FileServer:
         socket = bounded(self._context.socket(zmq.ROUTER))
         if self._gate is not None:
             self._gate.guard(socket, MEMBERS)
-        socket.bind(f"tcp://{self.spec.host}:*")
+        with self._binding(self.spec.files_port):
+            socket.bind(f"tcp://{self.spec.host}:{self.spec.files_port or '*'}")
         self.files_address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
         return FileServer(socket, self.spec.cluster, self.spec.era)
 
@@ -228,6 +238,13 @@ class Container:
         """On the gate's thread."""
         self.counters.connections_refused += 1
         self.events.flood("connection_refused", at=domain, reason=reason)
+
+    @contextmanager
+    def _binding(self, port: int) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, zmq.ZMQError) as error:
+            raise ConfigurationError(f"{self.spec.host}:{port}: cannot be bound: {error.strerror}") from error
 
     @property
     def peer_address(self) -> str:
@@ -296,7 +313,7 @@ class Container:
         the number of this life, which no life before it had."""
         try:
             return journal.replay()
-        except CorruptJournal as error:
+        except (CorruptJournal, StaleJournal) as error:
             self._set_aside(journal, error)
             return {}
 
@@ -719,6 +736,11 @@ class Container:
     def nodes(self) -> dict[int, Node]:
         """The nodes that run here, by number. To be looked at only."""
         return self._nodes
+
+    @property
+    def lives(self) -> list[int]:
+        """The newest life of each container that was heard of."""
+        return self._lives
 
     @property
     def stores(self) -> dict[int, CheckpointStore]:

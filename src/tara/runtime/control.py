@@ -126,8 +126,22 @@ class Warned(Struct, array_like=True, tag=21):
     lines: list[bytes]
 
 
-#: What the command line asks; each says which cluster it means.
-Question = AskStatus | AskKill | AskDown
+class AskSite(Struct, array_like=True, tag=22):
+    """driver of a site → registry of another one: who are you, and how are you? Answered with a
+    `tara.runtime.neighbours.SiteCard`."""
+
+    cluster: int = 0
+    digests: bool = False
+
+
+class Elsewhere(Struct, array_like=True, tag=23):
+    """registry → command line: ask the one at this address."""
+
+    address: str
+
+
+#: What the command line and other drivers ask; each says which cluster it means.
+Question = AskStatus | AskKill | AskDown | AskSite
 
 Message = (
     Register
@@ -144,6 +158,8 @@ Message = (
     | Answer
     | Refuse
     | Warned
+    | AskSite
+    | Elsewhere
 )
 
 encode = msgspec.msgpack.Encoder().encode

@@ -1,13 +1,12 @@
 """The front end: the connections of the clients of one container.
 
 A connection has a name, under which messages come and answers go. An answer to somebody who is gone, or who does not
-read what he asked for, is dropped: clients ask again. It is at the port that it is given, or, if another process has
-that, at any free one: the registry tells everybody which.
+read what he asked for, is dropped: clients ask again.
 """
 
 import errno
 import select
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import zmq
 
@@ -18,6 +17,14 @@ from tara.runtime.wire import readable
 
 #: Beyond that, the connection that has been silent for the longest time is closed.
 CONNECTIONS_MAX = 10_000
+
+
+class Address(NamedTuple):
+    host: str
+    #: 0: any free one.
+    port: int
+    #: If another process has the port, any free one will do: the registry tells everybody which.
+    elsewhere: bool = True
 
 
 class FrontEnd(Protocol):
@@ -40,13 +47,13 @@ class FrontEnd(Protocol):
 
 
 class PlainFrontEnd:
-    def __init__(self, host: str, port: int, frame_bytes_max: int, on_bad: OnBad) -> None:
+    def __init__(self, address: Address, frame_bytes_max: int, on_bad: OnBad) -> None:
         try:
-            self._accepted = Accepted(host, port, CONNECTIONS_MAX, frame_bytes_max, on_bad)
+            self._accepted = Accepted(address.host, address.port, CONNECTIONS_MAX, frame_bytes_max, on_bad)
         except OSError as error:
-            if error.errno != errno.EADDRINUSE:
+            if error.errno != errno.EADDRINUSE or not address.elsewhere:
                 raise
-            self._accepted = Accepted(host, 0, CONNECTIONS_MAX, frame_bytes_max, on_bad)
+            self._accepted = Accepted(address.host, 0, CONNECTIONS_MAX, frame_bytes_max, on_bad)
         self.address = self._accepted.address
         self.unread = False
         self._epoll = self._accepted.epoll
@@ -99,7 +106,7 @@ class CurveFrontEnd:
     more, or be asked again before the next wait; also after sending, because sending takes in the news."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], gate: Gate, host: str, port: int, frame_bytes_max: int
+        self, context: zmq.Context[zmq.Socket[bytes]], gate: Gate, address: Address, frame_bytes_max: int
     ) -> None:
         self._socket = context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
@@ -108,11 +115,11 @@ class CurveFrontEnd:
         self._socket.setsockopt(zmq.MAXMSGSIZE, frame_bytes_max)
         gate.guard(self._socket, CLIENTS)
         try:
-            self._socket.bind(f"tcp://{host}:{port or '*'}")
+            self._socket.bind(f"tcp://{address.host}:{address.port or '*'}")
         except zmq.ZMQError as error:
-            if error.errno != zmq.EADDRINUSE:
+            if error.errno != zmq.EADDRINUSE or not address.elsewhere:
                 raise
-            self._socket.bind(f"tcp://{host}:*")
+            self._socket.bind(f"tcp://{address.host}:*")
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.unread = True
 

@@ -16,6 +16,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -72,7 +73,7 @@ class FileJournal:
     def _open(self) -> int:
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self._directory / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+            lock = os.open(lock_file(self._directory), os.O_CREAT | os.O_RDWR, 0o600)
         except OSError as error:
             raise JournalError(f"{self._directory}: cannot be used: {error.strerror}") from error
         try:
@@ -133,15 +134,7 @@ class FileJournal:
         found: dict[int, list[t.JournalEntry]] = {}
         paths = sorted(self._directory.glob("*.journal"))
         for path in paths:
-            data = path.read_bytes()
-            start = self._check_identity(path, data)
-            try:
-                whole = format.scan(data[start:] if start is not None else b"")
-            except format.CorruptJournal as error:
-                raise format.CorruptJournal(f"{path}: {error}") from error
-            torn = start is None or start + whole.valid_bytes < len(data)
-            if torn and path != paths[-1]:
-                raise format.CorruptJournal(f"{path}: the end is missing, although a segment follows")
+            start, whole, torn = read_segment(path, self._identity, path == paths[-1])
             if start is None or not whole.entries:
                 # It died while it created the segment: nothing was ever appended.
                 path.unlink()
@@ -158,22 +151,6 @@ class FileJournal:
             self._file = os.open(self._segments[-1][0], os.O_WRONLY | os.O_APPEND)
             os.fsync(self._file)
         return found
-
-    def _check_identity(self, path: Path, data: bytes) -> int | None:
-        end = data.find(b"\n")
-        if end < 0:
-            return None
-        try:
-            identity = msgspec.json.decode(data[:end], type=Identity)
-        except msgspec.DecodeError as error:
-            raise format.CorruptJournal(f"{path}: the first line is damaged") from error
-        if identity.version > format.FORMAT_VERSION:
-            raise JournalError(
-                f"{path}: format version {identity.version} is newer than {format.FORMAT_VERSION}: use a newer Tara"
-            )
-        if identity != self._identity:
-            raise JournalError(f"{path}: belongs to {identity}, not to {self._identity}")
-        return end + 1
 
     def append(self, entries: list[format.Written]) -> None:
         """Write and sync; durable on return. Waits a while if the disk is full."""
@@ -247,8 +224,55 @@ class FileJournal:
         self._file = self._lock = -1
 
 
+class SegmentRead(NamedTuple):
+    """What is in a segment's file: where its records start (None: not even its first line is whole), what can be read
+    of them, and whether something follows that was never promised to anybody."""
+
+    start: int | None
+    whole: format.Scan
+    torn: bool
+
+
+def read_segment(path: Path, identity: Identity, last: bool) -> SegmentRead:
+    """Read a segment of the journal with this identity; only the last one may end in the middle of a record."""
+    data = path.read_bytes()
+    start = _check_identity(path, data, identity)
+    try:
+        whole = format.scan(data[start:] if start is not None else b"")
+    except format.CorruptJournal as error:
+        raise format.CorruptJournal(f"{path}: {error}") from error
+    torn = start is None or start + whole.valid_bytes < len(data)
+    if torn and not last:
+        raise format.CorruptJournal(f"{path}: the end is missing, although a segment follows")
+    return SegmentRead(start, whole, torn)
+
+
+def _check_identity(path: Path, data: bytes, expected: Identity) -> int | None:
+    end = data.find(b"\n")
+    if end < 0:
+        return None
+    try:
+        identity = msgspec.json.decode(data[:end], type=Identity)
+    except msgspec.DecodeError as error:
+        raise format.CorruptJournal(f"{path}: the first line is damaged") from error
+    if identity.version > format.FORMAT_VERSION:
+        raise JournalError(
+            f"{path}: format version {identity.version} is newer than {format.FORMAT_VERSION}: use a newer Tara"
+        )
+    if identity.era < expected.era and msgspec.structs.replace(identity, era=expected.era) == expected:
+        raise StaleJournal(f"{path}: is of era {identity.era}; this is era {expected.era}")
+    if identity != expected:
+        raise JournalError(f"{path}: belongs to {identity}, not to {expected}")
+    return end + 1
+
+
 def journal_directory(data_dir: Path, container: int) -> Path:
     return data_dir / f"journal-{container}"
+
+
+def lock_file(directory: Path) -> Path:
+    """The file that is locked while a container uses the journal in this directory."""
+    return directory / "lock"
 
 
 def journal_name(directory: Path) -> str:
@@ -262,7 +286,7 @@ def journal_name(directory: Path) -> str:
 
 
 class StaleJournal(TaraError):
-    """A journal that lacks what its container voted elsewhere since."""
+    """A journal that means nothing any more: its container has voted elsewhere since, or in a newer era."""
 
 
 def _write(file: int, data: bytes) -> None:

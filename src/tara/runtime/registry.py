@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import msgspec
 import zmq
@@ -53,6 +53,14 @@ class Member:
         return (self.peer_address or "").removeprefix("tcp://").rpartition(":")[0]
 
 
+class Ports(NamedTuple):
+    """The ports of a container that are known before it starts; 0: it takes any."""
+
+    clients: int
+    peers: int = 0
+    files: int = 0
+
+
 class Registry:
     def __init__(self, settings: Settings, stderr: TextIO | None = None) -> None:
         self.settings = settings
@@ -84,7 +92,7 @@ class Registry:
 
     def _open(self, stderr: TextIO | None) -> None:
         settings = self.settings
-        self.state: ClusterState = self._file.open(settings)
+        self.state: ClusterState = self._load_state()
         self._first_lives = list(self.state.lives)
         self.state.journals = self.state.journals or [""] * len(self.placement)
         self.state.servers = self.state.servers or [""] * len(self.placement)
@@ -96,7 +104,7 @@ class Registry:
             keys = load_cluster_keys(expand("keys", settings.keys))
             self._gate = Gate(self._context, keys, self._on_refused)
             self._gate.guard(self._socket, MEMBERS)
-        self._socket.bind_to_random_port(f"tcp://{settings.host}")
+        self._bind()
         if self._gate is not None:
             self._gate.start()
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -104,13 +112,29 @@ class Registry:
         self._metrics = MetricsServer(
             settings.metrics_host,
             settings.metrics_port,
-            lambda: render(self.status()),
+            lambda: render(self.own_status()),
             lambda reason: self.events.flood("metrics_error", reason=reason),
         )
         self.metrics_address = self._metrics.address
         self.events.info(
             "registry_started", address=self.address, metrics=self.metrics_address, containers=len(self.placement)
         )
+
+    def _load_state(self) -> ClusterState:
+        if self.settings.sites:
+            raise ConfigurationError("sites: each of them has a driver of its own: start it with `tara site`")
+        return self._file.open(self.settings)
+
+    def _bind(self) -> None:
+        self._socket.bind_to_random_port(f"tcp://{self.settings.host}")
+
+    @property
+    def hosted(self) -> list[int]:
+        """The containers that this driver runs."""
+        return list(range(len(self.placement)))
+
+    def ports(self, container: int) -> Ports:
+        return Ports(self.state.ports[container])
 
     @property
     def endpoints(self) -> list[str]:
@@ -138,7 +162,7 @@ class Registry:
 
     def gateways_serve(self) -> bool:
         """Whether all front ends of the application's own protocol are ready for clients."""
-        statuses = [member.status.get("gateway") for member in self.members]
+        statuses = [self.members[container].status.get("gateway") for container in self.hosted]
         return all(status is not None and status["serving"] and status["address"] for status in statuses)
 
     @property
@@ -151,7 +175,7 @@ class Registry:
         return self.members[container].registered_at > 0
 
     def ready(self) -> bool:
-        return all(member.status for member in self.members)
+        return all(self.members[container].status for container in self.hosted)
 
     def executors(self) -> list[dict[str, Any]]:
         """What the executors last said of themselves."""
@@ -232,10 +256,13 @@ class Registry:
                 member.heard_at = time.monotonic()
                 member.status = msgspec.json.decode(status)
                 member.recent.add(member.heard_at, member.status)
+            case control.Heartbeat(container, life):
+                # It may be of an era, or of a life, that is over; it is to end rather than to wait for something.
+                self._refuse(identity, f"life {life} of container {container} is over")
             case control.Warned(_, lines):
                 for line in lines:
                     self.events.show(line)
-            case control.AskStatus() | control.AskKill() | control.AskDown():
+            case control.AskStatus() | control.AskKill() | control.AskDown() | control.AskSite():
                 self._answer(identity, message)
 
     def _found(self, container: int, journal: str) -> None:
@@ -269,16 +296,20 @@ class Registry:
                 self._send(identity, control.Answer(True, b"the cluster goes down"))
                 self.events.info("going_down")
                 self.down.set()
+            case control.AskSite():
+                self._send(identity, control.Answer(False, b"this driver runs a whole cluster, and not one site"))
 
     def _register(self, identity: bytes, register: control.Register) -> None:
         container = register.container
-        known = 0 <= container < len(self.members)
+        known = container in self.hosted
         if not known or (register.cluster, register.era) != (self.state.cluster, self.state.era):
-            reason = f"this is the registry of cluster {self.state.cluster:x}, era {self.state.era}"
             self.events.warning(
-                "registration_refused", their_cluster=f"{register.cluster:x}", their_container=container
+                "registration_refused",
+                their_cluster=f"{register.cluster:x}",
+                their_era=register.era,
+                their_container=container,
             )
-            self._send(identity, control.Refuse(reason))
+            self._refuse(identity, "this is none of its containers")
             return
         member, now_s = self.members[container], time.monotonic()
         again = member.registered_at > 0
@@ -318,6 +349,10 @@ class Registry:
         )
         self._announce()
 
+    def _refuse(self, identity: bytes, reason: str) -> None:
+        state = self.state
+        self._send(identity, control.Refuse(f"{reason} (registry of cluster {state.cluster:x}, era {state.era})"))
+
     def _journal_of(self, register: control.Register) -> tuple[bool, str]:
         """Whether the container may go on with the journal that it found, and the name of its journal from now on."""
         known = self.state.journals[register.container]
@@ -348,11 +383,14 @@ class Registry:
         return {self.graph.site(self.graph.names[number]) for number in self.placement[container]}
 
     def _announce(self) -> None:
-        peers = [member.peer_address for member in self.members]
-        files = [member.files_address for member in self.members]
+        peers, files = self._peers_and_files()
         addresses = control.Addresses(peers, self.want_digests, self.endpoints, files)
         for member in self.members:
             self._send(member.identity, addresses)
+
+    def _peers_and_files(self) -> tuple[list[str | None], list[str | None]]:
+        """Where containers take each other's tuples, and where they serve files."""
+        return [member.peer_address for member in self.members], [member.files_address for member in self.members]
 
     def _kill(self, identity: bytes, target: str) -> None:
         container = self.container_of(target)
@@ -375,28 +413,34 @@ class Registry:
     def label(self, container: int) -> str:
         return container_label(self.graph, self.settings.packing, self.placement[container])
 
+    def own_status(self) -> dict[str, Any]:
+        """Of what this driver runs: what its metrics are made of."""
+        return self.status()
+
+    def _container_status(self, container: int) -> dict[str, Any]:
+        member = self.members[container]
+        up = self._is_up(member)
+        return {
+            "container": self.label(container),
+            "host": member.host,
+            "server": member.server,
+            "sites": sorted(self._sites(container)),
+            "pid": member.pid,
+            "life": self.state.lives[container],
+            "restarts": max(self.state.lives[container] - self._first_lives[container] - 1, 0),
+            "up": up,
+            "endpoint": member.client_address,
+            "hosted": [self.graph.label(number) for number in self.placement[container]],
+            "recent": recent_report([member.recent] if up else []),
+            **member.status,
+        }
+
+    def _is_up(self, member: Member) -> bool:
+        return bool(member.status) and time.monotonic() - member.heard_at < SILENT_S
+
     def status(self) -> dict[str, Any]:
-        containers = []
-        running: list[Recent] = []
-        for container, member in enumerate(self.members):
-            up = bool(member.status) and time.monotonic() - member.heard_at < SILENT_S
-            running += [member.recent] if up else []
-            containers.append(
-                {
-                    "container": self.label(container),
-                    "host": member.host,
-                    "server": member.server,
-                    "sites": sorted(self._sites(container)),
-                    "pid": member.pid,
-                    "life": self.state.lives[container],
-                    "restarts": max(self.state.lives[container] - self._first_lives[container] - 1, 0),
-                    "up": up,
-                    "endpoint": member.client_address,
-                    "hosted": [self.graph.label(number) for number in self.placement[container]],
-                    "recent": recent_report([member.recent] if up else []),
-                    **member.status,
-                }
-            )
+        containers = [self._container_status(container) for container in self.hosted]
+        running = [member.recent for member in self.members if self._is_up(member)]
         return {
             "cluster": f"{self.state.cluster:x}",
             "era": self.state.era,

@@ -60,6 +60,7 @@ def status_report(container: "Container", digest: bool) -> dict[str, object]:
     return {
         **status,
         "partitions": partitions,
+        "lives": container.lives,
         "counters": _counters(container),
         "histograms": {
             "latency": container.latency.histogram.report(),

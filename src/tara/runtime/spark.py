@@ -57,12 +57,13 @@ def check_java() -> None:
 class Cluster:
     """A running cluster: the registry, a Spark session, and a thread per container that waits for its job."""
 
-    def __init__(self, settings: Settings, stderr: TextIO | None = None) -> None:
-        """`stderr` is where warnings of all containers are shown."""
+    def __init__(self, settings: Settings, stderr: TextIO | None = None, registry: Registry | None = None) -> None:
+        """`stderr` is where warnings of all containers are shown. The registry says what is hosted: by default the
+        whole cluster."""
         check_java()
         application_of(settings.app)
-        self.settings = settings
-        self.registry = Registry(settings, stderr)
+        self.registry = registry or Registry(settings, stderr)
+        self.settings = self.registry.settings
         self._spark: Any = None
         self._threads: list[threading.Thread] = []
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
@@ -70,7 +71,7 @@ class Cluster:
     def start(self) -> None:
         from pyspark.sql import SparkSession
 
-        containers = len(self.registry.placement)
+        containers = len(self.registry.hosted)
         master = self.settings.master
         if master == "local":
             # A task slot per container, and a number of restarts that is never reached.
@@ -98,7 +99,7 @@ class Cluster:
         except Exception as error:
             raise SparkError(f"Spark does not start with master {master}: {_reason(error)}") from error
         self.registry.ui = self.ui or ""
-        for group in self._in_order(range(containers)):
+        for group in self._in_order(self.registry.hosted):
             self._submit_all(group)
         self._await(self.registry.ready)
         self._supervisor.start()
@@ -137,6 +138,7 @@ class Cluster:
         from pyspark import InheritableThread
 
         registry = self.registry
+        ports = registry.ports(container)
         spec = ContainerSpec(
             cluster=registry.state.cluster,
             era=registry.state.era,
@@ -147,7 +149,9 @@ class Cluster:
             data_dir=same_everywhere(self.settings.container_dir or self.settings.data_dir),
             host=self.settings.container_host or (self.settings.host if self.settings.local else AUTO),
             keys=same_everywhere(self.settings.keys),
-            port=registry.state.ports[container],
+            port=ports.clients,
+            peer_port=ports.peers,
+            files_port=ports.files,
             label=registry.label(container),
             shape=registry.shape,
             threshold=registry.state.threshold,
@@ -227,6 +231,8 @@ class Cluster:
         """Until somebody asks the registry to take the cluster down."""
         while not self.registry.down.wait(timeout=0.5):
             pass
+        if isinstance(self.registry.failure, TaraError):
+            raise self.registry.failure
         if self.registry.failure is not None:
             raise SparkError(f"the registry failed: {self.registry.failure!r}") from self.registry.failure
 

@@ -24,6 +24,7 @@ from tara.runtime.log import DecidedLog
 FORMAT_VERSION = 1
 _LENGTH = struct.Struct("<Q")
 DIGEST_BYTES = 16
+HEADER_BYTES_MAX = 4096
 #: Checkpoints older than the stable one that are kept all the same.
 KEEP_OLDER = 1
 
@@ -111,6 +112,15 @@ def read_checkpoint(path: Path, cluster: int, era: int) -> t.Loaded:
     if not parts or digest_of(parts[0], parts[1:]) != data[stop:]:
         raise StoreError("the contents are damaged")
     return t.Loaded(t.CheckpointId(header.number, data[stop:]), parts[0], parts[1:])
+
+
+def header_of(path: Path) -> CheckpointHeader | None:
+    """What the file says it is, intact or not; None if that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return msgspec.json.decode(file.readline(HEADER_BYTES_MAX), type=CheckpointHeader)
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def checkpoint_directory(data_dir: Path, replica: int) -> Path:

@@ -9,6 +9,7 @@ import contextlib
 import ipaddress
 import os
 import re
+import secrets
 import socket
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +18,8 @@ from tara.protocol.errors import ConfigurationError
 
 AUTO = "auto"
 WILDCARDS = ("0.0.0.0", "::", "*")
+_ROWS = (10_000, 32_000)
+_ROWS_TRIED = 100
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
@@ -97,6 +100,20 @@ def _address_towards(registry: str) -> str:
             return str(probe.getsockname()[0])
     except OSError as error:
         raise ConfigurationError(f"container_host = {AUTO}: no way to the registry at {registry}: {error}") from error
+
+
+def free_row(count: int, host: str = "127.0.0.1") -> int:
+    """The first of so many ports in a row that nobody uses just now, below those that the system hands out."""
+    for _ in range(_ROWS_TRIED):
+        first = secrets.choice(range(*_ROWS))
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    stack.enter_context(socket.socket()).bind((host, port))
+            except OSError:
+                continue
+            return first
+    raise ConfigurationError(f"{host}: no {count} free ports in a row")
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:

@@ -1,0 +1,120 @@
+"""What the driver of one site knows of the others: it asks their registries, again and again.
+
+Only between sites that each have a driver of their own. Nothing on the request path depends on it: containers talk to
+each other directly, at addresses from the configuration.
+"""
+
+import time
+from typing import Any
+
+import msgspec
+import zmq
+from msgspec import Struct
+
+from tara.client.keys import Keys
+from tara.protocol.errors import MalformedTuple
+from tara.runtime import control
+from tara.runtime.site_address import SiteAddress
+
+#: How often each is asked.
+ASK_S = 0.5
+#: One that has been silent for so long is not known to run.
+SILENT_S = 3.0
+_MESSAGE_BYTES_MAX = 16 << 20
+
+
+class SiteCard(Struct, kw_only=True):
+    """What a site's registry says of its site."""
+
+    site: int
+    #: Stands for everything that must agree; see `tara.runtime.cluster.shape_of`.
+    shape: int
+    durability: str
+    #: The cluster that it belongs to; 0: none yet.
+    cluster: int = 0
+    era: int = 0
+    #: What it brings to the founding of a cluster, while it waits for the others.
+    nonce: str = ""
+    #: What all sites had brought when its cluster was founded, if it was there.
+    nonces: list[str] = []
+    #: The newest lives of all containers that it has heard of.
+    lives: list[int] = []
+    #: The containers of the site, as in `tara status`.
+    containers: list[dict[str, Any]] = []
+
+
+class Heard(Struct):
+    card: SiteCard
+    at_s: float
+
+
+_decode_card = msgspec.json.Decoder(SiteCard).decode
+
+
+class Neighbours:
+    """One thread uses it, from its making to `close`."""
+
+    def __init__(self, site: int, addresses: list[SiteAddress], keys: Keys | None) -> None:
+        self._context = zmq.Context()
+        self._sockets: dict[int, zmq.Socket[bytes]] = {}
+        self._asked_s: dict[int, float] = {}
+        #: The newest card of each other site. Others may look at it; entries are replaced as a whole.
+        self.heard: dict[int, Heard] = {}
+        #: Sites that said something that makes no sense, and what.
+        self.problems: dict[int, str] = {}
+        for other, address in enumerate(addresses):
+            if other != site:
+                self._sockets[other] = self._connect(address.registry, keys)
+
+    def _connect(self, address: str, keys: Keys | None) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.DEALER)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.SNDHWM, 2),
+            # Questions do not pile up for one that is not there.
+            (zmq.IMMEDIATE, 1),
+            (zmq.RECONNECT_IVL, 50),
+            (zmq.RECONNECT_IVL_MAX, 500),
+            (zmq.MAXMSGSIZE, _MESSAGE_BYTES_MAX),
+        ):
+            socket.setsockopt(option, value)
+        if keys is not None:
+            keys.secure_connecting(socket)
+        socket.connect(address)
+        return socket
+
+    def look(self, digests: bool = False) -> None:
+        """Ask who is due, and take the answers that are there. Does not wait."""
+        now_s = time.monotonic()
+        for site, socket in self._sockets.items():
+            if now_s - self._asked_s.get(site, 0.0) >= ASK_S:
+                self._asked_s[site] = now_s
+                try:
+                    socket.send(control.encode(control.AskSite(digests=digests)), zmq.NOBLOCK)
+                except zmq.Again:
+                    continue
+            while socket.poll(0):
+                self._take(site, socket.recv())
+
+    def _take(self, site: int, data: bytes) -> None:
+        try:
+            answer = control.decode(data)
+            if not isinstance(answer, control.Answer) or not answer.ok:
+                return
+            card = _decode_card(answer.body)
+        except (MalformedTuple, msgspec.DecodeError) as error:
+            self.problems[site] = str(error)
+            return
+        if card.site != site:
+            self.problems[site] = f"it says that it is site {card.site}: the settings of the sites differ"
+            return
+        self.problems.pop(site, None)
+        self.heard[site] = Heard(card, time.monotonic())
+
+    def cards(self) -> dict[int, SiteCard]:
+        """Of those that run."""
+        now_s = time.monotonic()
+        return {site: heard.card for site, heard in list(self.heard.items()) if now_s - heard.at_s < SILENT_S}
+
+    def close(self) -> None:
+        self._context.destroy(0)

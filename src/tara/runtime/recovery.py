@@ -1,0 +1,442 @@
+"""A new era from a checkpoint: what an operator does when more was lost than the protocol survives.
+
+With more than f committers' journals gone, nobody knows any more what was decided since the newest checkpoint that is
+left: the cluster stands still rather than guess. An operator may decide to go on from that checkpoint. What was
+acknowledged since is lost then, and this module says how much that may be. The decision is a new era: its history
+begins with the state of the checkpoint, under a number that no checkpoint had before, and everything of the old era
+(frames, journals, checkpoints, logs, containers) is refused by whoever sees it.
+
+Sessions go on, so a command that executed before the checkpoint is answered, and not executed again. The command
+counter leaves out what the old era may have handed out since (`tara.protocol.sessions.ERA_COMMANDS`).
+
+The order of the writes makes it one step: checkpoints of the new era, which nobody reads yet, then `cluster.json`.
+"""
+
+import fcntl
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from tara.protocol import tuples as t
+from tara.protocol.errors import TaraError
+from tara.protocol.graph import Graph, Stage
+from tara.protocol.limits import Limits
+from tara.protocol.node import Boot, Outbox
+from tara.protocol.nodes.committer import Committer
+from tara.protocol.nodes.executor import ExecutorState
+from tara.protocol.sessions import ERA_COMMANDS, SessionsState
+from tara.runtime.cluster import ANY_SITE, LOCK_FILE, ClusterState, StateFile, placement_of
+from tara.runtime.founding import install
+from tara.runtime.journal import (
+    Identity,
+    JournalError,
+    StaleJournal,
+    journal_directory,
+    journal_name,
+    lock_file,
+    read_segment,
+)
+from tara.runtime.store import StoreError, header_of, read_checkpoint
+
+
+class RecoveryError(TaraError):
+    """A new era that cannot, or should not, be begun."""
+
+
+class Chosen(Struct, frozen=True, kw_only=True):
+    """The checkpoint that the new era would begin with."""
+
+    number: int
+    digest: str
+    path: str
+    #: How many intact copies there are; f+1 of them: it is stable.
+    copies: int
+    #: The last command in it, its agreed time, and when the file was written: milliseconds since 1970.
+    counter: int
+    sessions: int
+    time_ms: int
+    written_ms: int
+
+
+class JournalFound(Struct, frozen=True, kw_only=True):
+    container: int
+    #: Why it is of no use; empty: it is intact.
+    problem: str
+    #: Of its committers, by partition: the first slot that it still has, and the one after the last that it accepted.
+    minimum: dict[int, int] = {}
+    end: dict[int, int] = {}
+
+
+class Survey(Struct, frozen=True, kw_only=True):
+    """What is left of a cluster."""
+
+    cluster: int
+    era: int
+    durability: str
+    #: The site that the data directory is of; `ANY_SITE`: all.
+    site: int
+    #: The directories that were looked at.
+    looked_in: list[str]
+    chosen: Chosen
+    journals: list[JournalFound]
+    #: Whether a plain start goes on without any loss.
+    complete: bool
+    #: Checkpoints that are newer than the chosen one but damaged: the old era came at least so far.
+    damaged: list[str]
+    #: Higher than every era that anything here is of.
+    next_era: int
+    #: The last command in a decided log that is left; 0: there is none.
+    logged: int
+    #: Requests after the checkpoint that a journal that is left has accepted.
+    accepted: int
+
+    def statement(self) -> list[str]:
+        """What an operator has to know before he says yes."""
+        chosen = self.chosen
+        lines = [
+            f"cluster {self.cluster:x}, era {self.era}: {self._journals()}; looked in {', '.join(self.looked_in)}",
+            f"checkpoint {chosen.number} in {chosen.path} (intact copies: {chosen.copies}) has all commands up to "
+            f"{chosen.counter}; it was written at {_when(chosen.written_ms)}, its agreed time is "
+            f"{_when(chosen.time_ms)}",
+            f"LOST: every command with counter {chosen.counter + 1} or higher, also those that were acknowledged",
+        ]
+        if self.logged > chosen.counter:
+            lines.append(
+                f"  the decided log shows {self.logged - chosen.counter} of them, up to {self.logged} "
+                f"(`tara log --from {chosen.counter + 1}`; keep a copy)"
+            )
+        if self.accepted:
+            lines.append(f"  journals that are left show {self.accepted} requests after the checkpoint")
+        lines += [f"  a newer checkpoint is damaged: {text}" for text in self.damaged]
+        if not (self.logged > chosen.counter or self.accepted or self.damaged):
+            lines.append("  nothing that is left shows how many there are")
+        if self.next_era > self.era + 1:
+            lines.append(
+                f"  there are checkpoints of era {self.next_era - 1}, too: of an attempt that did not come to its end; "
+                "or is this cluster.json an old copy?"
+            )
+        lines.append(
+            f"era {self.next_era} begins with that state and {chosen.sessions} sessions; its command counter begins at "
+            f"{first_counter(chosen.counter) + 1}; whatever still runs of era {self.era} is refused"
+        )
+        return lines
+
+    def _journals(self) -> str:
+        if self.durability == "memory":
+            return "durability = memory, so the votes went with the processes"
+        intact = [found for found in self.journals if not found.problem]
+        problems = "; ".join(
+            f"container {found.container}: {found.problem}" for found in self.journals if found.problem
+        )
+        return f"{len(intact)} of {len(self.journals)} journals intact{f' ({problems})' if problems else ''}"
+
+
+def first_counter(counter: int) -> int:
+    """Where the command counter of the next era stands at its beginning."""
+    return (counter // ERA_COMMANDS + 1) * ERA_COMMANDS
+
+
+def survey(data_dir: Path, others: list[Path]) -> Survey:
+    """Look at what is left in the data directory, and in others, say of other sites. Changes nothing."""
+    state = StateFile(data_dir).read()
+    roots = [data_dir, *others]
+    journals = [] if state.durability == "memory" else [_best_journal(roots, state, c) for c in _voting(state)]
+    loaded, chosen, damaged = _best(_directories(data_dir, others), state)
+    slots = state.checkpoint_interval // state.partitions
+    ends = _most(journal.end for journal in journals)
+    assert loaded.checkpoint is not None
+    accepted = sum(max(end - loaded.checkpoint.number * slots, 0) for end in ends.values())
+    return Survey(
+        cluster=state.cluster,
+        era=state.era,
+        durability=state.durability,
+        site=state.site,
+        looked_in=[str(root) for root in roots],
+        chosen=chosen,
+        journals=journals,
+        complete=_is_complete(state, journals, chosen.number),
+        damaged=damaged,
+        next_era=_next_era(state, roots),
+        logged=_logged(data_dir, state),
+        accepted=accepted,
+    )
+
+
+class Recovery:
+    """One recovery of the cluster in a data directory, which nobody else uses meanwhile."""
+
+    def __init__(self, data_dir: Path, others: list[Path]) -> None:
+        self._data_dir = data_dir
+        self._others = others
+        self._file = StateFile(data_dir)
+        if not self._file.exists():
+            raise RecoveryError(f"{data_dir}: no cluster.json here; an old copy of it will do")
+        self._lock = self._file.lock()
+        try:
+            self.found = survey(data_dir, others)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def __enter__(self) -> "Recovery":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)
+
+    def check(self, force: bool = False) -> None:
+        """Refuse where a new era would do harm, or where it would lose what needs not be lost."""
+        found, data_dir = self.found, self._data_dir
+        for root in self._others:
+            if _is_locked(root / LOCK_FILE):
+                raise RecoveryError(f"{root}: a driver of era {found.era} still runs here")
+        for root in (data_dir, *self._others):
+            for journal in found.journals:
+                if _is_locked(lock_file(journal_directory(root, journal.container))):
+                    raise RecoveryError(
+                        f"{root}: container {journal.container} of era {found.era} still runs; it ends within a minute "
+                        "of its driver"
+                    )
+        if found.complete and not force:
+            start = f"`tara up --data-dir {data_dir}`" if found.site == ANY_SITE else "a start of all sites"
+            raise RecoveryError(
+                f"{data_dir}: enough journals are intact: {start} goes on and loses nothing (--force begins a new era "
+                "all the same)"
+            )
+
+    def begin(self) -> ClusterState:
+        """Begin the new era. `Survey.statement` says what that costs."""
+        state = self._file.read()
+        try:
+            new = self._next_era(state)
+            install(self._data_dir, new, *self._first_contents(state))
+        except (OSError, StoreError) as error:
+            raise RecoveryError(f"{self._data_dir}: {error}") from error
+        self._file.write(new)
+        return new
+
+    def _next_era(self, state: ClusterState) -> ClusterState:
+        containers = len(state.lives)
+        numbers = [int(path.stem) for path in _checkpoints(_directories(self._data_dir, self._others))]
+        return msgspec.structs.replace(
+            state,
+            era=self.found.next_era,
+            site=ANY_SITE,
+            # None of the old era is ever current again.
+            lives=[life + 1 for life in state.lives],
+            founded=[False] * containers,
+            journals=[""] * containers,
+            servers=[""] * containers,
+            threshold=max(numbers) + 1,
+            registry="",
+            endpoints=[],
+            metrics="",
+        )
+
+    def _first_contents(self, state: ClusterState) -> tuple[SessionsState, list[bytes]]:
+        loaded = read_checkpoint(Path(self.found.chosen.path), state.cluster, state.era)
+        old = msgspec.msgpack.decode(loaded.state, type=ExecutorState).sessions
+        # The clock of the sessions begins to move with the second request: all of them have their full time then.
+        sessions = [msgspec.structs.replace(session, active_ms=old.clock_ms) for session in old.sessions]
+        now_ms = max(old.time_ms, int(time.time() * 1e3))
+        return SessionsState(first_counter(old.counter), now_ms, 0, old.clock_ms, sessions), list(loaded.chunks)
+
+
+def _next_era(state: ClusterState, roots: list[Path]) -> int:
+    for root in roots[1:]:
+        file = StateFile(root)
+        if file.exists() and (other := file.read()).cluster == state.cluster and other.era > state.era:
+            raise RecoveryError(f"{roots[0]} is of era {state.era}, but {root} is of era {other.era}: recover there")
+    headers = (header_of(path) for path in _checkpoints(_directories(roots[0], roots[1:])))
+    return max([state.era, *(h.era for h in headers if h is not None and h.cluster == state.cluster)]) + 1
+
+
+def _voting(state: ClusterState) -> list[int]:
+    """The containers with committers."""
+    graph = Graph(state.f, state.partitions)
+    placement = placement_of(graph, state.packing)
+    return [
+        container
+        for container, numbers in enumerate(placement)
+        if any(graph.names[number].stage is Stage.COMMITTER for number in numbers)
+    ]
+
+
+def _best_journal(roots: list[Path], state: ClusterState, container: int) -> JournalFound:
+    """The journal of this container that is intact, if there is one."""
+    found = [_look_at(root, state, container) for root in roots]
+    return next((journal for journal in found if not journal.problem), found[0])
+
+
+def _look_at(data_dir: Path, state: ClusterState, container: int) -> JournalFound:
+    directory = journal_directory(data_dir, container)
+    try:
+        name = journal_name(directory)
+        expected = _expected_name(data_dir, state, container)
+        if expected and name != expected:
+            raise StaleJournal("is not the newest one of its container" if name else _missing(state, container))
+        committers = _replayed(directory, state, container)
+    except (OSError, TaraError, AssertionError) as error:
+        return JournalFound(container=container, problem=str(error) or type(error).__name__)
+    return JournalFound(
+        container=container,
+        problem="",
+        minimum={committer.partition: committer.commits.min for committer in committers},
+        end={committer.partition: max(committer.commits.pos, committer.records.pos) for committer in committers},
+    )
+
+
+def _missing(state: ClusterState, container: int) -> str:
+    server = state.servers[container] if state.servers else ""
+    return f"is missing (it was written on {server})" if server else "is missing"
+
+
+def _expected_name(data_dir: Path, state: ClusterState, container: int) -> str:
+    """The name of this container's newest journal. Sites with a driver each know their own one only."""
+    file = StateFile(data_dir)
+    here = file.read() if file.exists() else state
+    if (here.cluster, here.era) != (state.cluster, state.era):
+        raise StaleJournal(f"{data_dir} is of cluster {here.cluster:x}, era {here.era}")
+    return here.journals[container] if here.journals else ""
+
+
+def _replayed(directory: Path, state: ClusterState, container: int) -> list[Committer]:
+    """The committers of a container as their journal has them. Reads only."""
+    identity = Identity(t.FORMAT_VERSION, state.cluster, state.era, container)
+    paths = sorted(directory.glob("*.journal"))
+    entries: dict[int, list[t.JournalEntry]] = {}
+    for path in paths:
+        for number, entry in read_segment(path, identity, path == paths[-1]).whole.entries:
+            entries.setdefault(number, []).append(entry)
+    graph = Graph(state.f, state.partitions)
+    limits = Limits(f=state.f, partitions=state.partitions, **state.fixed)
+    boot = Boot(state.lives[container], state.lives[container], False, 0.0)
+    numbers = placement_of(graph, state.packing)[container]
+    committers = []
+    for number in numbers:
+        if graph.names[number].stage is Stage.COMMITTER:
+            committer = Committer(graph.names[number], graph, limits, boot, Outbox(), entries.get(number, []))
+            if committer.recovering:
+                raise JournalError("is empty")
+            committers.append(committer)
+    return committers
+
+
+def _is_complete(state: ClusterState, journals: list[JournalFound], checkpoint: int) -> bool:
+    """Whether every partition has f+1 committers with their memory, and a checkpoint reaches what they have."""
+    slots = state.checkpoint_interval // state.partitions
+    for partition in range(state.partitions):
+        minima = [found.minimum[partition] for found in journals if partition in found.minimum]
+        if len(minima) <= state.f or max(minima) > checkpoint * slots:
+            return False
+    return True
+
+
+def _most(tables: Iterator[dict[int, int]]) -> dict[int, int]:
+    most: dict[int, int] = {}
+    for table in tables:
+        for key, value in table.items():
+            most[key] = max(value, most.get(key, 0))
+    return most
+
+
+def _directories(data_dir: Path, others: list[Path]) -> list[Path]:
+    """Where checkpoints may be: below data directories, or in directories of their own."""
+    for other in others:
+        if not other.is_dir():
+            raise RecoveryError(f"{other}: no such directory")
+    roots = [data_dir, *others]
+    return [path for root in roots for path in (root, *sorted(root.glob("checkpoints-*"))) if path.is_dir()]
+
+
+def _checkpoints(directories: list[Path]) -> list[Path]:
+    paths = [path for directory in directories for path in directory.glob("*.checkpoint") if path.stem.isdigit()]
+    return sorted(paths, key=lambda path: int(path.stem), reverse=True)
+
+
+def _best(directories: list[Path], state: ClusterState) -> tuple[t.Loaded, Chosen, list[str]]:
+    """The newest checkpoint of which there is an intact copy: any state of an executor follows from decisions only, so
+    also one that is not stable will do."""
+    problems: list[str] = []
+    paths = _checkpoints(directories)
+    for number in dict.fromkeys(int(path.stem) for path in paths):
+        copies: dict[bytes, tuple[Path, t.Loaded]] = {}
+        holders: Counter[bytes] = Counter()
+        for path in paths:
+            if int(path.stem) != number:
+                continue
+            try:
+                loaded = read_checkpoint(path, state.cluster, state.era)
+            except (OSError, StoreError) as error:
+                problems.append(f"{path}: {error}")
+                continue
+            assert loaded.checkpoint is not None
+            copies.setdefault(loaded.checkpoint.digest, (path, loaded))
+            holders[loaded.checkpoint.digest] += 1
+        if holders:
+            return *_choose(number, copies, holders), problems
+    raise RecoveryError(
+        f"no intact checkpoint of cluster {state.cluster:x}, era {state.era} in "
+        f"{', '.join(map(str, directories)) or 'any directory'}{': ' + '; '.join(problems) if problems else ''}"
+    )
+
+
+def _choose(
+    number: int, copies: dict[bytes, tuple[Path, t.Loaded]], holders: Counter[bytes]
+) -> tuple[t.Loaded, Chosen]:
+    (digest, count), *rest = holders.most_common()
+    if rest and rest[0][1] == count:
+        paths = ", ".join(str(path) for path, _ in copies.values())
+        raise RecoveryError(f"copies of checkpoint {number} differ: {paths}; move those away that are not to be used")
+    path, loaded = copies[digest]
+    sessions = msgspec.msgpack.decode(loaded.state, type=ExecutorState).sessions
+    chosen = Chosen(
+        number=number,
+        digest=digest.hex(),
+        path=str(path),
+        copies=count,
+        counter=sessions.counter,
+        sessions=len(sessions.sessions),
+        time_ms=sessions.time_ms,
+        written_ms=int(path.stat().st_mtime * 1e3),
+    )
+    return loaded, chosen
+
+
+def _logged(data_dir: Path, state: ClusterState) -> int:
+    """The last command in the decided logs of this era."""
+    from tara.runtime.log_format import LogError, LogIdentity, identity_of, list_files
+
+    last = 0
+    for directory in sorted(data_dir.glob("log-*")):
+        for file in list_files(directory):
+            try:
+                ours = identity_of(file.path) == LogIdentity(state.cluster, state.era)
+            except (LogError, OSError):
+                continue
+            last = max(last, file.last if ours else 0)
+    return last
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a process holds this lock."""
+    try:
+        lock = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def _when(time_ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_ms / 1e3))
