@@ -11,22 +11,25 @@ class Frames:
     def __init__(self, address: str, timeout_s: float = 10.0) -> None:
         host, _, port = address.removeprefix("tcp://").rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
+        self._read = b""
 
     def send(self, frame: bytes) -> None:
         self.socket.sendall(struct.pack("<I", len(frame)) + frame)
 
     def receive(self) -> bytes:
-        (length,) = struct.unpack("<I", self._exactly(4))
-        return self._exactly(length)
+        """The next frame. After a `TimeoutError` one may go on."""
+        self._at_least(4)
+        (length,) = struct.unpack("<I", self._read[:4])
+        self._at_least(4 + length)
+        frame, self._read = self._read[4 : 4 + length], self._read[4 + length :]
+        return frame
 
-    def _exactly(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            more = self.socket.recv(count - len(data))
+    def _at_least(self, count: int) -> None:
+        while len(self._read) < count:
+            more = self.socket.recv(1 << 16)
             if not more:
-                raise EOFError(f"{len(data)} of {count} bytes")
-            data += more
-        return data
+                raise EOFError(f"{len(self._read)} of {count} bytes")
+            self._read += more
 
     def __enter__(self) -> "Frames":
         return self

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tara.runtime.cluster import load_settings
-from tara.runtime.site import site_settings
+from tara.configuration.settings import load_settings
+from tara.sites.site import site_settings
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 MANAGERS = ("standalone", "yarn", "kubernetes")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tara.runtime import prometheus
-from tara.runtime.cluster import known_settings
+from tara.configuration.settings import known_settings
+from tara.observability import prometheus
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "operations.md").read_text()

@@ -15,7 +15,7 @@ from tara.coordination.command_line import zk_app
 
 if TYPE_CHECKING:
     from tara.client import KeyValueClient
-    from tara.runtime.cluster import Settings
+    from tara.configuration.settings import Settings
     from tara.runtime.spark import Cluster
     from tara.simulator.campaign import Summary
     from tara.simulator.plan import Plan
@@ -132,7 +132,7 @@ def up(
 
     Example: tara up --data-dir /var/lib/tara --f 1
     """
-    from tara.runtime.cluster import load_settings
+    from tara.configuration.settings import load_settings
     from tara.runtime.spark import Cluster
 
     flags = {
@@ -173,10 +173,10 @@ def site(
 
     Example: tara site --site 0 --config cluster.toml --found
     """
+    from tara.configuration.settings import load_settings
     from tara.named import application_of
-    from tara.runtime.cluster import load_settings
-    from tara.runtime.site import SiteRegistry
     from tara.runtime.spark import Cluster, check_java
+    from tara.sites.site import SiteRegistry
 
     flags = {
         "data_dir": None if data_dir is None else str(data_dir),
@@ -259,7 +259,7 @@ def keygen(
 @app.command("endpoints")
 def show_endpoints(data_dir: DataDir = DATA_DIR) -> None:
     """Print where clients connect, as they want it. Example: export TARA_ENDPOINTS=$(tara endpoints)"""
-    from tara.runtime.cluster import StateFile
+    from tara.configuration.state import StateFile
 
     typer.echo(",".join(_plain(StateFile(data_dir).read().endpoints)))
 
@@ -267,8 +267,8 @@ def show_endpoints(data_dir: DataDir = DATA_DIR) -> None:
 @app.command("down")
 def down(data_dir: DataDir = DATA_DIR, keys: Keys = None) -> None:
     """Stop the cluster of a data directory, and wait until it is down. Example: tara down"""
+    from tara.operations.asking import ask, await_down
     from tara.runtime import control
-    from tara.runtime.asking import ask, await_down
 
     typer.echo(ask(data_dir, control.AskDown(), keys).decode())
     await_down(data_dir)
@@ -279,8 +279,8 @@ def status(data_dir: DataDir = DATA_DIR, keys: Keys = None, as_json: Json = Fals
     """How the cluster is: containers, lives, views, positions, rates, latencies. Example: tara status --json"""
 
     from tara.listing import show, status_tables
+    from tara.operations.asking import ask
     from tara.runtime import control
-    from tara.runtime.asking import ask
 
     answer = ask(data_dir, control.AskStatus(), keys)
     if as_json:
@@ -294,8 +294,8 @@ def nodes(data_dir: DataDir = DATA_DIR, keys: Keys = None, as_json: Json = False
     """Every node: where it runs, and what it does. Example: tara nodes --json"""
 
     from tara.listing import node_rows, node_table, show
+    from tara.operations.asking import ask
     from tara.runtime import control
-    from tara.runtime.asking import ask
 
     rows = node_rows(msgspec.json.decode(ask(data_dir, control.AskStatus(), keys)))
     if as_json:
@@ -314,10 +314,10 @@ def config_check(
     Example: tara config check tara.toml
     """
 
+    from tara.configuration.settings import given_settings, load_settings
     from tara.listing import setting_rows, setting_table, show
     from tara.named import application_of
     from tara.protocol.errors import ConfigurationError
-    from tara.runtime.cluster import given_settings, load_settings
 
     try:
         settings = load_settings(file)
@@ -339,15 +339,15 @@ def kill(
     keys: Keys = None,
 ) -> None:
     """A fault drill: end the process of a node or site with SIGKILL. Example: tara kill proposer-1"""
+    from tara.operations.asking import ask
     from tara.runtime import control
-    from tara.runtime.asking import ask
 
     typer.echo(ask(data_dir, control.AskKill(target), keys).decode())
 
 
 def _key_value(endpoints: str | None, data_dir: Path, keys: str | None) -> "KeyValueClient":
     from tara.client import KeyValueClient
-    from tara.runtime.cluster import StateFile
+    from tara.configuration.state import StateFile
 
     if endpoints is None:
         state = StateFile(data_dir).read()
@@ -505,7 +505,7 @@ def log(
 
     Example: tara log --from 1000 --to 1010
     """
-    from tara.runtime.log_text import print_log
+    from tara.operations.log_text import print_log
 
     try:
         print_log(data_dir, start, end, follow, replica, as_json, typer.echo)
@@ -529,8 +529,8 @@ def replay(
 
     Example: tara replay --to 1000 --app stock:Stock --diff
     """
-    from tara.runtime.replay import Request
-    from tara.runtime.replay_text import run_replay
+    from tara.operations.replay import Request
+    from tara.operations.replay_text import run_replay
 
     sys.path.insert(0, str(Path.cwd()))
     request = Request(to=to, app=app_name, against=against, diff=diff, query=query)
@@ -551,8 +551,8 @@ def backup(
 
     Example: tara backup city.backup --fresh --data-dir /var/lib/tara
     """
-    from tara.runtime.backup import back_up
-    from tara.runtime.fresh import await_fresh_checkpoint
+    from tara.operations.backup import back_up
+    from tara.operations.fresh import await_fresh_checkpoint
 
     if fresh:
         await_fresh_checkpoint(data_dir)
@@ -577,8 +577,8 @@ def restore(
 
     Example: tara restore city.backup --data-dir /var/lib/tara-2
     """
-    from tara.runtime.backup import restore
-    from tara.runtime.cluster import load_settings
+    from tara.configuration.settings import load_settings
+    from tara.operations.backup import restore
 
     flags = {"data_dir": str(data_dir), "app": app_name, "f": f, "partitions": partitions, "packing": packing}
     cluster = restore(file, load_settings(config, flags=flags))
@@ -606,8 +606,8 @@ def recover(
 
     Example: tara recover --from-checkpoint --data-dir /var/lib/tara
     """
-    from tara.runtime.cluster import ANY_SITE
-    from tara.runtime.recovery import Recovery
+    from tara.configuration.state import ANY_SITE
+    from tara.operations.recovery import Recovery
 
     if not from_checkpoint:
         raise typer.BadParameter("there is no other way: say --from-checkpoint", param_hint="recover")
@@ -887,9 +887,9 @@ def bench_load(
 
     Example: tara bench load --clients 64 --durability memory
     """
+    from tara.configuration.settings import load_settings
     from tara.experiments.live_speed import measure
     from tara.experiments.load_process import LoadPlan
-    from tara.runtime.cluster import load_settings
 
     flags: dict[str, object] = {"durability": durability, "packing": packing, "batch_size": batch, "f": f}
     flags |= {"partitions": partitions, "keys": keys, "log": log_decided}
@@ -923,9 +923,9 @@ def bench_loc(as_json: Json = False) -> None:
     """
     from tara.experiments import code_lines, reference
 
-    lines = code_lines.totals(code_lines.count())
+    lines, beside = code_lines.totals(code_lines.count()), code_lines.beside()
     if as_json:
-        _print_json(lines)
+        _print_json(lines | {"beside": beside})
         return
     typer.echo(f"{'category':22}{'BFT-SMaRt':>10}{'paper':>8}{'here':>8}")
     for category in code_lines.PAPER_CATEGORIES:
@@ -937,6 +937,8 @@ def bench_loc(as_json: Json = False) -> None:
     for category in code_lines.BEYOND_CATEGORIES:
         typer.echo(f"{'beyond: ' + category.replace('_', ' '):40}{lines[category]:8}")
     typer.echo(f"{'total':40}{lines['total']:8}")
+    for package, count in beside.items():
+        typer.echo(f"{'beside: ' + package + '/':40}{count:8}")
 
 
 @bench_app.command("paper")

@@ -16,10 +16,10 @@ from pathlib import Path
 from msgspec import Struct
 from pyspark.sql import SparkSession
 
+from tara.configuration.settings import load_settings
 from tara.demo_log import ViewWatch, show_log
 from tara.experiments.load_process import LoadPlan, LoadProcess
-from tara.runtime import health
-from tara.runtime.cluster import load_settings
+from tara.operations import health
 from tara.runtime.registry import Registry
 from tara.runtime.spark import Cluster
 from tara.simulator.linearizability import KeyValueModel, check

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from tara.runtime.log_reader import best_log
+from tara.storage.log_reader import best_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,8 +7,8 @@ from msgspec import Struct
 from rich.console import Console, RenderableType
 from rich.table import Table
 
+from tara.configuration.settings import Setting, Settings, known_settings
 from tara.protocol.graph import Graph
-from tara.runtime.cluster import Setting, Settings, known_settings
 
 #: A value that is not known.
 NONE = "-"

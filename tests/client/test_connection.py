@@ -9,7 +9,7 @@ import pytest
 from tara.client import Client, ClientClosed, wire
 from tara.client.session import PATIENCE_S
 from tara.protocol import tuples as t
-from tara.runtime.front_end import Address, PlainFrontEnd
+from tara.transport.front_end import Address, PlainFrontEnd
 
 
 class FrontEnd:

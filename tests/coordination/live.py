@@ -10,10 +10,10 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
+from tara.configuration.settings import load_settings
 from tara.coordination import jute
 from tara.coordination.acl import OPEN
 from tara.coordination.codes import Op
-from tara.runtime.cluster import load_settings
 from tara.runtime.spark import Cluster
 
 DEADLINE_S = 30.0

@@ -18,7 +18,7 @@ from tara.coordination.settings import gateway_settings
 from tara.experiments.zookeeper_peer import four_letter_word
 from tara.protocol.errors import ConfigurationError
 from tara.runtime.container import Container
-from tara.runtime.gateway import Options
+from tara.transport.gateway import Options
 from tests.coordination.live import Wire, await_condition
 from tests.runtime.single import single_site
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tara.runtime.where import free_ports
+from tara.transport.where import free_ports
 from tests.coordination.live import await_condition, kazoo
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -50,6 +50,7 @@ def test_the_command_prints_the_total_and_each_category() -> None:
     result = CliRunner().invoke(app, ["bench", "loc", "--json"])
     assert result.exit_code == 0
     printed = json.loads(result.stdout.splitlines()[-1])
+    assert all(printed.pop("beside").values())
     assert list(printed) == ["total", *PAPER_CATEGORIES, *BEYOND_CATEGORIES]
     assert printed.pop("total") == sum(printed.values()) > 0
     assert all(printed[category] > 0 for category in PAPER_CATEGORIES)

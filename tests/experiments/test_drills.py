@@ -12,7 +12,7 @@ from tara.client import KeyValueClient
 from tara.experiments import drills
 from tara.experiments.drills import Deployment, Verdict
 from tara.experiments.load_process import LoadPlan, LoadProcess
-from tara.runtime import health
+from tara.operations import health
 from tara.simulator.linearizability import KeyValueModel, check
 
 pytestmark = pytest.mark.spark

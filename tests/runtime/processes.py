@@ -10,9 +10,9 @@ from typing import Any, TextIO
 
 import msgspec
 
-from tara.runtime.cluster import Settings, load_settings
+from tara.configuration.settings import Settings, load_settings
+from tara.observability.events import log_path
 from tara.runtime.container import ContainerSpec
-from tara.runtime.events import log_path
 from tara.runtime.hosting import run_container
 from tara.runtime.registry import Registry
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tara.application import StateMachine
+from tara.configuration.placement import placement_of
 from tara.protocol.graph import Graph
 from tara.protocol.limits import Limits
-from tara.runtime.cluster import placement_of
 from tara.runtime.container import Container, ContainerSpec, Start
-from tara.runtime.gateway import Options
+from tara.transport.gateway import Options
 
 
 @contextlib.contextmanager

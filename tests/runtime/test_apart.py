@@ -8,8 +8,8 @@ import pytest
 
 from tara.client import KeyValueClient
 from tara.client.keys import make_cluster_keys
-from tara.runtime.events import log_path
-from tara.runtime.log_reader import LogReader
+from tara.observability.events import log_path
+from tara.storage.log_reader import LogReader
 from tests.runtime.processes import Processes, await_condition, settings_for
 
 INTERVAL = 64

@@ -9,16 +9,17 @@ from typer.testing import CliRunner
 
 from tara import cli
 from tara.application import KeyValueStore
+from tara.configuration.settings import Settings, load_settings
+from tara.configuration.state import ClusterState, StateFile
+from tara.operations.backup import BackupError, BackupHeader, back_up, read_backup, restore
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.sessions import Context
-from tara.runtime.backup import BackupError, BackupHeader, back_up, read_backup, restore
-from tara.runtime.cluster import ClusterState, Settings, StateFile, load_settings
-from tara.runtime.log import log_directory
-from tara.runtime.store import checkpoint_directory, checkpoint_path, digest_of, read_checkpoint, write_checkpoint
+from tara.storage.log import log_directory
+from tara.storage.store import checkpoint_directory, checkpoint_path, digest_of, read_checkpoint, write_checkpoint
 from tests.protocol.driver import Bench, Driven, batch, commits, open_session
 from tests.runtime.histories import INTERVAL, bench, executor, handed_over, puts
 from tests.runtime.test_log import opened, write

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tara.runtime import events
-from tara.runtime.events import EventLog
+from tara.observability import events
+from tara.observability.events import EventLog
 from tests.runtime.small_disk import SmallDisk
 
 

@@ -9,9 +9,9 @@ import pytest
 import zmq
 
 from tara.client.keys import load_keys, make_cluster_keys
-from tara.runtime import exchange
-from tara.runtime.exchange import CHECKPOINTS, LOG, PIECE_BYTES, ExchangeError, FileServer, RemoteFiles, bounded
-from tara.runtime.gate import MEMBERS, Gate
+from tara.transport import exchange
+from tara.transport.exchange import CHECKPOINTS, LOG, PIECE_BYTES, ExchangeError, FileServer, RemoteFiles, bounded
+from tara.transport.gate import MEMBERS, Gate
 
 NAME = "000000000007.checkpoint"
 CONTENT = Random(7).randbytes(3 * PIECE_BYTES + 1000)

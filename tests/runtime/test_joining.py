@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from tara.configuration.settings import Settings, load_settings
 from tara.protocol.errors import ConfigurationError
-from tara.runtime.cluster import Settings, load_settings
-from tara.runtime.joining import Found, Join, decide
-from tara.runtime.neighbours import SiteCard
-from tara.runtime.site import site_settings
+from tara.sites.joining import Found, Join, decide
+from tara.sites.neighbours import SiteCard
+from tara.sites.site import site_settings
 
 CLUSTER = 77
 NONCES = ["n0", "n1", "n2"]

@@ -7,7 +7,7 @@ import pytest
 
 from tara.protocol import tuples as t
 from tara.protocol.journal import FORMAT_VERSION, CorruptJournal, Written
-from tara.runtime.journal import DAMAGED_KEPT, FileJournal, Identity, JournalError, StaleJournal
+from tara.storage.journal import DAMAGED_KEPT, FileJournal, Identity, JournalError, StaleJournal
 from tests.runtime.small_disk import SmallDisk
 
 IDENTITY = Identity(FORMAT_VERSION, 7, 1, 0)
@@ -167,7 +167,7 @@ def test_a_journal_is_set_aside_as_a_whole(tmp_path: Path) -> None:
 @pytest.fixture
 def no_room_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit of the process says EFBIG where a full disk says ENOSPC."""
-    monkeypatch.setattr("tara.runtime.journal.NO_ROOM", (errno.EFBIG,))
+    monkeypatch.setattr("tara.storage.journal.NO_ROOM", (errno.EFBIG,))
 
 
 @pytest.mark.usefixtures("no_room_is_too_large")

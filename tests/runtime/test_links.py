@@ -9,8 +9,8 @@ from contextlib import closing
 import pytest
 
 from tara.client import framing
-from tara.runtime import links
-from tara.runtime.links import PlainLinks
+from tara.transport import links
+from tara.transport.links import PlainLinks
 
 FRAME_BYTES_MAX = 1 << 20
 DEADLINE_S = 10.0

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tara.client import CommandFailed, CommandTooLarge, KeyValueClient, NotReachable
-from tara.runtime.cluster import Settings, load_settings
+from tara.configuration.settings import Settings, load_settings
 from tara.runtime.spark import Cluster
 from tests.frames import Frames
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tara.protocol import tuples as t
-from tara.runtime import log as log_module
-from tara.runtime.log import DecidedLog
-from tara.runtime.log_format import (
+from tara.storage import log as log_module
+from tara.storage.log import DecidedLog
+from tara.storage.log_format import (
     BLOCK_BYTES,
     FORMAT_VERSION,
     CorruptLog,
@@ -26,10 +26,10 @@ from tara.runtime.log_format import (
     list_files,
     list_tails,
 )
-from tara.runtime.log_reader import LogBounds, LogReader, LogTruncated, best_log
-from tara.runtime.log_rows import SCHEMA
-from tara.runtime.log_writer import ASIDE, EncodedRun, LogSettings, LogWriter
-from tara.runtime.store import CheckpointStore
+from tara.storage.log_reader import LogBounds, LogReader, LogTruncated, best_log
+from tara.storage.log_rows import SCHEMA
+from tara.storage.log_writer import ASIDE, EncodedRun, LogSettings, LogWriter
+from tara.storage.store import CheckpointStore
 from tests.runtime.histories import INTERVAL, bench, executor, handed_over, history, puts
 
 DEADLINE_S = 20.0
@@ -377,7 +377,7 @@ def test_a_missing_segment_is_named(tmp_path: Path) -> None:
 
 def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("tara.runtime.log_format.FORMAT_VERSION", FORMAT_VERSION + 1)
+        patch.setattr("tara.storage.log_format.FORMAT_VERSION", FORMAT_VERSION + 1)
         written(tmp_path, simple(20))
 
     with pytest.raises(LogError, match="newer"):

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tara.client import KeyValueClient
+from tara.configuration.settings import Settings, load_settings
 from tara.experiments.load import Load
-from tara.runtime.backup import back_up, restore
-from tara.runtime.cluster import Settings, load_settings
-from tara.runtime.fresh import await_fresh_checkpoint
-from tara.runtime.log import log_directory
-from tara.runtime.log_reader import LogReader
+from tara.operations.backup import back_up, restore
+from tara.operations.fresh import await_fresh_checkpoint
 from tara.runtime.spark import Cluster
-from tara.runtime.store import checkpoint_directory
+from tara.storage.log import log_directory
+from tara.storage.log_reader import LogReader
+from tara.storage.store import checkpoint_directory
 
 pytestmark = pytest.mark.spark
 

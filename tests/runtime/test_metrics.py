@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tara.protocol import tuples as t
-from tara.runtime.metrics import (
+from tara.observability.metrics import (
     BOUNDS_S,
     SAMPLE_EVERY,
     SAMPLES_MAX,
@@ -19,7 +18,8 @@ from tara.runtime.metrics import (
     quantile_s,
     recent_report,
 )
-from tara.runtime.prometheus import COUNTERS, render
+from tara.observability.prometheus import COUNTERS, render
+from tara.protocol import tuples as t
 
 
 def command(session: int, number: int) -> t.Command:

@@ -3,25 +3,27 @@
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import zmq
 from typer.testing import CliRunner
 
 from tara import cli
 from tara.client import KeyValueClient, wire
+from tara.configuration.settings import Settings
+from tara.configuration.state import DirectoryInUse, StateFile
+from tara.operations.recovery import Recovery, RecoveryError, first_counter
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.sessions import ERA_COMMANDS
-from tara.runtime.cluster import DirectoryInUse, Settings, StateFile
-from tara.runtime.journal import FileJournal, Identity, journal_directory
-from tara.runtime.log import log_directory
-from tara.runtime.log_reader import LogReader
-from tara.runtime.recovery import Recovery, RecoveryError, first_counter
-from tara.runtime.store import checkpoint_directory
+from tara.storage.journal import FileJournal, Identity, journal_directory
+from tara.storage.log import log_directory
+from tara.storage.log_reader import LogReader
+from tara.storage.store import checkpoint_directory
+from tests.frames import Frames
 from tests.protocol.driver import open_session, session_id
 from tests.runtime.processes import Processes, await_condition, settings_for
 from tests.runtime.test_backup import cluster_with_checkpoints
@@ -33,26 +35,24 @@ class RawClient:
     """A client that sends exactly what it is told to."""
 
     def __init__(self, endpoint: str) -> None:
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.connect(endpoint)
+        self._frames = Frames(endpoint, timeout_s=0.5)
 
     def __enter__(self) -> "RawClient":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._context.destroy(0)
+        self._frames.socket.close()
 
     def ask(self, *commands: t.Command) -> t.Result:
         """The result of the last one; they are sent again until it comes."""
         for _ in range(30):
-            self._socket.send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, list(commands))))
-            while self._socket.poll(500):
-                reply = msgspec.msgpack.decode(self._socket.recv(), type=wire.ClientReply)
-                for result in reply.results:
-                    if (result.session, result.number) == (commands[-1].session, commands[-1].number):
-                        return result
+            self._frames.send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, list(commands))))
+            with suppress(TimeoutError):
+                while True:
+                    reply = wire.decode_reply(self._frames.receive())
+                    for result in reply.results:
+                        if (result.session, result.number) == (commands[-1].session, commands[-1].number):
+                            return result
         raise AssertionError(f"no answer to {commands[-1]}")
 
 

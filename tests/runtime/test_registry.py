@@ -13,11 +13,12 @@ import msgspec
 import pytest
 import zmq
 
+from tara.configuration.settings import load_settings, shape_of
+from tara.configuration.state import StateFile
+from tara.observability.prometheus import READERS_MAX
+from tara.operations.asking import NoRegistry, Refused, StillUp, ask, await_down
 from tara.protocol.errors import ConfigurationError
 from tara.runtime import control
-from tara.runtime.asking import NoRegistry, Refused, StillUp, ask, await_down
-from tara.runtime.cluster import StateFile, load_settings, shape_of
-from tara.runtime.prometheus import READERS_MAX
 from tara.runtime.registry import Registry
 from tests.runtime.processes import await_condition, settings_for
 

@@ -9,14 +9,14 @@ from typer.testing import CliRunner
 
 from tara import cli
 from tara.application import KeyValueStore, Put
+from tara.configuration.state import StateFile
+from tara.operations.replay import LISTED_MAX, ReplayError, Request, replay
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.executor import Executor, ExecutorState
 from tara.protocol.sessions import Context
-from tara.runtime.cluster import StateFile
-from tara.runtime.log import log_directory
-from tara.runtime.replay import LISTED_MAX, ReplayError, Request, replay
-from tara.runtime.store import checkpoint_directory, checkpoint_path, digest_of, write_checkpoint
+from tara.storage.log import log_directory
+from tara.storage.store import checkpoint_directory, checkpoint_path, digest_of, write_checkpoint
 from tests.protocol.driver import Driven
 from tests.runtime.histories import INTERVAL, bench, executor, handed_over, history, puts
 from tests.runtime.test_backup import settings_for

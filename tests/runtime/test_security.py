@@ -10,10 +10,11 @@ import zmq
 
 from tara.client import KeyValueClient, NotReachable, Refused
 from tara.client.keys import load_keys, make_client_keys, make_cluster_keys
+from tara.configuration.settings import load_settings
+from tara.operations import asking
+from tara.operations.asking import ask
 from tara.protocol.errors import ConfigurationError
-from tara.runtime import asking, control
-from tara.runtime.asking import ask
-from tara.runtime.cluster import load_settings
+from tara.runtime import control
 from tests.runtime.processes import Processes, await_condition, settings_for
 
 TIMEOUT_S = 3.0

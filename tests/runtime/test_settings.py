@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tara.configuration.settings import load_settings
+from tara.configuration.state import StateFile
 from tara.named import application_of
 from tara.protocol.errors import ConfigurationError
-from tara.runtime.cluster import StateFile, load_settings
 
 
 def test_flags_beat_the_environment_and_the_environment_beats_the_file(tmp_path: Path) -> None:

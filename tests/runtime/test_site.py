@@ -14,20 +14,22 @@ import zmq
 
 from tara.client import KeyValueClient
 from tara.client.keys import make_cluster_keys
+from tara.configuration.settings import Settings
+from tara.configuration.state import StateFile
+from tara.observability.events import log_path
+from tara.operations import health
+from tara.operations.asking import ask
+from tara.operations.recovery import Recovery
 from tara.protocol.errors import ConfigurationError
-from tara.runtime import control, health
-from tara.runtime.asking import ask
-from tara.runtime.cluster import Settings, StateFile
+from tara.runtime import control
 from tara.runtime.container import ContainerSpec
-from tara.runtime.events import log_path
 from tara.runtime.hosting import run_container
-from tara.runtime.joining import FOUNDING_FILE
-from tara.runtime.neighbours import SiteCard
-from tara.runtime.recovery import Recovery
 from tara.runtime.registry import Registry
-from tara.runtime.site import SiteRegistry
-from tara.runtime.site_address import PORTS, parse_sites
-from tara.runtime.where import free_row
+from tara.sites.joining import FOUNDING_FILE
+from tara.sites.neighbours import SiteCard
+from tara.sites.site import SiteRegistry
+from tara.transport.site_address import PORTS, parse_sites
+from tara.transport.where import free_row
 from tests.runtime.processes import Processes, await_condition, settings_for
 
 SITES = 3

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tara.protocol import tuples as t
-from tara.runtime.store import CheckpointStore, digest_of
+from tara.storage.store import CheckpointStore, digest_of
 
 
 class Stores:

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tara.client import KeyValueClient
 from tara.client import wire as client_wire
 from tara.protocol import tuples as t
-from tara.runtime import wire
+from tara.transport import wire
 from tests.frames import Frames
 from tests.runtime.processes import Processes, await_condition, settings_for
 

@@ -12,7 +12,7 @@ import zmq
 from tara.protocol.errors import ConfigurationError
 from tara.runtime import control
 from tara.runtime.registry import Registry
-from tara.runtime.where import NeedsKeys, expand, here, is_loopback, same_everywhere
+from tara.transport.where import NeedsKeys, expand, here, is_loopback, same_everywhere
 from tests.runtime.processes import settings_for
 
 

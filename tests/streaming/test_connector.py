@@ -15,7 +15,7 @@ import pytest
 
 from tara.application import Delete
 from tara.client import Client, CommandFailed, KeyValueClient
-from tara.runtime.cluster import load_settings
+from tara.configuration.settings import load_settings
 from tara.runtime.spark import Cluster
 from tara.streaming.sink import SinkError, TaraWriter, sink_options
 from tests.streaming.commands import ROOT

@@ -17,9 +17,9 @@ import pytest
 
 from tara.application import Put
 from tara.client import Client
-from tara.runtime.cluster import load_settings
-from tara.runtime.log_reader import best_log
+from tara.configuration.settings import load_settings
 from tara.runtime.spark import Cluster
+from tara.storage.log_reader import best_log
 from tests.streaming.commands import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

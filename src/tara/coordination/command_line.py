@@ -26,9 +26,9 @@ Version = Annotated[int, typer.Option(help="The version it must have; -1: any.")
 
 def hosts_of(data_dir: Path) -> str:
     """The front ends of a running cluster."""
+    from tara.operations.asking import ask
     from tara.protocol.errors import ConfigurationError
     from tara.runtime import control
-    from tara.runtime.asking import ask
 
     status = msgspec.json.decode(ask(data_dir, control.AskStatus()))
     gateways = [container.get("gateway") for container in status["containers"]]

@@ -1,6 +1,6 @@
 """The front end: ZooKeeper's wire protocol on one side, one replica of the service on the other.
 
-It lives in its site's container and is driven by the container's loop (`tara.runtime.gateway`). Writes are ordered,
+It lives in its site's container and is driven by the container's loop (`tara.transport.gateway`). Writes are ordered,
 through one channel; reads are answered from the replica that is here, between two steps of it, so that each sees one
 state. Requests of a connection are answered in their order: a read waits for the writes before it.
 
@@ -45,7 +45,7 @@ from tara.coordination.tree import Change
 from tara.coordination.watches import REMOVABLE, Kind, Watches
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
-from tara.runtime.gateway import Channel, Options, Site
+from tara.transport.gateway import Channel, Options, Site
 
 NOTIFICATION_XID = -1
 PING_XID = -2

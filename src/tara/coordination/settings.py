@@ -4,7 +4,7 @@ import msgspec
 from msgspec import Struct
 
 from tara.protocol.errors import ConfigurationError
-from tara.runtime.gateway import Options
+from tara.transport.gateway import Options
 
 
 class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

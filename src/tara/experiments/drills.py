@@ -19,15 +19,16 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from tara.configuration.state import StateFile
 from tara.experiments.load_process import LoadPlan, LoadProcess
 from tara.experiments.standalone import Standalone
+from tara.operations import health
+from tara.operations.asking import NoRegistry, ask
 from tara.protocol.errors import TaraError
-from tara.runtime import control, health
-from tara.runtime.asking import NoRegistry, ask
-from tara.runtime.cluster import StateFile
-from tara.runtime.site_address import PORTS
-from tara.runtime.where import free_row
+from tara.runtime import control
 from tara.simulator.linearizability import KeyValueModel, check
+from tara.transport.site_address import PORTS
+from tara.transport.where import free_row
 
 CLIENTS = 64
 RECORDED_KEYS = 8

@@ -15,9 +15,9 @@ from tara.experiments.drills import Deployment, DrillError, Say
 from tara.experiments.load_process import LoadPlan, LoadProcess
 from tara.experiments.plan import SOME_CLIENTS, Plan
 from tara.experiments.results import Moment, Timeline
-from tara.runtime import health
-from tara.runtime.asking import NoRegistry
-from tara.runtime.events import Event
+from tara.observability.events import Event
+from tara.operations import health
+from tara.operations.asking import NoRegistry
 
 INTERVAL_S = 0.25
 POLL_S = 0.05

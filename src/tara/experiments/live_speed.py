@@ -5,10 +5,10 @@ import tempfile
 
 import msgspec
 
+from tara.configuration.settings import Settings
 from tara.experiments.load import LoadReport
 from tara.experiments.load_process import LoadPlan, LoadProcess
-from tara.runtime import health
-from tara.runtime.cluster import Settings
+from tara.operations import health
 from tara.runtime.spark import Cluster
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

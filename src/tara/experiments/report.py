@@ -236,7 +236,8 @@ class Page:
         yield (
             "Code lines of `protocol/`, `runtime/` and `application.py` by the paper's rule: no imports, blank lines, "
             "comments, docstrings or lines of brackets only. Each file counts as a whole in the category of its main "
-            "purpose (`tara.experiments.code_lines`)."
+            "purpose (`tara.experiments.code_lines`). What the paper's prototype does not have, or gets from its "
+            "framework, is listed below: as categories of the same files, and as packages beside them."
         )
         yield ""
         rows: list[Sequence[str]] = []
@@ -275,6 +276,8 @@ class Page:
                 "",
             )
         )
+        for package, count in code_lines.beside().items():
+            rows.append((f"beside: `{package}/`", "", "", f"{count:,}", "", ""))
         yield from _table(
             ("category", "BFT-SMaRt (paper)", "Tara on Heron (paper)", "here", "÷ BFT-SMaRt", "÷ paper"), rows
         )

@@ -16,8 +16,8 @@ from tara.protocol import tuples as t
 from tara.protocol.graph import Receivers, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Node
-from tara.runtime import wire
-from tara.runtime.journal import FileJournal, Identity
+from tara.storage.journal import FileJournal, Identity
+from tara.transport import wire
 
 _HEADER = wire.Header(t.FORMAT_VERSION, 1, 1, 0, 1, 0)
 

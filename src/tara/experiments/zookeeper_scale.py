@@ -11,11 +11,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from tara.configuration.settings import load_settings
 from tara.coordination import jute
 from tara.coordination.acl import OPEN
 from tara.coordination.codes import Op
 from tara.experiments.zookeeper_load import LoadError, ZooKeeperLoad
-from tara.runtime.cluster import load_settings
 from tara.runtime.spark import Cluster
 
 NODES_PER_PARENT = 1_000

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from tara.configuration.settings import load_settings
 from tara.experiments.zookeeper_load import ZooKeeperLoad, ZooKeeperLoadReport
 from tara.experiments.zookeeper_peer import PeerError, ZooKeeperEnsemble, installed
-from tara.runtime.cluster import load_settings
 from tara.runtime.spark import Cluster
 
 OPERATIONS = ("setData", "getData")

@@ -20,6 +20,9 @@ from msgspec import Raw, Struct
 
 from tara.client import wire as client_wire
 from tara.client.keys import load_cluster_keys
+from tara.configuration.placement import serves_clients
+from tara.observability.events import EventLog
+from tara.observability.metrics import LatencySampler
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, MalformedTuple, NodeHalted
 from tara.protocol.graph import Graph, Receivers, Stage
@@ -31,21 +34,18 @@ from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.factory import create
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.sessions import Application
-from tara.runtime import wire
-from tara.runtime.cluster import serves_clients
-from tara.runtime.events import EventLog
-from tara.runtime.exchange import CHECKPOINTS, INCOMING, LOG, FileServer, RemoteFiles, bounded
-from tara.runtime.front_end import Address, CurveFrontEnd, FrontEnd, PlainFrontEnd
-from tara.runtime.gate import MEMBERS, Gate
-from tara.runtime.gateway import Gateway, Options, make_gateway
-from tara.runtime.journal import FileJournal, Identity, StaleJournal, journal_directory
-from tara.runtime.links import CurveLinks, Links, PlainLinks
-from tara.runtime.log import DecidedLog, log_directory
-from tara.runtime.log_format import LogIdentity
-from tara.runtime.log_writer import LogSettings
-from tara.runtime.metrics import LatencySampler
 from tara.runtime.reporting import status_report
-from tara.runtime.store import CheckpointStore, checkpoint_directory
+from tara.storage.journal import FileJournal, Identity, StaleJournal, journal_directory
+from tara.storage.log import DecidedLog, log_directory
+from tara.storage.log_format import LogIdentity
+from tara.storage.log_writer import LogSettings
+from tara.storage.store import CheckpointStore, checkpoint_directory
+from tara.transport import wire
+from tara.transport.exchange import CHECKPOINTS, INCOMING, LOG, FileServer, RemoteFiles, bounded
+from tara.transport.front_end import Address, CurveFrontEnd, FrontEnd, PlainFrontEnd
+from tara.transport.gate import MEMBERS, Gate
+from tara.transport.gateway import Gateway, Options, make_gateway
+from tara.transport.links import CurveLinks, Links, PlainLinks
 
 TICK_MS = 5.0
 #: Stands for the gateway where a client connection is named; no connection has an empty identity.
@@ -72,7 +72,7 @@ class ContainerSpec(Struct, frozen=True, kw_only=True):
     files_port: int = 0
     #: How the container is called in logs and listings.
     label: str = ""
-    #: Stands for everything that must agree between containers; see `tara.runtime.cluster.shape_of`.
+    #: Stands for everything that must agree between containers; see `tara.configuration.settings.shape_of`.
     shape: int = 0
     #: The checkpoint that the cluster was founded with; 0: none.
     threshold: int = 0

@@ -128,7 +128,7 @@ class Warned(Struct, array_like=True, tag=21):
 
 class AskSite(Struct, array_like=True, tag=22):
     """driver of a site → registry of another one: who are you, and how are you? Answered with a
-    `tara.runtime.neighbours.SiteCard`."""
+    `tara.sites.neighbours.SiteCard`."""
 
     cluster: int = 0
     digests: bool = False

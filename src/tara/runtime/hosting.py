@@ -24,14 +24,14 @@ import zmq
 
 from tara.client.keys import load_cluster_keys
 from tara.named import application_of
+from tara.observability.events import EventLog, log_path
 from tara.protocol.errors import ConfigurationError, TaraError
 from tara.runtime import control
 from tara.runtime.container import Container, ContainerSpec, Start
-from tara.runtime.events import EventLog, log_path
-from tara.runtime.journal import journal_directory, journal_name
 from tara.runtime.watching import Watch
-from tara.runtime.where import here
-from tara.runtime.wire import readable
+from tara.storage.journal import journal_directory, journal_name
+from tara.transport.where import here
+from tara.transport.wire import readable
 
 Kind = TypeVar("Kind")
 

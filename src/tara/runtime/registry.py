@@ -15,15 +15,17 @@ import msgspec
 import zmq
 
 from tara.client.keys import load_cluster_keys
+from tara.configuration.placement import container_label, placement_of
+from tara.configuration.settings import Settings, shape_of
+from tara.configuration.state import ClusterState, StateFile
+from tara.observability.events import EventLog, log_path
+from tara.observability.metrics import Recent, recent_report
+from tara.observability.prometheus import MetricsServer, render
 from tara.protocol.errors import ConfigurationError, MalformedTuple
 from tara.protocol.graph import Graph
 from tara.runtime import control
-from tara.runtime.cluster import ClusterState, Settings, StateFile, container_label, placement_of, shape_of
-from tara.runtime.events import EventLog, log_path
-from tara.runtime.gate import MEMBERS, Gate
-from tara.runtime.metrics import Recent, recent_report
-from tara.runtime.prometheus import MetricsServer, render
-from tara.runtime.where import expand, same_everywhere
+from tara.transport.gate import MEMBERS, Gate
+from tara.transport.where import expand, same_everywhere
 
 #: A container that has been silent for so long counts as down in the status.
 SILENT_S = 3.0

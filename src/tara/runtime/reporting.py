@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tara.observability.metrics import Histogram, process_report
 from tara.protocol.graph import PARTITIONED
 from tara.protocol.node import Node
 from tara.protocol.nodes.committer import Committer
@@ -16,8 +17,7 @@ from tara.protocol.nodes.gc_source import GcSource
 from tara.protocol.nodes.proposer import Mode, Proposer
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.nodes.view_source import ViewSource
-from tara.runtime.metrics import Histogram, process_report
-from tara.runtime.store import StoreCounts
+from tara.storage.store import StoreCounts
 
 if TYPE_CHECKING:
     from tara.runtime.container import Container

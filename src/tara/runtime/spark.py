@@ -19,14 +19,14 @@ from typing import Any, TextIO
 
 import msgspec
 
+from tara.configuration.settings import Settings
 from tara.named import application_of
 from tara.protocol.errors import TaraError
-from tara.runtime.cluster import Settings
 from tara.runtime.container import ContainerSpec
 from tara.runtime.hosting import run_container
 from tara.runtime.placing import await_executors, element_at, hosts_at
 from tara.runtime.registry import Registry
-from tara.runtime.where import AUTO, same_everywhere
+from tara.transport.where import AUTO, same_everywhere
 
 JAVA_MINIMUM = 17
 START_TIMEOUT_S = 90.0

@@ -6,11 +6,11 @@ A view that lasted for less than a look is not seen, but counted: `views_entered
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tara.observability.events import EventLog
 from tara.protocol.graph import Graph
 from tara.protocol.node import Node
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.proposer import Mode, Proposer
-from tara.runtime.events import EventLog
 
 if TYPE_CHECKING:
     from tara.runtime.container import Counters

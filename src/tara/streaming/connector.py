@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from tara.application import KeyValueCommand
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
-from tara.runtime.log_reader import LogReader, LogTruncated, best_log, logs_in
+from tara.storage.log_reader import LogReader, LogTruncated, best_log, logs_in
 from tara.streaming.sink import TaraWriter, is_key_value, sink_options
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from tara.application import Delete, Put
 from tara.client import Client, ClientError, CommandFailed
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, TaraError
-from tara.runtime.journal import sync_directory
+from tara.storage.journal import sync_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,7 +18,7 @@ from tara.experiments.peers.servers import (
     await_condition,
     drive,
 )
-from tara.runtime.where import free_ports
+from tara.transport.where import free_ports
 
 #: Connections that the clients share.
 CONNECTIONS = 4

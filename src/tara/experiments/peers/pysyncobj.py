@@ -20,7 +20,7 @@ from tara.experiments.peers.servers import (
     ServerProcess,
     await_condition,
 )
-from tara.runtime.where import free_ports
+from tara.transport.where import free_ports
 
 _MODULE = "tara.experiments.peers.pysyncobj_node"
 

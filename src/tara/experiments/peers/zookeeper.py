@@ -14,7 +14,7 @@ from tara.experiments.peers.servers import (
     drive,
 )
 from tara.experiments.peers.zookeeper_wire import ZooKeeperDialect, create_nodes
-from tara.runtime.where import free_ports
+from tara.transport.where import free_ports
 
 JAR = Path("/usr/share/java/zookeeper.jar")
 #: Sessions that the clients share.

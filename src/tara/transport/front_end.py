@@ -11,9 +11,9 @@ from typing import NamedTuple, Protocol
 import zmq
 
 from tara.client.framing import QUEUED_FRAMES_MAX, Broken
-from tara.runtime.gate import CLIENTS, Gate
-from tara.runtime.links import FRAMES_PER_TURN, Accepted, Connection, OnBad
-from tara.runtime.wire import readable
+from tara.transport.gate import CLIENTS, Gate
+from tara.transport.links import FRAMES_PER_TURN, Accepted, Connection, OnBad
+from tara.transport.wire import readable
 
 #: Beyond that, the connection that has been silent for the longest time is closed.
 CONNECTIONS_MAX = 10_000

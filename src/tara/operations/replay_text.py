@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from tara.runtime.log_text import short
-from tara.runtime.replay import LISTED_MAX, Difference, ReplayReport, Request, State, replay
+from tara.operations.log_text import short
+from tara.operations.replay import LISTED_MAX, Difference, ReplayReport, Request, State, replay
 
 PROGRESS_S = 0.5
 

@@ -25,7 +25,7 @@ class Header(Struct, array_like=True, frozen=True):
     era: int
     container: int
     life: int
-    #: Stands for all settings that must agree; see `tara.runtime.cluster.shape_of`.
+    #: Stands for all settings that must agree; see `tara.configuration.settings.shape_of`.
     shape: int
 
 

@@ -17,9 +17,9 @@ import msgspec
 from msgspec import Struct
 
 from tara.protocol import tuples as t
-from tara.runtime.exchange import ExchangeError, RemoteFiles
-from tara.runtime.journal import sync_directory
-from tara.runtime.log import DecidedLog
+from tara.storage.journal import sync_directory
+from tara.storage.log import DecidedLog
+from tara.transport.exchange import ExchangeError, RemoteFiles
 
 FORMAT_VERSION = 1
 _LENGTH = struct.Struct("<Q")

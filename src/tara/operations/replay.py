@@ -16,16 +16,16 @@ import pyarrow as pa
 from msgspec import Struct
 
 from tara.application import Get, StateMachine
+from tara.configuration.state import ClusterState, StateFile
 from tara.named import application_of
+from tara.operations.log_text import describe, readable
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.sessions import Context, call
-from tara.runtime.cluster import ClusterState, StateFile
-from tara.runtime.log_reader import LogBounds, LogReader, best_log
-from tara.runtime.log_text import describe, readable
-from tara.runtime.store import StoreError, digest_of, read_checkpoint
+from tara.storage.log_reader import LogBounds, LogReader, best_log
+from tara.storage.store import StoreError, digest_of, read_checkpoint
 
 #: Differences that are listed; all are counted.
 LISTED_MAX = 100

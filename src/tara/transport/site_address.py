@@ -7,7 +7,7 @@ for clients; then come those for tuples and for files between containers; the la
 from typing import NamedTuple
 
 from tara.protocol.errors import ConfigurationError
-from tara.runtime.where import check_host
+from tara.transport.where import check_host
 
 PORTS = 4
 

@@ -21,14 +21,15 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from tara.configuration.settings import Settings
+from tara.configuration.state import ClusterState, StateFile, new_state
+from tara.operations.founding import install
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.sessions import SessionsState
-from tara.runtime.cluster import ClusterState, Settings, StateFile, new_state
-from tara.runtime.founding import install
-from tara.runtime.journal import sync_directory
-from tara.runtime.store import (
+from tara.storage.journal import sync_directory
+from tara.storage.store import (
     StoreError,
     checkpoint_directory,
     checkpoint_path,

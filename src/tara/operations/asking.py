@@ -8,10 +8,10 @@ import zmq
 
 from tara.client.keys import load_cluster_keys
 from tara.client.refusals import take_failures, watch_handshakes
+from tara.configuration.state import DirectoryInUse, StateFile
 from tara.protocol.errors import TaraError
 from tara.runtime import control
-from tara.runtime.cluster import DirectoryInUse, StateFile
-from tara.runtime.where import expand
+from tara.transport.where import expand
 
 TIMEOUT_MS = 3_000
 DOWN_TIMEOUT_S = 60.0

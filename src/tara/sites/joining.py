@@ -28,14 +28,15 @@ import zmq
 from msgspec import Struct
 
 from tara.client.keys import Keys
+from tara.configuration.settings import Settings, shape_of
+from tara.configuration.state import ClusterState, StateFile, new_state
 from tara.protocol.errors import ConfigurationError, MalformedTuple
 from tara.runtime import control
-from tara.runtime.cluster import ClusterState, Settings, StateFile, new_state, shape_of
-from tara.runtime.gate import MEMBERS, Gate
-from tara.runtime.journal import sync_directory
-from tara.runtime.neighbours import Neighbours, SiteCard
-from tara.runtime.site_address import SiteAddress
-from tara.runtime.store import write_whole
+from tara.sites.neighbours import Neighbours, SiteCard
+from tara.storage.journal import sync_directory
+from tara.storage.store import write_whole
+from tara.transport.gate import MEMBERS, Gate
+from tara.transport.site_address import SiteAddress
 
 FOUNDING_FILE = "founding"
 FIRST_ERA = 1

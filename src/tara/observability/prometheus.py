@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+from tara.observability.metrics import BOUNDS_S
 from tara.protocol.errors import ConfigurationError
-from tara.runtime.metrics import BOUNDS_S
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: A reader that does not take its answer in this time is given up.

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import zmq
 
 from tara.client import wire
-from tara.client.keys import load_keys
+from tara.client.channel import Channels
+from tara.configuration.state import StateFile
+from tara.operations.asking import ask
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.runtime import control
-from tara.runtime.asking import ask
-from tara.runtime.cluster import StateFile
-from tara.runtime.where import expand
+from tara.transport.where import expand
 
 TIMEOUT_S = 60.0
 #: Commands sent at once, and the pause after them: the service goes on for others.
@@ -43,14 +42,8 @@ def await_fresh_checkpoint(data_dir: Path, timeout_s: float = TIMEOUT_S) -> int:
     target = max(found["next"] for found in _executors(data_dir)) // state.checkpoint_interval + 1
     #: Commands per slot: a cluster that makes batches needs more than one.
     factor = 1
-    context = zmq.Context()
+    front_ends = FrontEnds(state.endpoints, expand("keys", state.keys) if state.keys else None)
     try:
-        socket = context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        if state.keys:
-            load_keys(expand("keys", state.keys)).secure_connecting(socket)
-        for endpoint in state.endpoints:
-            socket.connect(endpoint)
         before = 0
         while time.monotonic() < deadline_s:
             executors = _executors(data_dir)
@@ -60,22 +53,41 @@ def await_fresh_checkpoint(data_dir: Path, timeout_s: float = TIMEOUT_S) -> int:
             if before and missing > before // 2:
                 factor *= 2
             # Once all slots are filled, it is for the executors to save and to agree.
-            _fill(socket, min(missing * factor, ROUND_MAX))
+            if not front_ends.fill(min(missing * factor, ROUND_MAX)):
+                raise NoFreshCheckpoint(f"no front end of the cluster in {data_dir} takes commands")
             before = missing
             time.sleep(NEWS_S)
-    except zmq.Again as error:
-        raise NoFreshCheckpoint(f"no front end of the cluster in {data_dir} takes commands") from error
     finally:
-        context.destroy(0)
+        front_ends.close()
     raise NoFreshCheckpoint(f"the cluster in {data_dir} did not come to checkpoint {target} within {timeout_s:.0f} s")
 
 
-def _fill(socket: zmq.Socket[bytes], count: int) -> None:
-    while count > 0:
-        commands = [t.Command(0, 0, 0, b"", t.KEEPALIVE)] * min(count, BURST)
-        socket.send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, commands)), zmq.NOBLOCK)
-        count -= len(commands)
-        time.sleep(PAUSE_S)
+class FrontEnds:
+    """Takes commands to whatever front end is there."""
+
+    def __init__(self, endpoints: list[str], keys: str | None) -> None:
+        self._channels = Channels(keys)
+        self._open = [self._channels.open(endpoint) for endpoint in endpoints]
+
+    def fill(self, count: int) -> bool:
+        """Send so many commands that do nothing; whether there was anybody to send them to."""
+        while count > 0:
+            for channel in self._open:
+                # Nobody waits for what it says, but a connection comes about only when it is looked after.
+                channel.receive()
+            living = [channel for channel in self._open if not channel.broken]
+            if not living:
+                return False
+            commands = [t.Command(0, 0, 0, b"", t.KEEPALIVE)] * min(count, BURST)
+            living[count % len(living)].send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, commands)))
+            count -= len(commands)
+            time.sleep(PAUSE_S)
+        return True
+
+    def close(self) -> None:
+        for channel in self._open:
+            channel.close()
+        self._channels.close()
 
 
 def _executors(data_dir: Path) -> list[dict[str, Any]]:

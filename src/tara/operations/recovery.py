@@ -22,6 +22,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from tara.configuration.placement import placement_of
+from tara.configuration.state import ANY_SITE, LOCK_FILE, ClusterState, StateFile
+from tara.operations.founding import install
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.protocol.graph import Graph, Stage
@@ -30,9 +33,7 @@ from tara.protocol.node import Boot, Outbox
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.sessions import ERA_COMMANDS, SessionsState
-from tara.runtime.cluster import ANY_SITE, LOCK_FILE, ClusterState, StateFile, placement_of
-from tara.runtime.founding import install
-from tara.runtime.journal import (
+from tara.storage.journal import (
     Identity,
     JournalError,
     StaleJournal,
@@ -41,7 +42,7 @@ from tara.runtime.journal import (
     lock_file,
     read_segment,
 )
-from tara.runtime.store import StoreError, header_of, read_checkpoint
+from tara.storage.store import StoreError, header_of, read_checkpoint
 
 
 class RecoveryError(TaraError):
@@ -410,7 +411,7 @@ def _choose(
 
 def _logged(data_dir: Path, state: ClusterState) -> int:
     """The last command in the decided logs of this era."""
-    from tara.runtime.log_format import LogError, LogIdentity, identity_of, list_files
+    from tara.storage.log_format import LogError, LogIdentity, identity_of, list_files
 
     last = 0
     for directory in sorted(data_dir.glob("log-*")):

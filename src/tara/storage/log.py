@@ -3,7 +3,7 @@
 The container encodes what it hands over, which takes less than a microsecond per command and leaves nothing but bytes;
 a thread of the log's own writes them as they are, a few times a second. Nothing else is done per command: rows are made
 by readers, who see one about `FLUSH_S` after it was executed. The checkpoint store waits here until the log is durable
-up to a checkpoint. What is in the files, and what is promised of them, is in `tara.runtime.log_writer`.
+up to a checkpoint. What is in the files, and what is promised of them, is in `tara.storage.log_writer`.
 """
 
 import threading
@@ -14,9 +14,9 @@ from pathlib import Path
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
-from tara.runtime.exchange import RemoteFiles
-from tara.runtime.log_format import encode_run
-from tara.runtime.log_writer import EncodedRun, LogSettings, LogWriter
+from tara.storage.log_format import encode_run
+from tara.storage.log_writer import EncodedRun, LogSettings, LogWriter
+from tara.transport.exchange import RemoteFiles
 
 #: How long a row may wait until readers see it.
 FLUSH_S = 0.25

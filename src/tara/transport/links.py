@@ -18,8 +18,8 @@ import zmq
 
 from tara.client.framing import QUEUED_FRAMES_MAX, Broken, Closed, FrameSocket
 from tara.client.keys import Keys
-from tara.runtime.gate import MEMBERS, Gate
-from tara.runtime.wire import readable
+from tara.transport.gate import MEMBERS, Gate
+from tara.transport.wire import readable
 
 #: Messages taken from a ZeroMQ socket in one turn: bounds how long a turn can be.
 FRAMES_PER_TURN = 64

@@ -1,5 +1,5 @@
 """The decided log's files: runs of executed requests in blocks, blocks in files. What rows they stand for is in
-`tara.runtime.log_rows`; nothing here costs time per command.
+`tara.storage.log_rows`; nothing here costs time per command.
 
 A log is a directory. A *segment*, `<first>-<last>-<crc32>.segment`, holds the commands [first, last] and never changes;
 its name has the checksum of its bytes. The *tail*, `<first>.tail`, holds what no checkpoint covers yet, and grows at
@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
-from tara.runtime.journal import sync_directory
+from tara.storage.journal import sync_directory
 
 FORMAT_VERSION = 2
 #: A block is written when it has so many bytes. The run that makes it that long is in it as a whole.

@@ -7,12 +7,12 @@ the slots and sources of the history that the state comes from.
 
 from pathlib import Path
 
+from tara.configuration.state import ClusterState
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph, Stage
 from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.sessions import SessionsState
-from tara.runtime.cluster import ClusterState
-from tara.runtime.store import checkpoint_directory, checkpoint_path, digest_of, write_checkpoint
+from tara.storage.store import checkpoint_directory, checkpoint_path, digest_of, write_checkpoint
 
 
 def install(data_dir: Path, cluster: ClusterState, sessions: SessionsState, chunks: list[bytes]) -> t.CheckpointId:

@@ -10,11 +10,11 @@ import msgspec
 import pyarrow as pa
 
 from tara.application import KeyValueCommand
+from tara.configuration.state import StateFile
 from tara.protocol import tuples as t
-from tara.runtime.cluster import StateFile
-from tara.runtime.log import log_directory
-from tara.runtime.log_format import LogError
-from tara.runtime.log_reader import LogReader, best_log
+from tara.storage.log import log_directory
+from tara.storage.log_format import LogError
+from tara.storage.log_reader import LogReader, best_log
 
 KINDS = {
     t.EXECUTE: "execute",

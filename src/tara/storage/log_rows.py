@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from tara.protocol import tuples as t
-from tara.runtime.log_format import Run
+from tara.storage.log_format import Run
 
 SCHEMA = pa.schema(
     [

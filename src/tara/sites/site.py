@@ -2,8 +2,8 @@
 
 The registry hands out lives and first starts for the containers of its own site, as that of a whole cluster does. The
 addresses of the others come from the configuration and never change, so nobody needs to be told them. `tara status`
-at any site shows all of them, because the registries ask each other (`tara.runtime.neighbours`). How the site came to
-its cluster is in `tara.runtime.joining`.
+at any site shows all of them, because the registries ask each other (`tara.sites.neighbours`). How the site came to
+its cluster is in `tara.sites.joining`.
 """
 
 import threading
@@ -14,15 +14,16 @@ from typing import Any, TextIO
 import msgspec
 
 from tara.client.keys import load_cluster_keys
+from tara.configuration.settings import Settings
+from tara.configuration.state import ANY_SITE, ClusterState
+from tara.observability.metrics import recent_report
 from tara.protocol.errors import ConfigurationError
 from tara.runtime import control
-from tara.runtime.cluster import ANY_SITE, ClusterState, Settings
-from tara.runtime.joining import Doorway, bind, forget_founding
-from tara.runtime.metrics import recent_report
-from tara.runtime.neighbours import Neighbours, SiteCard
 from tara.runtime.registry import Ports, Registry
-from tara.runtime.site_address import SiteAddress, parse_sites
-from tara.runtime.where import expand, same_everywhere
+from tara.sites.joining import Doorway, bind, forget_founding
+from tara.sites.neighbours import Neighbours, SiteCard
+from tara.transport.site_address import SiteAddress, parse_sites
+from tara.transport.where import expand, same_everywhere
 
 LOOK_S = 0.1
 

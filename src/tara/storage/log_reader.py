@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tara.runtime.log_format import (
+from tara.storage.log_format import (
     LogError,
     LogIdentity,
     blocks,
@@ -23,7 +23,7 @@ from tara.runtime.log_format import (
     read_block,
     read_header,
 )
-from tara.runtime.log_rows import SCHEMA, rows_of
+from tara.storage.log_rows import SCHEMA, rows_of
 
 POLL_S = 0.2
 #: Looks at the directory before a reader believes that a row is not there. Files move quickly, but not that quickly.

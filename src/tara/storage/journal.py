@@ -21,10 +21,10 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
+from tara.observability.metrics import Histogram
 from tara.protocol import journal as format
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
-from tara.runtime.metrics import Histogram
 
 SEGMENT_BYTES = 64 << 20
 #: How long an append waits for room on the disk, and how often it looks.

@@ -1,4 +1,4 @@
-"""Writes the decided log of one executor. One thread uses it; `tara.runtime.log` brings it what was executed.
+"""Writes the decided log of one executor. One thread uses it; `tara.storage.log` brings it what was executed.
 
 Runs come encoded, and are written as they are, in blocks, to the end of the tail. When a checkpoint is taken, the tail
 is synced and becomes a segment by its name: every row is written once.
@@ -25,9 +25,8 @@ from msgspec import Struct
 
 from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.tuples import DECODE_ERRORS
-from tara.runtime.exchange import ExchangeError, RemoteFiles
-from tara.runtime.journal import sync_directory
-from tara.runtime.log_format import (
+from tara.storage.journal import sync_directory
+from tara.storage.log_format import (
     BLOCK_BYTES,
     CorruptLog,
     LogError,
@@ -47,6 +46,7 @@ from tara.runtime.log_format import (
     segment_name,
     tail_name,
 )
+from tara.transport.exchange import ExchangeError, RemoteFiles
 
 #: How often it is tried again to fill a gap that peers do not reach the end of yet.
 WAITS_MAX = 5
@@ -73,7 +73,7 @@ class EncodedRun(NamedTuple):
     position: int
     #: How many requests it has.
     requests: int
-    #: A `tara.runtime.log_format.Run`, encoded.
+    #: A `tara.storage.log_format.Run`, encoded.
     data: bytes
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from tara.client.keys import Keys
 from tara.protocol.errors import MalformedTuple
 from tara.runtime import control
-from tara.runtime.site_address import SiteAddress
+from tara.transport.site_address import SiteAddress
 
 #: How often each is asked.
 ASK_S = 0.5
@@ -27,7 +27,7 @@ class SiteCard(Struct, kw_only=True):
     """What a site's registry says of its site."""
 
     site: int
-    #: Stands for everything that must agree; see `tara.runtime.cluster.shape_of`.
+    #: Stands for everything that must agree; see `tara.configuration.settings.shape_of`.
     shape: int
     durability: str
     #: The cluster that it belongs to; 0: none yet.

@@ -1,0 +1,204 @@
+"""The identity of a cluster (its number, era and lives): kept in the data directory, it outlives every process."""
+
+import fcntl
+import os
+import secrets
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from tara.configuration.placement import placement_of, serves_clients
+from tara.configuration.settings import Settings
+from tara.protocol.errors import ConfigurationError
+from tara.protocol.graph import Graph
+from tara.storage.journal import sync_directory
+from tara.transport.where import free_ports
+
+STATE_FILE = "cluster.json"
+LOCK_FILE = "cluster.lock"
+#: The state of all sites, or of one that is not known yet.
+ANY_SITE = -1
+#: Limits that decide what a command results in, or what journals and checkpoints mean: fixed when a cluster is made.
+_FIXED_LIMITS = (
+    "window",
+    "checkpoint_interval",
+    "result_bytes_max",
+    "sessions_max",
+    "session_pipeline_max",
+    "session_timeout_ms_min",
+    "session_timeout_ms_max",
+    "session_clock_step_ms_max",
+)
+
+
+def _front_end_ports(settings: Settings, graph: Graph, placement: list[list[int]], known: list[int]) -> list[int]:
+    """The port of each container's front end, 0 where there is none: as set, else as before, else free ones."""
+    serving = [serves_clients(graph, numbers) for numbers in placement]
+    if settings.port == 0 and len(known) == len(placement):
+        return known
+    if settings.port == 0:
+        ports = iter(free_ports(sum(serving), settings.host))
+    else:
+        ports = iter(range(settings.port, settings.port + sum(serving)))
+    return [next(ports) if serves else 0 for serves in serving]
+
+
+class ClusterState(Struct, kw_only=True):
+    """What must survive the driver: who the cluster is, and which lives and first starts it has handed out."""
+
+    cluster: int
+    era: int
+    #: What must not change between two starts on the same data.
+    f: int
+    partitions: int
+    packing: str
+    durability: str
+    lives: list[int]
+    #: Containers whose first start is complete: their journals exist.
+    founded: list[bool]
+    #: The name of each container's current journal: one that is found under another name, on a host where the container
+    #: once was, lacks the votes that were cast elsewhere since.
+    journals: list[str] = []
+    #: The servers where these journals are.
+    servers: list[str] = []
+    #: The checkpoint that this era was founded with, if it was restored from a backup or another era; else 0.
+    threshold: int = 0
+    #: What was executed here last.
+    app: str = ""
+    registry: str = ""
+    endpoints: list[str] = []
+    #: The ports of the front ends: every life of a container tries to get the same one, so that clients find it again.
+    ports: list[int] = []
+    metrics: str = ""
+    #: The directory with the keys, as the driver knows it; empty: none.
+    keys: str = ""
+    #: The limits that must not change either.
+    fixed: dict[str, int] = {}
+    #: What each site brought to the founding, if they have a driver each and this one was there.
+    nonces: list[str] = []
+    #: The site whose driver knows its own containers only.
+    site: int = ANY_SITE
+
+    @property
+    def checkpoint_interval(self) -> int:
+        return self.fixed["checkpoint_interval"]
+
+    @property
+    def awaits_founding(self) -> bool:
+        """Whether it begins with a checkpoint, and nothing of it has run yet."""
+        return self.threshold > 0 and not any(self.founded)
+
+
+class DirectoryInUse(ConfigurationError):
+    """Another process has claimed the data directory."""
+
+
+class StateFile:
+    """The cluster state in the data directory, written durably."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._path = directory / STATE_FILE
+
+    def exists(self) -> bool:
+        return self._path.exists()
+
+    def read(self) -> ClusterState:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=ClusterState)
+        except FileNotFoundError as error:
+            raise ConfigurationError(f"{self._directory}: no cluster here (start one with `tara up`)") from error
+        except OSError as error:
+            raise ConfigurationError(f"{self._path}: {error.strerror}") from error
+        except msgspec.DecodeError as error:
+            raise ConfigurationError(f"{self._path}: {error}") from error
+
+    def lock(self) -> int:
+        """Claim the directory for this process; a second cluster here would hand out the same lives again. The lock
+        ends with the process, or when the descriptor is closed."""
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self._directory / LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o600)
+        except OSError as error:
+            raise ConfigurationError(f"data_dir = {self._directory}: cannot be used: {error.strerror}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock)
+            raise DirectoryInUse(
+                f"data_dir = {self._directory}: a cluster runs here already (`tara down` ends it)"
+            ) from error
+        return lock
+
+    def write(self, state: ClusterState) -> None:
+        temporary = self._path.with_suffix(".tmp")
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(state)))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(self._path)
+            sync_directory(self._directory)
+        except OSError as error:
+            raise ConfigurationError(f"data_dir = {self._directory}: cannot be written: {error.strerror}") from error
+
+    def open(self, settings: Settings) -> ClusterState:
+        """The state of the cluster that lives here, or that of a new one. In memory, every start is a new cluster,
+        except the first one of an era that begins with a checkpoint."""
+        graph = Graph(settings.limits.f, settings.limits.partitions)
+        placement = placement_of(graph, settings.packing)
+        ports: list[int] = []
+        if self.exists():
+            state = self.check(settings)
+            if state.site != ANY_SITE:
+                raise ConfigurationError(
+                    f"data_dir = {self._directory}: is of site {state.site} only: start it with `tara site`"
+                )
+            ports = state.ports
+            if settings.durability == "disk" or state.awaits_founding:
+                state.app, state.ports = settings.app, _front_end_ports(settings, graph, placement, ports)
+                self.write(state)
+                return state
+        state = new_state(settings)
+        state.ports = _front_end_ports(settings, graph, placement, ports)
+        self.write(state)
+        return state
+
+    def check(self, settings: Settings) -> ClusterState:
+        """The state of the cluster that lives here, if these settings are for it."""
+        state = self.read()
+        self._compare("f", state.f, settings.limits.f)
+        self._compare("partitions", state.partitions, settings.limits.partitions)
+        self._compare("packing", state.packing, settings.packing)
+        self._compare("durability", state.durability, settings.durability)
+        if settings.durability == "disk" or settings.sites or state.awaits_founding:
+            for name, value in _fixed_limits(settings).items():
+                self._compare(name, state.fixed.get(name, value), value)
+        return state
+
+    def _compare(self, name: str, old: object, new: object) -> None:
+        if old != new:
+            raise ConfigurationError(f"{name} = {new}: the cluster in {self._directory} was made with {old}")
+
+
+def new_state(settings: Settings) -> ClusterState:
+    """A cluster that nobody has heard of yet."""
+    containers = len(placement_of(Graph(settings.limits.f, settings.limits.partitions), settings.packing))
+    return ClusterState(
+        cluster=secrets.randbits(48),
+        era=1,
+        f=settings.limits.f,
+        partitions=settings.limits.partitions,
+        packing=settings.packing,
+        durability=settings.durability,
+        app=settings.app,
+        lives=[0] * containers,
+        founded=[False] * containers,
+        fixed=_fixed_limits(settings),
+    )
+
+
+def _fixed_limits(settings: Settings) -> dict[str, int]:
+    return {name: getattr(settings.limits, name) for name in _FIXED_LIMITS}

@@ -1,0 +1,1 @@
+"""Clusters whose sites each have a driver of their own."""

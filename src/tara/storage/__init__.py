@@ -1,0 +1,1 @@
+"""What outlives a process: journals, checkpoints, and the log of what was decided."""

@@ -1,0 +1,1 @@
+"""What carries frames and files between processes, and decides who may connect."""
