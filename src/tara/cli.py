@@ -779,11 +779,15 @@ def sim_shrink(
     """
     from tara.simulator import shrink
     from tara.simulator.campaign import run_plan
-    from tara.simulator.mutants import applied
+    from tara.simulator.mutants import applied, mutant_of
     from tara.simulator.plan import make_plan
     from tara.simulator.subject import subject_of
 
     _look_here()
+    if mutant is not None:
+        # As `tara sim mutants` runs its seeds.
+        partitions = max(partitions, mutant_of(mutant).partitions)
+        durability = mutant_of(mutant).durability if durability == "both" else durability
     plan = make_plan(seed, f, partitions, durability, app_name)
     subject_of(app_name, plan.keys)
     with applied(mutant):

@@ -45,6 +45,8 @@ class Mutant(Struct, frozen=True):
     undoes: str
     patch: Patch
     partitions: int = 1
+    #: `disk` if it takes journals, or crashes beyond f, to notice.
+    durability: str = "both"
 
 
 class Finding(Struct):
@@ -61,11 +63,13 @@ class Finding(Struct):
 MUTANTS: list[Mutant] = []
 
 
-def _mutant(undoes: str, partitions: int = 1) -> Callable[[Callable[[], Iterator[None]]], None]:
+def _mutant(
+    undoes: str, partitions: int = 1, durability: str = "both"
+) -> Callable[[Callable[[], Iterator[None]]], None]:
     """Register a generator function that patches, yields and undoes."""
 
     def register(body: Callable[[], Iterator[None]]) -> None:
-        MUTANTS.append(Mutant(body.__name__, undoes, contextlib.contextmanager(body), partitions))
+        MUTANTS.append(Mutant(body.__name__, undoes, contextlib.contextmanager(body), partitions, durability))
 
     return register
 
@@ -234,13 +238,13 @@ def votes_in_any_view() -> Iterator[None]:
         yield
 
 
-@_mutant("what a step persisted is synced before what it emitted leaves")
+@_mutant("what a step persisted is synced before what it emitted leaves", durability="disk")
 def send_before_sync() -> Iterator[None]:
     with _replace(World, "sync_before_send", False):
         yield
 
 
-@_mutant("the journal keeps the promised view")
+@_mutant("the journal keeps the promised view", durability="disk")
 def promise_forgotten() -> Iterator[None]:
     original = Committer._replay
 
@@ -421,7 +425,7 @@ def any_start_restores_memory() -> Iterator[None]:
         yield
 
 
-@_mutant("a restarted executor may be behind where its former life was")
+@_mutant("a restarted executor may be behind where its former life was", durability="disk")
 def place_of_a_former_life() -> Iterator[None]:
     def order(progress: t.Progress) -> tuple[int, int]:
         return (progress.position, progress.slowest)
@@ -564,7 +568,7 @@ def idle_partition_stalls() -> Iterator[None]:
         yield
 
 
-@_mutant("L17: a committer corrects a view source that lags")
+@_mutant("L17: a committer corrects a view source that lags", durability="disk")
 def lagging_view_sources() -> Iterator[None]:
     original = Committer._on_view
 
@@ -649,7 +653,7 @@ def hunt(name: str, seeds_max: int, start: int = 0) -> Finding:
     mutant = mutant_of(name)
     started = time.monotonic()
     for count in range(1, seeds_max + 1):
-        job = Job(start + count - 1, 1, mutant.partitions)
+        job = Job(start + count - 1, 1, mutant.partitions, mutant.durability)
         with mutant.patch():
             outcome = run_seed(job)
         if outcome.violation == "error":

@@ -119,10 +119,13 @@ def _views(world: World) -> list[int]:
 
 
 def _converged(world: World) -> bool:
-    """Every replica that is not lost is there, in one view per partition, and all have the same state."""
+    """Every replica that is not lost is there, in one view per partition, and all have the same state and hold the
+    stable checkpoint."""
     committers = [node for _, node in world.nodes_of(Stage.COMMITTER) if isinstance(node, Committer)]
     executors = [node for _, node in world.nodes_of(Stage.EXECUTOR) if isinstance(node, Executor)]
     if any(not container.alive for container in world.containers if not container.lost):
+        return False
+    if not world.is_at_full_strength():
         return False
     for partition in range(world.plan.limits.partitions):
         mine = [node for node in committers if node.partition == partition]

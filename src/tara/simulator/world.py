@@ -643,6 +643,16 @@ class World:
                     down[Stage.EXECUTOR, 0] += 1
         return max(down.values(), default=0) <= self.graph.f
 
+    def is_at_full_strength(self) -> bool:
+        """Whether every executor that is left holds the stable checkpoint or a newer one: then the next loss is
+        survived like the first one."""
+        executors = [number for number, name in enumerate(self.graph.names) if name.stage is Stage.EXECUTOR]
+        return all(
+            max(self._host[number].disk.checkpoints_of(number), default=0) >= self.monitor.stable
+            for number in executors
+            if not self._host[number].lost
+        )
+
     def _lacks_checkpoints(self, container: Container) -> bool:
         lost = self.wiped.get(container.index)
         if lost is None:
