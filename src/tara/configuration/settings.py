@@ -59,8 +59,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     #: Where the Prometheus endpoint is, which knows no keys; port 0: any free one.
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 0
-    #: Whether executors keep the decided commands in files, and how many bytes of them each keeps.
-    log: bool = True
+    #: Whether executors keep the decided commands in files; by default where anything is kept in files, with `disk`.
+    #: And how many bytes of them each keeps.
+    log: bool | None = None
     log_retention_bytes: int = 1 << 30
     #: Options of the application's gateway, if it has one; the coordination service's are in its documentation.
     gateway: Options = {}
@@ -92,6 +93,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise ConfigurationError(f"port = {self.port}: with sites, their addresses say the ports")
         if self.token and self.local:
             raise ConfigurationError(f"token = {self.token}: there are none in Spark's local mode")
+
+    @property
+    def keeps_log(self) -> bool:
+        return self.durability == "disk" if self.log is None else self.log
 
     @property
     def local(self) -> bool:

@@ -155,7 +155,7 @@ class Cluster:
             label=registry.label(container),
             shape=registry.shape,
             threshold=registry.state.threshold,
-            log_retention_bytes=self.settings.log_retention_bytes if self.settings.log else None,
+            log_retention_bytes=self.settings.log_retention_bytes if self.settings.keeps_log else None,
             gateway=self.settings.gateway,
         )
         task = _Task(msgspec.json.encode(spec), self.settings.app, registry.address)
