@@ -35,9 +35,9 @@ _LENGTH_BYTES = 4
 
 
 def pack_rows(rows: list[CommandRow]) -> bytes:
-    """A slice of a micro-batch as a command. Compressed, because the protocol carries it through every shuffle and keeps
-    it in many states: bytes are what a micro-batch costs. Once, by the request source that makes it, so it does not
-    matter whether others would compress alike."""
+    """A slice of a micro-batch as a command. Compressed, because the protocol carries it through every shuffle and
+    keeps it in many states: bytes are what a micro-batch costs. Only the request source that makes it does so: whether
+    replicas would compress alike does not matter."""
     import pyarrow as pa
 
     data = encode(rows)
