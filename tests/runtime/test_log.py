@@ -514,6 +514,17 @@ def test_retention_drops_the_oldest_segments_and_readers_are_told(tmp_path: Path
         reader.read(first - 1)
 
 
+def test_a_reader_behind_a_log_that_is_only_a_tail_is_told(tmp_path: Path) -> None:
+    handed = simple(40)
+    writer, _ = opened(tmp_path)
+    write(writer, handed[checkpoint_of(handed, 1) - 1 : checkpoint_of(handed, 1) + 5])
+    writer.flush()
+
+    assert LogReader(tmp_path).bounds() == LogBounds(17, 22)
+    with pytest.raises(LogTruncated, match="begins at 17"):
+        LogReader(tmp_path).read(3)
+
+
 def test_the_newest_segment_stays_whatever_its_size(tmp_path: Path) -> None:
     written(tmp_path, simple(48), retention_bytes=1)
 

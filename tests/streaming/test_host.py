@@ -4,7 +4,6 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 
-import msgspec
 import pytest
 
 from tara.application import AppendRegister, StateMachine
@@ -219,8 +218,8 @@ def test_the_clients_are_part_of_the_snapshot() -> None:
 
     first, second = make(), make()
     context = Context([])
-    first.apply(msgspec.msgpack.encode([("a", 0, b"x"), ("a", 2, b"z"), ("b", 0, b"y")]), context)
+    first.apply(clients.pack_rows([("a", 0, b"x"), ("a", 2, b"z"), ("b", 0, b"y")]), context)
     second.restore(list(first.snapshot()))
-    more = msgspec.msgpack.encode([("a", 1, b"y"), ("b", 0, b"other")])
+    more = clients.pack_rows([("a", 1, b"y"), ("b", 0, b"other")])
     assert first.apply(more, context) == second.apply(more, context)
     assert list(first.snapshot()) == list(second.snapshot())

@@ -42,9 +42,8 @@ QUERY = 1  # ask the application, in order
 OPEN = 2  # open a session; number is a nonce of the client, payload a MessagePack integer (the time-out in ms) or name
 CLOSE = 3  # end the session
 KEEPALIVE = 4  # let the agreed time pass, and renew the session (0: none)
-CLAIM = (
-    5  # in a named session: decide what a key stands for; number is a nonce of its own, payload a MessagePack `Claim`
-)
+# In a named session: decide what a key stands for; number is a nonce of its own, payload a MessagePack `Claim`.
+CLAIM = 5
 # Never sent by anybody: how the decided log tells that a session's time was up.
 EXPIRE = 6
 

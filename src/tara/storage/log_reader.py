@@ -121,8 +121,9 @@ class LogReader:
                 found = self._try(path, counter)
                 if found is not None:
                     return found
-            if segments and segments[0].first > counter:
-                raise LogTruncated(self.directory, counter, segments[0].first)
+            first = self.bounds().first
+            if first > counter:
+                raise LogTruncated(self.directory, counter, first)
             time.sleep(POLL_S / LOOKS_MAX)
         raise LogError(f"{self.directory}: command {counter} is missing, though later ones are there")
 

@@ -31,6 +31,26 @@ decode_outcomes: Callable[[bytes], list[Outcome]] = msgspec.msgpack.Decoder(list
 encode = msgspec.msgpack.Encoder().encode
 
 
+_LENGTH_BYTES = 4
+
+
+def pack_rows(rows: list[CommandRow]) -> bytes:
+    """A slice of a micro-batch as a command. Compressed, because the protocol carries it through every shuffle and
+    keeps it in many states: bytes are what a micro-batch costs. Only the request source that makes it does so: whether
+    replicas would compress alike does not matter."""
+    import pyarrow as pa
+
+    data = encode(rows)
+    return len(data).to_bytes(_LENGTH_BYTES, "little") + pa.compress(data, codec="lz4", asbytes=True)
+
+
+def unpack_rows(command: bytes) -> list[CommandRow]:
+    import pyarrow as pa
+
+    length = int.from_bytes(command[:_LENGTH_BYTES], "little")
+    return _decode_rows(pa.decompress(command[_LENGTH_BYTES:], length, codec="lz4", asbytes=True))
+
+
 class Known(Struct, array_like=True):
     """One client. Invariant: early has only numbers above `next`."""
 
@@ -80,7 +100,7 @@ class Clients(StateMachine):
     def apply(self, command: bytes, context: Context) -> bytes:
         self._outcomes = []
         self._context.time_ms = context.time_ms
-        for client, number, payload in _decode_rows(command):
+        for client, number, payload in unpack_rows(command):
             known = self._clients.get(client)
             if known is None:
                 known = self._welcome(client)

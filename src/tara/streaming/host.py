@@ -30,7 +30,7 @@ from tara.streaming.rows import Row
 
 _log = logging.getLogger(__name__)
 #: The version of the states' format; a state of another one is refused.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _decode = msgspec.msgpack.Decoder(t.WireTuple | t.Load | t.Loaded).decode
 
 
@@ -301,11 +301,11 @@ class _Turn:
             if end > start and (
                 end - start >= self._config.request_commands_max or size + cost > self._config.request_bytes_max
             ):
-                front_end.waiting.append(clients.encode(valid[start:end]))
+                front_end.waiting.append(clients.pack_rows(valid[start:end]))
                 start, size = end, 0
             size += cost
         if valid:
-            front_end.waiting.append(clients.encode(valid[start:]))
+            front_end.waiting.append(clients.pack_rows(valid[start:]))
         if invalid:
             invalid.sort()
             self._give(clients.encode(invalid), rows.NONE)
