@@ -40,6 +40,8 @@ class Boot(NamedTuple):
     now_ms: float
     #: The number of the checkpoint that the era was founded with; 0: with nothing. No slot below it is ever used.
     threshold: int = 0
+    #: Whether the host wants to hear what was executed (`Executed`).
+    listens: bool = True
 
 
 class Node:

@@ -331,7 +331,7 @@ class Container:
             name = self.graph.names[number]
             memory = GENESIS_MEMORY if start.genesis else start.life
             outbox = self._outboxes[number] = Outbox()
-            boot = Boot(start.life, memory, start.genesis, now_ms, spec.threshold)
+            boot = Boot(start.life, memory, start.genesis, now_ms, spec.threshold, spec.log_retention_bytes is not None)
             self._nodes[number] = create(
                 name, self.graph, spec.limits, boot, outbox, self._application, journals.get(number, [])
             )
@@ -643,7 +643,7 @@ class Container:
                     self._route_results(tuple_)
                 elif type(tuple_) is t.Answers:
                     self._route_answers(tuple_)
-                elif type(tuple_) is not t.Executed or self.spec.log_retention_bytes is not None:
+                else:
                     self._store_jobs.append((number, tuple_))
         outbox.emitted = []
 

@@ -99,33 +99,31 @@ class Executor(Node):
         sessions, partitions = self.sessions, self.limits.partitions
         execute, results = sessions.execute, sessions.results
         first, partition = self.next, self.next % partitions
-        counter = sessions.counter
-        ends: list[int] = []
-        times: list[int] = []
-        counters: list[int] = []
-        clocks: list[int] = []
+        counter, listens = sessions.counter, self.boot.listens
+        #: Per request: how many results there are, the times, and the counter, when it was executed.
+        trace: list[tuple[int, int, int, int]] = []
         for request in run:
             if request.source >= 0:
                 self._progress[partition][request.source].note(request.epoch, request.number)
                 sessions.pass_time(request.time, partition == 0)
                 for command in _commands(request):
                     execute(command)
-            ends.append(len(results))
-            times.append(sessions.time_ms)
-            counters.append(sessions.counter)
-            clocks.append(sessions.clock_ms)
+            if listens:
+                trace.append((len(results), sessions.time_ms, sessions.counter, sessions.clock_ms))
             partition = (partition + 1) % partitions
         self.next += len(run)
         commands, sessions.executed = sessions.executed, []
-        executed = t.Executed(first, run, results.copy(), ends, times, counter, counters, commands, clocks)
-        self._publish(executed, sessions.events.copy())
+        if listens:
+            ends, times, counters, clocks = (list(column) for column in zip(*trace, strict=True))
+            executed = t.Executed(first, run, results.copy(), ends, times, counter, counters, commands, clocks)
+            self.emit(executed, STORE)
+        self._publish(results.copy(), sessions.events.copy())
         results.clear()
         sessions.events.clear()
 
-    def _publish(self, executed: t.Executed, events: list[t.Event]) -> None:
+    def _publish(self, results: list[t.Result], events: list[t.Event]) -> None:
         limits = self.limits
-        self.emit(executed, STORE)
-        for some in t.split(executed.results, limits.run_length_max, limits.run_bytes_max):
+        for some in t.split(results, limits.run_length_max, limits.run_bytes_max):
             self.emit(t.Results(self.index, some, []), self._reply_sink)
         for few in t.split(events, limits.run_length_max, limits.run_bytes_max):
             self.emit(t.Results(self.index, [], few), self._reply_sink)
