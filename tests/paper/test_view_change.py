@@ -848,7 +848,7 @@ def test_a_fresh_journal_begins_with_nothing_promised(bench: Bench) -> None:
 
 
 def test_a_new_view_makes_a_source_send_its_undecided_requests_again(bench: Bench) -> None:
-    """Not in the paper: the new proposer may have been down when they came."""
+    """Not in the paper, whose sources send requests to all proposers: only the active one gets them."""
     source = bench.make(RequestSource, Stage.REQUEST_SOURCE)
     source.feed(t.Submit([t.Command(1, number, 0, b"") for number in range(4)]))
     decided = msgspec.structs.replace(bench.status(2), progress=[[(1, 3), (0, 0), (0, 0)]])

@@ -193,12 +193,9 @@ class Graph:
         return everyone._replace(patient=tuple(patient))
 
     def request_receivers(self, partition: int, view: int) -> Receivers:
-        """All proposers of the partition. Those whose view it is not are patient."""
-        everyone = self.all(S.PROPOSER, partition)
+        """The proposer whose view it is; all proposers of the partition, if it is nobody's."""
         active = self.proposer_of(view)
-        if active is None:
-            return everyone
-        return everyone._replace(patient=everyone.numbers[:active] + everyone.numbers[active + 1 :])
+        return self.all(S.PROPOSER, partition) if active is None else self.one(S.PROPOSER, active, partition)
 
     def label(self, number: int) -> str:
         """`committer-1`, or with several partitions `committer-p0-1`."""

@@ -226,8 +226,7 @@ class Sessions:
         self.executed.append(command)
         context = self._context
         context.counter = self.counter = counter = self.counter + 1
-        context.time_ms = self.time_ms
-        context.clock_ms = self._clock_ms
+        context.time_ms, context.clock_ms = self.time_ms, self._clock_ms
         context.session = session.id
         if command.kind == t.CLOSE:
             self._close(session)

@@ -575,7 +575,7 @@ Sized = TypeVar("Sized", Request, Result, Event, Answer)
 
 def split(items: list[Sized], count_max: int, bytes_max: int) -> Iterator[list[Sized]]:
     """Cut a run so that each piece fits a frame."""
-    if len(items) <= count_max and sum(map(_cost, items)) <= bytes_max:
+    if len(items) <= count_max and sum([_cost(item) for item in items]) <= bytes_max:
         if items:
             yield items
         return

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import zmq
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from tara.client import wire as client_wire
 from tara.client.keys import load_cluster_keys
@@ -120,7 +120,7 @@ class Counters(Struct):
     halted: dict[str, str] = {}
 
 
-Parcel = tuple[tuple[int, ...], Raw]
+Delivery = tuple[t.Tuple | wire.Vote, int]
 
 
 class Route(NamedTuple):
@@ -167,12 +167,12 @@ class Container:
             number: container for container, numbers in enumerate(spec.placement) for number in numbers
         }
         self._routes: dict[Receivers, Route] = {}
-        self._queue: deque[tuple[t.Tuple, int]] = deque()
-        self._for_executors: deque[tuple[t.Tuple, int]] = deque()
+        self._queue: deque[Delivery] = deque()
+        self._for_executors: deque[Delivery] = deque()
         self._executors = {number for number, name in enumerate(self.graph.names) if name.stage is Stage.EXECUTOR}
-        self._to_peers: list[list[Parcel]] = [[] for _ in spec.placement]
-        #: Leave with the next frame to that peer, or with the next tick.
-        self._patient: list[list[Parcel]] = [[] for _ in spec.placement]
+        self._outgoing = [wire.Outgoing() for _ in spec.placement]
+        #: Also what is patient leaves now.
+        self._ticked = False
         self._persisted: list[tuple[int, t.JournalEntry]] = []
         self._store_jobs: list[tuple[int, t.Tuple]] = []
         #: Which connection a session (or, while it opens, a nonce) was last heard on.
@@ -425,9 +425,7 @@ class Container:
         if monotonic_ms >= self._next_tick_ms:
             self._next_tick_ms = monotonic_ms + TICK_MS
             self._tick()
-            for waiting, parcels in zip(self._patient, self._to_peers, strict=True):
-                parcels[:0] = waiting
-                waiting.clear()
+            self._ticked = True
             self._links.tick()
             on_tick()
         self._flush()
@@ -451,6 +449,8 @@ class Container:
             for numbers, tuple_ in frame.parcels:
                 for number in numbers:
                     self._deliver(tuple_, number)
+            for numbers, vote in frame.votes:
+                self._for_executors.extend([(vote, number) for number in numbers])
 
     def _on_bad_frame(self, sender: str, reason: str) -> None:
         self.counters.frames_bad += 1
@@ -584,7 +584,7 @@ class Container:
             self._process(self._for_executors)
             self._process(self._queue)
 
-    def _process(self, queue: deque[tuple[t.Tuple, int]]) -> None:
+    def _process(self, queue: deque[Delivery]) -> None:
         nodes = self._nodes
         self.counters.tuples_in += len(queue)
         while queue:
@@ -593,7 +593,13 @@ class Container:
             if node is None:
                 continue
             try:
-                node.process(tuple_)
+                if not isinstance(tuple_, wire.Vote):
+                    node.process(tuple_)
+                elif not (isinstance(node, Executor) and node.has_decided(tuple_.partition, tuple_.end)):
+                    node.process(tuple_.open())
+            except MalformedTuple as error:
+                self._on_bad_frame("peer", str(error))
+                continue
             except (NodeHalted, AssertionError) as error:
                 self._halt(number, error)
                 continue
@@ -633,11 +639,11 @@ class Container:
             for receiver in route.local:
                 self._deliver(tuple_, receiver)
             if route.remote or route.patient:
-                raw = Raw(wire.encode(tuple_))
+                message = wire.message_of(tuple_)
                 for container, numbers in route.remote:
-                    self._to_peers[container].append((numbers, raw))
+                    self._outgoing[container].add(numbers, message)
                 for container, numbers in route.patient:
-                    self._patient[container].append((numbers, raw))
+                    self._outgoing[container].add(numbers, message, urgent=False)
             elif receivers.numbers[0] < 0:
                 if type(tuple_) is t.Results:
                     self._route_results(tuple_)
@@ -681,16 +687,16 @@ class Container:
         """Sync, then one frame per peer."""
         if self._persisted:
             self._sync()
-        for container, parcels in enumerate(self._to_peers):
-            if parcels:
-                self._to_peers[container] = []
-                if self._patient[container]:
-                    parcels, self._patient[container] = [*self._patient[container], *parcels], []
-                if self._links.send(container, wire.encode(wire.OutgoingFrame(self._header, parcels))):
-                    self.counters.frames_out += 1
-                    self.counters.tuples_out += len(parcels)
-                else:
-                    self.counters.frames_dropped += 1
+        for container, outgoing in enumerate(self._outgoing):
+            frame = outgoing.take(self._header, self._ticked)
+            if frame is None:
+                continue
+            if self._links.send(container, wire.encode(frame)):
+                self.counters.frames_out += 1
+                self.counters.tuples_out += len(frame.parcels) + len(frame.votes)
+            else:
+                self.counters.frames_dropped += 1
+        self._ticked = False
 
     def _flush(self) -> None:
         """Let everything out."""

@@ -77,7 +77,9 @@ class ForgottenPromise(Story):
         return all(node._known[self._member] == self._memory for node in self.committers(self._stragglers))
 
     def _is_news(self, tuple_: t.Tuple) -> bool:
-        return isinstance(tuple_, t.View) and tuple_.memories[self._member] == self._memory
+        if not isinstance(tuple_, t.View) or tuple_.partition != self.partition:
+            return False
+        return tuple_.memories[self._member] == self._memory
 
     def _is_record_of_others(self, tuple_: t.Tuple) -> bool:
         mine = isinstance(tuple_, t.Record) and tuple_.committer == self._victim

@@ -28,6 +28,8 @@ def heal(world: World) -> None:
     """All faults end: what is down starts again, except what is lost for good."""
     world.healed = True
     world.start_doom_until_ms = 0.0
+    for container in world.containers:
+        container.doom = None
     lost = _lost(world)
     if lost:
         world.count_fault("lost_for_good")
@@ -39,7 +41,6 @@ def heal(world: World) -> None:
         world.crash(zombie)
     for container in world.containers:
         container.disk.full = False
-        container.doom = None
         container.paused_until_ms = 0.0
         if container in lost:
             world.lose(container)

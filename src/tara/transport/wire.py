@@ -29,15 +29,64 @@ class Header(Struct, array_like=True, frozen=True):
     shape: int
 
 
+class Vote(Struct, array_like=True, frozen=True):
+    """A commit that is not decoded before it is known to be needed: of 2f+1, an executor needs only the first f+1."""
+
+    partition: int
+    #: The slot behind its last one.
+    end: int
+    commit: Raw
+
+    def open(self) -> t.WireTuple:
+        return t.decode_tuple(self.commit)
+
+
 class OutgoingFrame(Struct, array_like=True, frozen=True):
     header: Header
     #: Node numbers, and the encoded tuple for them. A tuple for several peers is encoded once.
     parcels: list[tuple[tuple[int, ...], Raw]]
+    votes: list[tuple[tuple[int, ...], Vote]]
+
+
+Message = Raw | Vote
+
+
+def message_of(tuple_: t.Tuple) -> Message:
+    """A tuple as it travels."""
+    data = Raw(encode(tuple_))
+    if type(tuple_) is t.Commit:
+        return Vote(tuple_.partition, tuple_.first + len(tuple_.requests), data)
+    return data
+
+
+class Outgoing:
+    """What leaves for one peer with the next frame. What is patient does not make one: it leaves with the others."""
+
+    def __init__(self) -> None:
+        self._parcels: list[tuple[tuple[int, ...], Raw]] = []
+        self._votes: list[tuple[tuple[int, ...], Vote]] = []
+        self._urgent = False
+
+    def add(self, numbers: tuple[int, ...], message: Message, urgent: bool = True) -> None:
+        if type(message) is Vote:
+            self._votes.append((numbers, message))
+        else:
+            self._parcels.append((numbers, message))  # type: ignore[arg-type]
+        self._urgent = self._urgent or urgent
+
+    def take(self, header: Header, patient: bool) -> OutgoingFrame | None:
+        """The next frame, if there is reason for one; `patient`: if there is anything at all."""
+        if not self._urgent and not (patient and (self._parcels or self._votes)):
+            return None
+        frame = OutgoingFrame(header, self._parcels, self._votes)
+        self._parcels, self._votes, self._urgent = [], [], False
+        return frame
 
 
 class Frame(Struct, array_like=True, frozen=True):
     header: Header
     parcels: list[tuple[list[int], t.WireTuple]]
+    votes: list[tuple[list[int], Vote]]
 
 
 _decode_frame: Callable[[bytes], Frame] = msgspec.msgpack.Decoder(Frame).decode

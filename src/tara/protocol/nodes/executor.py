@@ -77,6 +77,10 @@ class Executor(Node):
         if self._restored and self._learners[commit.partition].commit(commit):
             self._execute()
 
+    def has_decided(self, partition: int, end: int) -> bool:
+        """Whether every slot of the partition below this one is decided: commits for them change nothing any more."""
+        return partition < len(self._learners) and self._learners[partition].position >= end
+
     def _execute(self) -> None:
         """Execute what is decided and due, in order, up to the first slot that is missing."""
         interval = self.limits.checkpoint_interval
@@ -97,7 +101,7 @@ class Executor(Node):
     def _perform(self, run: list[t.Request]) -> None:
         """Execute a run of requests, and publish what came of it."""
         sessions, partitions = self.sessions, self.limits.partitions
-        execute, results = sessions.execute, sessions.results
+        execute, pass_time, results = sessions.execute, sessions.pass_time, sessions.results
         first, partition = self.next, self.next % partitions
         counter, listens = sessions.counter, self.boot.listens
         #: Per request: how many results there are, the times, and the counter, when it was executed.
@@ -105,7 +109,7 @@ class Executor(Node):
         for request in run:
             if request.source >= 0:
                 self._progress[partition][request.source].note(request.epoch, request.number)
-                sessions.pass_time(request.time, partition == 0)
+                pass_time(request.time, partition == 0)
                 for command in _commands(request):
                     execute(command)
             if listens:

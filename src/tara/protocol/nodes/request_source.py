@@ -1,8 +1,9 @@
 """The request source: numbers the commands of the clients that are connected to its site.
 
-Commands come from the host; requests go to all proposers of the partition, and the target (how many there are) to
-its controllers. A source keeps its requests until they are decided and sends the oldest again when they do not
-move. Its identity is (index, epoch): each start is a new epoch, whose numbers begin at 0.
+Commands come from the host; requests go to the partition's active proposer, and the target (how many there are) to its
+controllers. A source keeps its requests until they are decided. A new view's proposer is sent all of them, and when
+they do not move, the oldest go to all proposers. Its identity is (index, epoch): each start is a new epoch, whose
+numbers begin at 0.
 
 Questions are not ordered: the committers are asked how far the order is, and the executor of the source's site answers
 when it is that far.
@@ -12,7 +13,7 @@ from collections import deque
 from itertools import islice
 
 from tara.protocol import tuples as t
-from tara.protocol.graph import Graph, Name, Stage
+from tara.protocol.graph import Graph, Name, Receivers, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.observer import Observer
@@ -52,6 +53,7 @@ class RequestSource(Node):
         self._committers = graph.everywhere(Stage.COMMITTER)
         self._executor = graph.one(Stage.EXECUTOR, name.replica)
         self._proposers = graph.all(Stage.PROPOSER, name.partition)
+        self._active = self._proposers
         self._controllers = graph.all(Stage.CONTROLLER, name.partition)
 
     @property
@@ -102,11 +104,11 @@ class RequestSource(Node):
         self._batch_since_ms = self._silent_since_ms = self.now_ms
         self._pending.extend(requests)
         self._commands.extend(batches)
-        self._send(requests)
+        self._send(requests, self._active)
 
-    def _send(self, requests: list[t.Request]) -> None:
+    def _send(self, requests: list[t.Request], receivers: Receivers) -> None:
         for run in t.split(requests, self.limits.run_length_max, self.limits.run_bytes_max):
-            self.emit(t.Requests(run), self._proposers)
+            self.emit(t.Requests(run), receivers)
 
     def _on_ask(self, ask: t.Ask) -> None:
         """Have questions answered without ordering them. Nothing is sent again: a client that gets no answer in time
@@ -137,10 +139,11 @@ class RequestSource(Node):
             self._pump()
 
     def _on_view(self, view: t.View) -> None:
-        """The new view's proposer may have missed requests while it was down."""
+        """The new view's proposer has to propose what is not decided."""
         if self._views.update(view.source, view.view):
-            self._proposers = self.graph.request_receivers(self.partition, self._views.current)
-            self._resend()
+            self._active = self.graph.request_receivers(self.partition, self._views.current)
+            self.resent += len(self._pending)
+            self._send(list(self._pending), self._active)
 
     def report(self) -> None:
         self.emit(t.Target(self.index, self.partition, (self.epoch, self.next)), self._controllers)
@@ -156,10 +159,10 @@ class RequestSource(Node):
             self._resend()
 
     def _resend(self) -> None:
-        if self._pending:
-            oldest = list(islice(self._pending, self.limits.resend_burst))
-            self.resent += len(oldest)
-            self._send(oldest)
+        """They may have been lost, or sent to the proposer of a view that is over."""
+        oldest = list(islice(self._pending, self.limits.resend_burst))
+        self.resent += len(oldest)
+        self._send(oldest, self._proposers)
 
 
 def _key(command: t.Command) -> tuple[int, int, int]:
