@@ -67,6 +67,11 @@ def test_replicas_agree_through_crashes_and_checkpoints(seed: int) -> None:
         scene.restart(leader)
         scene.run(3_000)
     order(commands.touch([sessions[2]], collect=True))
-    scene.run(500)
-    assert scene.states_equal()
+    # A keep-alive may be on its way at any moment.
+    for _ in range(20):
+        scene.run(90)
+        if scene.states_equal():
+            break
+    else:
+        pytest.fail("the replicas differ")
     assert scene.world.checkpoints_loaded > 0
