@@ -42,6 +42,7 @@ def test_everything_dies_and_clients_just_retry(tmp_path: Path) -> None:
     assert verdict.faults == 2
 
 
+@pytest.mark.soak
 def test_a_site_is_lost_with_its_driver_and_another_one_with_its_disk(tmp_path: Path) -> None:
     verdict = drills.sites(tmp_path, print, down_s=1.0)
     assert passed(verdict)
