@@ -36,7 +36,7 @@ def spark() -> "Iterator[SparkSession]":
 def test_a_silent_proposer_is_replaced_and_all_commands_finish(
     spark: "SparkSession", tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sent = write_commands(tmp_path / "in", files=4, per_file=30)
+    sent = write_commands(tmp_path / "in", files=6, per_file=30)
     config = StreamingConfig(
         checkpoint=str(tmp_path / "checkpoint"), timeout_ticks=3, silenced={"proposer-1": (5, 999)}
     )
@@ -54,7 +54,7 @@ def test_a_silent_proposer_is_replaced_and_all_commands_finish(
     table = read_results(spark, tmp_path / "results")
     assert table.where("status = 'ok'").count() == len(sent)
     # A query that went quiet goes on from its checkpoint, and a repetition changes nothing.
-    more = write_commands(tmp_path / "again", files=5, per_file=30)
+    more = write_commands(tmp_path / "again", files=7, per_file=30)
     for path in (tmp_path / "again").iterdir():
         path.rename(tmp_path / "in" / f"again-{path.name}")
     follow(replication.start(tmp_path / "results"), config, tmp_path / "results", drain=True)
