@@ -53,9 +53,11 @@ class FrameSocket:
         self._any_frame = False
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNCONFIRMED_MS_MAX)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S_MAX)
+        # Where the system has them: clients run on others than Linux, too.
+        for option, value in (("TCP_USER_TIMEOUT", UNCONFIRMED_MS_MAX), ("TCP_KEEPIDLE", SILENT_S_MAX)):
+            if hasattr(socket, option):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
     @classmethod
     def connect(cls, address: str, frame_bytes_max: int) -> "FrameSocket":

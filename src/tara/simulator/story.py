@@ -1,6 +1,7 @@
 """Faults of several steps. The network delays some tuples, one committer loses its memory: nothing happens that could
 not happen by itself, but chance alone does not bring it about in any number of runs that one could wait for."""
 
+import abc
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ _AFTERMATH_MS = 150
 Condition = Callable[[], bool]
 
 
-class Story:
+class Story(abc.ABC):
     """One partition, and the view that it is in when the story begins."""
 
     #: The kind of the fault; counted when it has come to its point.
@@ -35,17 +36,17 @@ class Story:
         self._steps = self._tell()
         self._awaited: Condition = lambda: True
 
+    @abc.abstractmethod
     def choose(self, choice: int) -> None:
         """Cast the parts."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def tell(self) -> Iterator[Condition]:
         """Does one step after the other, and yields what to wait for in between."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def delays(self, sender: "Container", peer: "Container", tuple_: t.Tuple, number: int) -> bool:
         """Whether a tuple for the node of this number has to wait."""
-        raise NotImplementedError
 
     def _tell(self) -> Iterator[Condition]:
         yield from self.tell()
