@@ -6,6 +6,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 SOAK_MINUTES ?= 60
+SOAK_FRAMES ?= 10000000
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -87,6 +88,9 @@ soak: setup ## Long campaigns: many simulated seeds, seeded bugs, and SOAK_MINUT
 	$(BIN)/tara sim mutants
 	$(BIN)/pytest -m soak
 	$(BIN)/tara drill kill kill-twice hang loss flat
+	$(BIN)/tara drill memory --kills 50
+	$(BIN)/tara drill network --seconds 600
+	$(BIN)/tara drill fuzz --frames $(SOAK_FRAMES)
 	$(BIN)/tara drill chaos --minutes $(SOAK_MINUTES)
 
 .PHONY: bench

@@ -32,6 +32,7 @@ from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.factory import create
+from tara.protocol.nodes.reads import ANSWERED_BYTES_MAX
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.sessions import Application
 from tara.runtime.reporting import status_report
@@ -41,6 +42,7 @@ from tara.storage.log_format import LogIdentity
 from tara.storage.log_writer import LogSettings
 from tara.storage.store import CheckpointStore, checkpoint_directory
 from tara.transport import wire
+from tara.transport.admission import Admission
 from tara.transport.exchange import CHECKPOINTS, INCOMING, LOG, FileServer, RemoteFiles, bounded
 from tara.transport.front_end import Address, CurveFrontEnd, FrontEnd, PlainFrontEnd
 from tara.transport.gate import MEMBERS, Gate
@@ -102,6 +104,8 @@ class Counters(Struct):
     frames_bad: int = 0
     frames_foreign: int = 0
     frames_dropped: int = 0
+    #: Questions for files that could not be read.
+    asks_bad: int = 0
     tuples_in: int = 0
     tuples_out: int = 0
     commands: int = 0
@@ -141,6 +145,7 @@ class Container:
     ) -> None:
         self.spec = spec
         self.graph = Graph(spec.limits.f, spec.limits.partitions)
+        self._admission = Admission(self.graph, spec.limits, spec.placement[spec.container])
         self.counters = Counters()
         self.latency = LatencySampler()
         self.events = events or EventLog(None, spec.cluster, spec.label)
@@ -163,6 +168,9 @@ class Container:
         self._addresses: list[str | None] = [None] * len(spec.placement)
         #: The newest life that was heard of each container; frames of older ones are dropped.
         self._lives = [0] * len(spec.placement)
+        #: How the frames of these lives begin. Of a frame that begins otherwise, the header is looked at first.
+        self._heads: dict[int, bytes] = {}
+        self._beginnings: tuple[bytes, ...] = ()
         self._container_of = {
             number: container for container, numbers in enumerate(spec.placement) for number in numbers
         }
@@ -222,7 +230,12 @@ class Container:
         with self._binding(self.spec.files_port):
             socket.bind(f"tcp://{self.spec.host}:{self.spec.files_port or '*'}")
         self.files_address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        return FileServer(socket, self.spec.cluster, self.spec.era)
+        return FileServer(socket, self.spec.cluster, self.spec.era, self._on_bad_ask)
+
+    def _on_bad_ask(self, reason: str) -> None:
+        """On the file server's thread."""
+        self.counters.asks_bad += 1
+        self.events.flood("bad_ask", reason=reason)
 
     def _remote_files(self, kind: str, directory: Path) -> RemoteFiles:
         """What the executors on other hosts have of this kind."""
@@ -441,12 +454,16 @@ class Container:
         for data in self._links.receive():
             self.counters.frames_in += 1
             try:
+                if not data.startswith(self._beginnings) and not self._accept(wire.decode_header(data)):
+                    self.counters.frames_foreign += 1
+                    continue
                 frame = wire.decode_frame(data)
             except MalformedTuple as error:
                 self._on_bad_frame("peer", str(error))
                 continue
-            if not self._accept(frame.header):
-                self.counters.frames_foreign += 1
+            refusal = self._admission.refusal(frame.parcels)
+            if refusal is not None:
+                self._on_bad_frame("peer", refusal)
                 continue
             for numbers, tuple_ in frame.parcels:
                 for number in numbers:
@@ -475,6 +492,8 @@ class Container:
         if header.life < self._lives[header.container]:
             return False
         self._lives[header.container] = header.life
+        self._heads[header.container] = wire.beginning(header)
+        self._beginnings = tuple(self._heads.values())
         return True
 
     def _receive_requests(self, front_end: FrontEnd) -> None:
@@ -545,13 +564,16 @@ class Container:
         """Answer stale reads from the copy of the application that is here; have the others answered by the nodes."""
         executor = self._nodes.get(self.graph.number(Stage.EXECUTOR, self.site))
         answers: list[tuple[int, int, bytes]] = []
+        room = ANSWERED_BYTES_MAX
         for read in reads:
             if not read.stale:
                 self._ticket += 1
                 self._tickets[self._ticket] = (identity, read.id)
                 self._questions.append(t.Question(self._ticket, read.question))
-            elif isinstance(executor, Executor):
-                answers.append((read.id, *executor.sessions.ask(read.question)))
+            elif isinstance(executor, Executor) and room > 0:
+                status, payload = executor.sessions.ask(read.question)
+                room -= len(payload)
+                answers.append((read.id, status, payload))
             else:
                 answers.append((read.id, t.OVERLOADED, b""))
         while len(self._tickets) > self.spec.limits.reads_max:

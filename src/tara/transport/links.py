@@ -27,6 +27,9 @@ FRAMES_PER_TURN = 64
 RETRY_S = 0.05
 #: Connections from others; beyond that, the one that has been silent for the longest time is closed.
 CONNECTIONS_MAX = 256
+#: What all connections of one address may keep here, frames that have begun to arrive and what the other side does not
+#: read; beyond that, the one that keeps most is closed.
+KEPT_BYTES_MAX = 256 << 20
 
 OnBad = Callable[[str], None]
 
@@ -65,6 +68,8 @@ class Connection:
         #: Unlike a descriptor, it is never used again.
         self.name = name
         self.heard_s = time.monotonic()
+        #: The bytes that it kept here when that was last looked at.
+        self.kept_bytes = 0
 
 
 class Accepted:
@@ -87,6 +92,7 @@ class Accepted:
         self.connections: dict[int, Connection] = {}
         self.by_name: dict[bytes, Connection] = {}
         self._count = 0
+        self._kept_bytes = 0
 
     def accept(self) -> None:
         if len(self.connections) >= self._connections_max:
@@ -113,7 +119,18 @@ class Accepted:
         self.epoll.unregister(connection.socket)
         del self.connections[connection.socket.fileno()]
         del self.by_name[connection.name]
+        self._kept_bytes -= connection.kept_bytes
         connection.socket.close()
+
+    def look_at(self, connection: Connection) -> None:
+        """After anything that may have changed what it keeps here."""
+        kept_bytes = connection.socket.kept_bytes
+        self._kept_bytes += kept_bytes - connection.kept_bytes
+        connection.kept_bytes = kept_bytes
+        while self._kept_bytes > KEPT_BYTES_MAX:
+            greediest = max(self.connections.values(), key=lambda other: other.kept_bytes)
+            self._on_bad(f"a connection that keeps {greediest.kept_bytes} bytes here")
+            self.hang_up(greediest)
 
     def read(self, connection: Connection) -> list[bytes]:
         try:
@@ -125,6 +142,7 @@ class Accepted:
             return []
         if frames:
             connection.heard_s = time.monotonic()
+        self.look_at(connection)
         return frames
 
     def close(self) -> None:
