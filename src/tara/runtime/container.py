@@ -192,6 +192,8 @@ class Container:
         self._ticket = 0
         self._questions: list[t.Question] = []
         self._answers: dict[bytes, list[tuple[int, int, bytes]]] = {}
+        #: Bytes of answers to stale reads that this turn may still give.
+        self._answer_room = 0
         #: What the application has published, by connection.
         self._published: dict[bytes, list[t.Event]] = {}
         self._nodes: dict[int, Node] = {}
@@ -498,6 +500,7 @@ class Container:
 
     def _receive_requests(self, front_end: FrontEnd) -> None:
         by_partition: list[list[t.Command]] = [[] for _ in range(self.spec.limits.partitions)]
+        self._answer_room = ANSWERED_BYTES_MAX
         for identity, data in front_end.receive():
             try:
                 request = client_wire.decode_request(data)
@@ -564,15 +567,14 @@ class Container:
         """Answer stale reads from the copy of the application that is here; have the others answered by the nodes."""
         executor = self._nodes.get(self.graph.number(Stage.EXECUTOR, self.site))
         answers: list[tuple[int, int, bytes]] = []
-        room = ANSWERED_BYTES_MAX
         for read in reads:
             if not read.stale:
                 self._ticket += 1
                 self._tickets[self._ticket] = (identity, read.id)
                 self._questions.append(t.Question(self._ticket, read.question))
-            elif isinstance(executor, Executor) and room > 0:
+            elif isinstance(executor, Executor) and self._answer_room > 0:
                 status, payload = executor.sessions.ask(read.question)
-                room -= len(payload)
+                self._answer_room -= len(payload)
                 answers.append((read.id, status, payload))
             else:
                 answers.append((read.id, t.OVERLOADED, b""))

@@ -25,6 +25,9 @@ from tara.transport.wire import readable
 FRAMES_PER_TURN = 64
 #: Before a broken connection is tried again.
 RETRY_S = 0.05
+#: Connections that may wait to be taken; and how many are taken in one turn.
+BACKLOG = 1024
+ACCEPTED_PER_TURN = 64
 #: Connections from others; beyond that, the one that has been silent for the longest time is closed.
 CONNECTIONS_MAX = 256
 #: What all connections of one address may keep here, frames that have begun to arrive and what the other side does not
@@ -84,7 +87,7 @@ class Accepted:
         self.listener.setblocking(False)
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.listener.bind((host, port))
-        self.listener.listen(128)
+        self.listener.listen(BACKLOG)
         bound_host, bound_port = self.listener.getsockname()[:2]
         self.address = f"tcp://{bound_host}:{bound_port}"
         self.epoll = select.epoll()
@@ -95,16 +98,21 @@ class Accepted:
         self._kept_bytes = 0
 
     def accept(self) -> None:
-        if len(self.connections) >= self._connections_max:
-            self._make_room("too many connections")
-        try:
-            connection, _ = self.listener.accept()
-        except BlockingIOError:
-            return
-        except OSError as error:
-            # No descriptors left, or it is gone already.
-            self._make_room(str(error))
-            return
+        """Take the connections that wait, but not so many that others have to."""
+        for _ in range(ACCEPTED_PER_TURN):
+            try:
+                connection, _ = self.listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # No descriptors left, or it is gone already.
+                self._make_room(str(error))
+                return
+            if len(self.connections) >= self._connections_max:
+                self._make_room("too many connections")
+            self._add(connection)
+
+    def _add(self, connection: socket.socket) -> None:
         self._count += 1
         accepted = Connection(FrameSocket(connection, self._frame_bytes_max), b"%d" % self._count)
         self.connections[connection.fileno()] = self.by_name[accepted.name] = accepted
