@@ -18,6 +18,7 @@ from tara.protocol import tuples as t
 from tara.protocol.nodes.reads import ANSWERED_BYTES_MAX
 from tara.runtime.container import Container
 from tara.transport import links
+from tara.transport.front_end import Address, PlainFrontEnd
 from tara.transport.links import PlainLinks
 from tests.frames import Frames
 from tests.runtime.single import single_site
@@ -161,3 +162,13 @@ def test_an_address_that_makes_no_sense_is_nowhere(address: str) -> None:
     here.connect(1, address)
     assert not here.send(1, b"x")
     here.close()
+
+
+def test_a_front_end_whose_port_is_taken_is_elsewhere_unless_others_count_on_it() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as squatter:
+        port = squatter.getsockname()[1]
+        front_end = PlainFrontEnd(Address("127.0.0.1", port), 1 << 20, lambda _: None)
+        assert front_end.address != f"tcp://127.0.0.1:{port}"
+        front_end.close()
+        with pytest.raises(OSError, match="in use"):
+            PlainFrontEnd(Address("127.0.0.1", port, elsewhere=False), 1 << 20, lambda _: None)
