@@ -1,5 +1,7 @@
 """Hostile frames and bad networks on real clusters; long ones: `make soak`."""
 
+import time
+from contextlib import closing
 from pathlib import Path
 
 from tara.client import KeyValueClient
@@ -7,6 +9,7 @@ from tara.experiments.bad_network import Network, ProxiedRegistry, Weather, netw
 from tara.experiments.contained import Contained
 from tara.experiments.fuzz import fuzz
 from tara.operations import health
+from tara.transport.links import PlainLinks
 
 
 def test_hostile_frames_at_every_port(tmp_path: Path) -> None:
@@ -45,3 +48,43 @@ def test_a_leader_that_is_heard_but_hears_nothing_is_replaced_and_comes_back(tmp
             assert client.get("city") == weather.encode()
         assert cluster.halted == {}
         assert cluster.died == []
+
+
+class End:
+    """The links of one container, and what it heard."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.links = PlainLinks("127.0.0.1", 0, 2, 1 << 20, lambda _: None)
+
+    def turn(self) -> None:
+        self.links.tick()
+        self.frames += self.links.receive()
+
+
+def hears(here: End, there: End, frame: bytes, timeout_s: float) -> bool:
+    """Whether a frame that is sent again and again arrives."""
+    end_s = time.monotonic() + timeout_s
+    there.frames.clear()
+    while frame not in there.frames and time.monotonic() < end_s:
+        here.links.send(1, frame)
+        here.turn()
+        there.turn()
+        time.sleep(0.002)
+    return frame in there.frames
+
+
+def test_a_link_is_what_the_weather_says() -> None:
+    here, there = End(), End()
+    with Network(2) as links, closing(here.links), closing(there.links):
+        here.links.connect(1, links.address(0, 1, there.links.address))
+        assert hears(here, there, b"fine", 10)
+        for weather in (Weather.CUT, Weather.STALLED):
+            links.turn(weather, [(0, 1)])
+            hears(here, there, b"on its way", 0.2)
+            assert not hears(here, there, weather.encode(), 0.3)
+            links.heal()
+            assert hears(here, there, b"healed of " + weather.encode(), 10)
+        for weather in (Weather.SLOW, Weather.LOSSY):
+            links.turn(weather, [(0, 1)])
+            assert hears(here, there, weather.encode(), 10)
