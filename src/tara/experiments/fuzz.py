@@ -7,6 +7,7 @@ load was lost or executed twice, what it saw is linearizable, and the replicas a
 
 import contextlib
 import os
+import select
 import socket
 import struct
 import threading
@@ -17,18 +18,21 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import zmq
 from msgspec import Struct
 
 from tara.coordination import jute
 from tara.coordination.client import CoordinationClient
 from tara.coordination.codes import Op
-from tara.experiments.contained import Contained
+from tara.experiments.contained import ClusterTrouble, Contained
 from tara.experiments.hostile import ClientFrames, ControlMessages, FileQuestions, Identity, PeerFrames
 from tara.experiments.load_process import LoadPlan, LoadProcess
 from tara.operations import health
+from tara.runtime import control
 from tara.runtime.registry import Registry
 from tara.simulator.linearizability import KeyValueModel, check
+from tara.transport.exchange import Ask
 
 #: Of so many frames, how many go to each kind of port. What needs a connection per frame, or an order, gets few.
 SHARES = {"peers": 0.64, "clients": 0.29, "files": 0.03, "registry": 0.03, "zookeeper": 0.009, "metrics": 0.001}
@@ -38,6 +42,8 @@ REPEATED = 5
 #: Of a client's messages, how many are well-formed: they are ordered, or asked, like any other.
 ODD = 0.02
 CLIENTS = 16
+#: In the last message of an attack, and in no other.
+_MARK = 0x1234_5678_9ABC_DEF0
 TIMEOUT_S = 60.0
 GROWTH_MB_MAX = 200.0
 
@@ -173,9 +179,8 @@ class FrameAttack(Attack):
     @staticmethod
     def _drain(connection: socket.socket) -> None:
         """Answers are of no interest, but in the way."""
-        with contextlib.suppress(BlockingIOError):
-            while connection.recv(1 << 16, socket.MSG_DONTWAIT):
-                pass
+        while select.select([connection], [], [], 0)[0] and connection.recv(1 << 16):
+            pass
 
     @staticmethod
     def _end(connection: socket.socket, hang_up: bool = True) -> None:
@@ -190,15 +195,20 @@ class FrameAttack(Attack):
 class MessageAttack(Attack):
     """For ports that speak ZeroMQ; now and then, for those who do not."""
 
-    def __init__(self, kind: str, address: str, count: int, make: Callable[[], tuple[bytes, bool]]) -> None:
+    def __init__(
+        self, kind: str, address: str, count: int, make: Callable[[], tuple[bytes, bool]], last: bytes, mark: bytes
+    ) -> None:
+        """`last` is a question whose answer contains `mark`: it is answered when everything before it was looked at."""
         super().__init__(kind, address, count)
         self._make = make
+        self._last = last
+        self._mark = mark
 
     def attack(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             asking = context.socket(zmq.DEALER)
-            asking.setsockopt(zmq.LINGER, int(TIMEOUT_S * 1e3))
+            asking.setsockopt(zmq.LINGER, 0)
             asking.connect(f"tcp://{self.address[0]}:{self.address[1]}")
             while self.sent < self.count:
                 made = [self._make() for _ in range(min(MADE, self.count - self.sent))]
@@ -209,9 +219,18 @@ class MessageAttack(Attack):
                     while asking.poll(0):
                         asking.recv()
                 self._noise()
+            self._await_end(asking)
             asking.close()
         finally:
             context.term()
+
+    def _await_end(self, asking: "zmq.Socket[bytes]") -> None:
+        end_s = time.monotonic() + TIMEOUT_S
+        asking.send(self._last)
+        while asking.poll(max(int((end_s - time.monotonic()) * 1e3), 0)):
+            if self._mark in asking.recv():
+                return
+        raise ClusterTrouble(f"{self.kind} at {self.address}: no answer to the last question")
 
     def _noise(self) -> None:
         """No handshake of ZeroMQ, or half of one."""
@@ -418,7 +437,12 @@ def _attacks(clusters: list[Contained], frames: int, seed: int) -> Iterator[Atta
             lives = {container: registry.state.lives[container] for container in registry.hosted}
             ports["registry"].append(
                 lambda count, random, at=registry.address, lives=lives: MessageAttack(  # type: ignore[misc]
-                    "registry", at, count, _mixed(random, ControlMessages(random, lives), 0.5)
+                    "registry",
+                    at,
+                    count,
+                    _mixed(random, ControlMessages(random, lives), 0.5),
+                    control.encode(control.AskStatus(_MARK)),
+                    b"%x" % _MARK,
                 )
             )
             ports["metrics"].append(
@@ -458,7 +482,9 @@ def _add_container(
 
     def files(count: int, random: Random) -> Attack:
         made = FileQuestions(random, state.cluster, state.era)
-        return MessageAttack("files", member.files_address or "", count, _mixed(random, made, 0.5))
+        last = msgspec.msgpack.encode(Ask(_MARK, 0, 0, "", 0))
+        mark = msgspec.msgpack.encode(_MARK)
+        return MessageAttack("files", member.files_address or "", count, _mixed(random, made, 0.5), last, mark)
 
     ports["peers"].append(peers)
     ports["clients"].append(clients)
