@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -286,7 +287,7 @@ class ZooKeeperAttack(Attack):
         )
         connection.sendall(_framed(connect + jute.pack_buffer(bytes(16)) + b"\0"))
         self.sent += 1
-        requests = [self._request() for _ in range(min(20, max(self.count - self.sent, 1)))]
+        requests = [self._request() for _ in range(min(5, max(self.count - self.sent, 1)))]
         connection.settimeout(2.0)
         if connection.recv(1 << 16):
             connection.sendall(b"".join(requests))
@@ -435,26 +436,18 @@ def _attacks(clusters: list[Contained], frames: int, seed: int) -> Iterator[Atta
             for container in registry.hosted:
                 _add_container(ports, cluster, registry, container)
             lives = {container: registry.state.lives[container] for container in registry.hosted}
-            ports["registry"].append(
-                lambda count, random, at=registry.address, lives=lives: MessageAttack(  # type: ignore[misc]
-                    "registry",
-                    at,
-                    count,
-                    _mixed(random, ControlMessages(random, lives), 0.5),
-                    control.encode(control.AskStatus(_MARK)),
-                    b"%x" % _MARK,
-                )
-            )
-            ports["metrics"].append(
-                lambda count, random, at=registry.metrics_address: MetricsAttack(at, count, random)  # type: ignore[misc]
-            )
-            for address in registry.gateways:
-                ports["zookeeper"].append(
-                    lambda count, random, at=address: ZooKeeperAttack(at, count, random)  # type: ignore[misc]
-                )
+            ports["registry"].append(partial(_registry_attack, registry.address, lives))
+            ports["metrics"].append(partial(MetricsAttack, registry.metrics_address))
+            ports["zookeeper"] += [partial(ZooKeeperAttack, address) for address in registry.gateways]
     for kind, makers in ports.items():
         for index, make in enumerate(makers):
             yield make(max(int(frames * SHARES[kind] / len(makers)), 5), Random(f"{seed}/{kind}/{index}"))
+
+
+def _registry_attack(address: str, lives: dict[int, int], count: int, random: Random) -> Attack:
+    last = control.encode(control.AskStatus(_MARK))
+    made = _mixed(random, ControlMessages(random, lives), 0.5)
+    return MessageAttack("registry", address, count, made, last, b"%x" % _MARK)
 
 
 def _add_container(
