@@ -34,7 +34,7 @@ CLIENTS = 16
 FAULT_S = (2.5, 5.0)
 FULL_STRENGTH_S = 30.0
 #: Views that one fault may cost: one or two where the leader is lost, some more where the network flickers.
-VIEWS_PER_FAULT_MAX = 12
+VIEWS_PER_FAULT_MAX = 15
 
 
 class Weather(StrEnum):
@@ -282,6 +282,7 @@ def network(directory: Path, say: Say, seconds: float = 60.0, seed: int = 1) -> 
                 endpoints=cluster.endpoints, clients=CLIENTS, seconds=24 * 3600.0, reads=0.2, recorded_keys=CLIENTS // 2
             )
         )
+        stack.callback(load.stop)
         standstills: list[str] = []
         views: list[int] = []
         full_strength_s: list[float] = []

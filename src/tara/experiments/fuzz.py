@@ -387,6 +387,7 @@ def fuzz(directory: Path, say: Say, frames: int = 30_000, seed: int = 1) -> Fuzz
                 endpoints=store.endpoints, clients=CLIENTS, seconds=24 * 3600.0, reads=0.2, recorded_keys=CLIENTS // 2
             )
         )
+        stack.callback(load.stop)
         increments = stack.enter_context(Increments(",".join(g for r in service.registries for g in r.gateways)))
         before_mb = _resident_mb(store, service)
         counted = _Counted([store, service])
