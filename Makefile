@@ -6,6 +6,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 SOAK_MINUTES ?= 60
+SOAK_FRAMES ?= 10000000
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,7 +16,7 @@ STAMP := $(VENV)/.setup-done
 .PHONY: help
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
-	@printf '\nVariables: PYTHON=%s (interpreter for setup), JOBS=%s (parallel processes), SOAK_MINUTES=%s\n' '$(PYTHON)' '$(JOBS)' '$(SOAK_MINUTES)'
+	@printf '\nVariables: PYTHON=%s (interpreter for setup), JOBS=%s (parallel processes), SOAK_MINUTES=%s, SOAK_FRAMES=%s\n' '$(PYTHON)' '$(JOBS)' '$(SOAK_MINUTES)' '$(SOAK_FRAMES)'
 
 .PHONY: setup
 setup: $(STAMP) java ## Create .venv and install the project with its development tools
@@ -79,7 +80,7 @@ format: setup ## Format the sources and apply the safe lint fixes
 	$(BIN)/ruff format
 
 .PHONY: soak
-soak: setup ## Long campaigns: many simulated seeds, seeded bugs, and SOAK_MINUTES of faults on a real cluster
+soak: setup ## Long campaigns: many simulated seeds, seeded bugs, SOAK_MINUTES of faults and SOAK_FRAMES hostile frames on real clusters
 	$(BIN)/tara sim run --seeds 1000 --jobs $(JOBS)
 	$(BIN)/tara sim run --f 2 --seeds 200 --jobs $(JOBS)
 	$(BIN)/tara sim run --partitions 3 --seeds 200 --jobs $(JOBS)
@@ -87,6 +88,9 @@ soak: setup ## Long campaigns: many simulated seeds, seeded bugs, and SOAK_MINUT
 	$(BIN)/tara sim mutants
 	$(BIN)/pytest -m soak
 	$(BIN)/tara drill kill kill-twice hang loss flat
+	$(BIN)/tara drill memory --kills 50
+	$(BIN)/tara drill network --seconds 600
+	$(BIN)/tara drill fuzz --frames $(SOAK_FRAMES)
 	$(BIN)/tara drill chaos --minutes $(SOAK_MINUTES)
 
 .PHONY: bench

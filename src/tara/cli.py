@@ -417,16 +417,24 @@ def list_keys(
 @app.command("drill")
 def drill(
     names: Annotated[
-        list[str], typer.Argument(help="kill, kill-twice, hang, loss, flat, chaos, workers, sites; or all.")
+        list[str],
+        typer.Argument(
+            help="kill, kill-twice, hang, loss, flat, chaos, workers, sites, memory, network, fuzz; or all."
+        ),
     ],
     minutes: Annotated[float | None, typer.Option(help="How long flat and chaos last.", min=1.0)] = None,
+    seconds: Annotated[float | None, typer.Option(help="How long network lasts.", min=1.0)] = None,
+    kills: Annotated[int | None, typer.Option(help="Kills of memory.", min=1)] = None,
+    frames: Annotated[int | None, typer.Option(help="Hostile frames of fuzz.", min=1000)] = None,
+    seed: Annotated[int | None, typer.Option(help="Of what chaos, network and fuzz do at random.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Fault drills: a cluster on local Spark under load, real kills, and the check of what came of it.
+    """Fault drills: a real cluster under load, kills, bad networks, hostile frames; and the check of what came of it.
 
     Exit status 1 if anything was lost, executed twice, out of order, or not as quick as promised.
 
     Example: tara drill kill hang loss
+    Example: tara drill fuzz --frames 1000000 --seed 7 --json
     """
     import tempfile
 
@@ -437,18 +445,21 @@ def drill(
     if unknown:
         raise typer.BadParameter(f"no drill {unknown[0]!r}; there are {', '.join(DRILLS)}")
     with tempfile.TemporaryDirectory(prefix="tara-drill-") as directory:
-        verdicts = run(chosen, Path(directory), lambda line: typer.echo(line, err=True), minutes)
+        verdicts = run(
+            chosen,
+            Path(directory),
+            lambda line: typer.echo(line, err=True),
+            minutes=minutes,
+            seconds=seconds,
+            kills=kills,
+            frames=frames,
+            seed=seed,
+        )
     for verdict in verdicts:
         if as_json:
             _print_json(verdict)
             continue
-        typer.echo(
-            f"{verdict.drill}: {'; '.join(verdict.failures) or 'passed'} ({verdict.faults} faults, "
-            f"{verdict.restarts} restarts, {verdict.throughput_per_s:.0f} commands/s, longest gap "
-            f"{verdict.gap_ms_max:.0f} ms, {verdict.lost} lost, {verdict.duplicated} executed twice, "
-            f"{verdict.recorded} recorded operations linearizable: {verdict.linearizable}, "
-            f"replicas equal: {verdict.replicas_equal})"
-        )
+        typer.echo(f"{verdict.drill}: {'; '.join(verdict.failures) or 'passed'} ({verdict.summary})")
     if any(verdict.failures for verdict in verdicts):
         raise typer.Exit(1)
 

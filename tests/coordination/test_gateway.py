@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from tara.coordination import jute
+from tara.coordination import gateway, jute
+from tara.coordination.acl import OPEN
 from tara.coordination.client import CoordinationClient
 from tara.coordination.codes import Code, Op
 from tara.coordination.service import CoordinationService
@@ -183,3 +184,34 @@ def test_words_are_answered_and_the_connection_closed(tmp_path: Path) -> None:
         address = address_of(site)
         assert four_letter_word(address, b"ruok") == "imok"
         assert "zk_znode_count\t4\n" in four_letter_word(address, b"mntr")
+
+
+def test_a_connection_without_a_session_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "SESSIONLESS_S", 0.5)
+    with single_site(CoordinationService, tmp_path, {"port": 0}) as site:
+        address = address_of(site)
+        with Wire(address) as idle, Wire(address) as slow, Wire(address) as client:
+            assert client.connect()
+            slow.socket.sendall(b"\0")
+            assert idle.receive() is None
+            assert slow.receive() is None
+            assert client.create("/still-here") == Code.OK
+
+
+def test_a_request_that_comes_in_very_small_pieces(tmp_path: Path) -> None:
+    """What has come of it must not be copied for every piece: that would be minutes of work for one request."""
+    with single_site(CoordinationService, tmp_path, {"port": 0}) as site, Wire(address_of(site)) as wire:
+        assert wire.connect()
+        path, data = jute.pack_text("/drip"), jute.pack_buffer(bytes(500_000))
+        body = jute.REQUEST_HEADER.pack(1, Op.CREATE) + path + data + jute.pack_acl(OPEN) + jute.pack_int(0)
+        frame = jute.pack_int(len(body)) + body
+        for position in range(0, len(frame), 100):
+            wire.socket.sendall(frame[position : position + 100])
+        answer = wire.reply()
+        assert answer is not None
+        assert answer[2] == Code.OK
+        for byte in jute.pack_int(8) + jute.REQUEST_HEADER.pack(2, Op.WHO_AM_I):
+            wire.socket.sendall(bytes([byte]))
+        answer = wire.reply()
+        assert answer is not None
+        assert answer[0] == 2

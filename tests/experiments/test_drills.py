@@ -49,6 +49,12 @@ def test_a_site_is_lost_with_its_driver_and_another_one_with_its_disk(tmp_path: 
     assert verdict.faults == 2
 
 
+def test_committers_without_a_disk_are_killed_one_after_the_other(tmp_path: Path) -> None:
+    verdict = drills.memory(tmp_path, print, kills=3)
+    assert passed(verdict)
+    assert verdict.restarts == 3
+
+
 @pytest.fixture(params=["partitions", "node"])
 def unusual(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deployment]:
     settings = {"partitions": {"partitions": "3"}, "node": {"packing": "node"}}[request.param]

@@ -15,6 +15,7 @@ import zmq
 
 from tara.configuration.settings import load_settings, shape_of
 from tara.configuration.state import StateFile
+from tara.observability import prometheus
 from tara.observability.prometheus import READERS_MAX
 from tara.operations.asking import NoRegistry, Refused, StillUp, ask, await_down
 from tara.protocol.errors import ConfigurationError
@@ -114,6 +115,19 @@ def test_nonsense_does_not_stop_the_registry(registry: Registry, member: Member)
     assert events(registry).count("bad_control_message") == 1
 
 
+@pytest.mark.parametrize("report", [b"{", b"[]", b"{}", b'{"counters": {}}', b"\xff", b"[" * 100_000])
+def test_a_report_that_makes_no_sense_is_not_believed(registry: Registry, member: Member, report: bytes) -> None:
+    member.register()
+    life = member.hear(control.Welcome).life
+    member.say(control.Heartbeat(0, life, report))
+    member.say(control.AskStatus())
+
+    assert member.hear(control.Answer).ok
+    assert registry.messages_bad == 1
+    assert registry.members[0].status == {}
+    assert not registry.down.is_set()
+
+
 def test_a_question_for_another_cluster_is_refused(tmp_path: Path, registry: Registry) -> None:
     """A state file may name a port that another cluster's registry has got since."""
     other = StateFile(tmp_path / "other")
@@ -185,6 +199,30 @@ def test_readers_of_the_metrics_are_bounded(registry: Registry) -> None:
             return False
 
     await_condition(answers, "room for a reader again")
+
+
+def test_a_reader_that_sends_a_byte_now_and_then_is_given_up(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prometheus, "READER_TIMEOUT_S", 1.0)
+    port = int(registry.metrics_address.split(":")[2].split("/")[0])
+    slow = [sockets.create_connection(("127.0.0.1", port), timeout=3) for _ in range(READERS_MAX)]
+
+    def given_up() -> bool:
+        for connection in slow:
+            try:
+                connection.sendall(b"G")
+            except OSError:
+                continue
+        try:
+            with urllib.request.urlopen(registry.metrics_address, timeout=5) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+    await_condition(given_up, "room for a reader")
+    for connection in slow:
+        connection.close()
 
 
 def test_a_cluster_that_does_not_run_is_told(tmp_path: Path) -> None:

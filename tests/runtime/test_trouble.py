@@ -168,7 +168,7 @@ def test_frames_of_another_shape_are_dropped_and_counted(tmp_path: Path) -> None
         assert processes.processes[0].is_alive()
     foreign = [line for line in processes.log("site-0") if line["event"] == "foreign_frame"]
     assert len(foreign) == 1
-    assert foreign[0]["details"]["same_shape"] is False
+    assert foreign[0]["details"]["reason"].endswith("another shape")
 
 
 def test_the_log_tells_the_story_of_a_cluster(tmp_path: Path) -> None:

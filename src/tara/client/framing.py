@@ -66,7 +66,8 @@ class FrameSocket:
         connection = cls(socket.socket(), frame_bytes_max, connected=False)
         try:
             failure = connection._socket.connect_ex((host, int(port)))
-        except OSError as error:
+        except (OSError, ValueError, OverflowError) as error:
+            # No route, or an address that makes no sense.
             connection.close()
             raise Broken(f"{address}: {error}") from error
         if failure not in (0, errno.EINPROGRESS):
@@ -82,6 +83,11 @@ class FrameSocket:
         """Whether the owner should call `flush` when the socket is writable."""
         return bool(self._waiting) or not self._connected
 
+    @property
+    def kept_bytes(self) -> int:
+        """What it takes here: the beginning of a frame, and what waits for the other side to read."""
+        return len(self._begun) + self._waiting_bytes
+
     def send(self, frame: bytes) -> bool:
         """Whether there was room for it. It may get lost all the same."""
         data = _LENGTH.pack(len(frame)) + frame
@@ -93,9 +99,9 @@ class FrameSocket:
             sent = 0
         except OSError as error:
             raise Broken(str(error)) from error
-        if sent < len(data):
-            # At least part of it: there is nothing before it, so there is room.
-            self._keep(memoryview(data)[sent:])
+        if sent < len(data) and not self._keep(memoryview(data)[sent:]):
+            # Nothing waits before it, so it is longer than everything that may wait.
+            raise Broken(f"a frame of {len(frame)} bytes does not fit the queue")
         return True
 
     def _keep(self, data: memoryview) -> bool:

@@ -1,9 +1,10 @@
 """What travels between a client and a front end."""
 
 from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple
@@ -20,10 +21,14 @@ class Read(Struct, array_like=True, frozen=True):
     stale: bool = False
 
 
+#: Commands, and reads, in one message: a small one must not become much when it is taken apart.
+MESSAGE_LENGTH_MAX = 1 << 16
+
+
 class ClientRequest(Struct, array_like=True, frozen=True):
     version: int
-    commands: list[t.Command]
-    reads: list[Read] = []
+    commands: Annotated[list[t.Command], Meta(max_length=MESSAGE_LENGTH_MAX)]
+    reads: Annotated[list[Read], Meta(max_length=MESSAGE_LENGTH_MAX)] = []
 
 
 class ClientReply(Struct, array_like=True, frozen=True):

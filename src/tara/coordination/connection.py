@@ -48,6 +48,9 @@ class Connection:
         self.sent = 0
         self._in = b""
         self._position = 0
+        #: The beginning of a frame, and how many bytes there have to be before it is worth looking at it again.
+        self._begun = bytearray()
+        self._needed = 0
         #: Frames have arrived that were not looked at, because it was full.
         self.held = False
         self._out = bytearray()
@@ -90,6 +93,12 @@ class Connection:
             raise Closed(str(error)) from error
         if not data:
             raise Closed("the client closed it")
+        if self._begun:
+            self._begun += data
+            if len(self._begun) < self._needed:
+                return True
+            data = bytes(self._begun)
+            self._begun = bytearray()
         self._in = self._in[self._position :] + data if self._in else data
         self._position = 0
         return True
@@ -103,6 +112,7 @@ class Connection:
         """The next complete frame, if it has arrived."""
         data, position = self._in, self._position
         left = len(data) - position
+        self._needed = 4
         if left >= 4:
             length: int = unpack_int(data, position)[0]
             if length < 0 or length > length_max:
@@ -112,8 +122,11 @@ class Connection:
                 self._position = begin + length
                 self.received += 1
                 return data[begin : self._position]
-        if position:
-            self._in, self._position = data[position:], 0
+            self._needed = 4 + length
+        if left:
+            # Bytes that come one by one must not be copied again and again.
+            self._begun += data[position:]
+        self._in, self._position = b"", 0
         return None
 
     # Out

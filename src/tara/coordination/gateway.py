@@ -14,6 +14,7 @@ service stands still, closes its connections.
 
 import errno
 import os
+import resource
 import select
 import socket
 import ssl
@@ -65,6 +66,9 @@ READ_PER_TURN = 256
 #: Bytes of writes that wait for their turn; then no connection is read.
 WAITING_BYTES_MAX = 64 << 20
 BIND_INTERVAL_S = 1.0
+#: A connection without a session is closed after this time. How often that is looked at.
+SESSIONLESS_S = 30.0
+SESSIONLESS_INTERVAL_S = 1.0
 
 #: Requests that are ordered; their bodies are read by the replicas.
 WRITES = frozenset(
@@ -122,6 +126,9 @@ class ZooKeeperGateway:
         self._listener: socket.socket | None = None
         self._tls = _tls_context(settings)
         self._bind_due_s = 0.0
+        self._sessionless_due_s = 0.0
+        #: Files and peers need descriptors, too.
+        self._connections_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8 * 3
         self.connections: dict[int, Connection] = {}
         self._by_session: dict[int, Connection] = {}
         self._by_address: dict[str, int] = {}
@@ -142,6 +149,8 @@ class ZooKeeperGateway:
         #: How often that has happened, and how often the channel had to begin anew.
         self.stalls = 0
         self.resets = 0
+        #: Connections that ended, by what their clients sent or by themselves.
+        self.ended_connections = 0
         self.started_s = time.monotonic()
         self.received = 0
         self.sent = 0
@@ -195,6 +204,7 @@ class ZooKeeperGateway:
             "watches": len(self.watches),
             "stalls": self.stalls,
             "resets": self.resets,
+            "ended_connections": self.ended_connections,
             "error": self.bind_error or self.fault,
         }
 
@@ -236,7 +246,8 @@ class ZooKeeperGateway:
                     self.bind_error = "too many open files"
                 return
             limit = self.settings.max_client_connections
-            if limit and self._by_address.get(address, 0) >= limit:
+            full = len(self.connections) >= self._connections_max
+            if full or (limit and self._by_address.get(address, 0) >= limit):
                 sock.close()
                 continue
             sock.setblocking(False)
@@ -558,6 +569,9 @@ class ZooKeeperGateway:
     def _watch_time(self, now_s: float) -> None:
         if self._listener is None and now_s >= self._bind_due_s:
             self._bind()
+        if now_s >= self._sessionless_due_s:
+            self._sessionless_due_s = now_s + SESSIONLESS_INTERVAL_S
+            self._drop_sessionless(now_s)
         if self._channel.id == 0:
             return
         if self._touch_sent_s is not None:
@@ -570,6 +584,12 @@ class ZooKeeperGateway:
             (self._pinging or self._heard) and now_s >= self._touch_due_s - TIME_INTERVAL_S + TOUCH_INTERVAL_S
         ):
             self._touch(now_s)
+
+    def _drop_sessionless(self, now_s: float) -> None:
+        """Nobody waits that long for a session, and one that is not asked for is not to take a place for ever."""
+        for connection in list(self.connections.values()):
+            if connection.session == 0 and now_s - connection.opened_s > SESSIONLESS_S:
+                self._drop(connection)
 
     def _touch(self, now_s: float) -> None:
         sessions = list(islice(self._heard, TOUCHED_MAX))
@@ -619,6 +639,7 @@ class ZooKeeperGateway:
 
     def _fail(self, connection: Connection, error: Exception) -> None:
         """What one client sends can end its own connection, and nothing else: a fault of ours is shown, not spread."""
+        self.ended_connections += 1
         if not isinstance(error, Closed | JuteError):
             self.fault = f"{type(error).__name__}: {error}"
         self._drop(connection)

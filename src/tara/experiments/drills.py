@@ -11,15 +11,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
 
 from tara.configuration.state import StateFile
+from tara.experiments.bad_network import network
+from tara.experiments.fuzz import fuzz
 from tara.experiments.load_process import LoadPlan, LoadProcess
 from tara.experiments.standalone import Standalone
 from tara.operations import health
@@ -74,6 +75,15 @@ class Verdict(Struct, kw_only=True):
     #: Committers that got a new memory, and checkpoints that came from other servers.
     rejoined: int | None = None
     fetched: int | None = None
+
+    @property
+    def summary(self) -> str:
+        return (
+            f"{self.faults} faults, {self.restarts} restarts, {self.throughput_per_s:.0f} commands/s, longest gap "
+            f"{self.gap_ms_max:.0f} ms, {self.lost} lost, {self.duplicated} executed twice, "
+            f"{self.recorded} recorded operations linearizable: {self.linearizable}, "
+            f"replicas equal: {self.replicas_equal}"
+        )
 
     @property
     def failures(self) -> list[str]:
@@ -445,6 +455,23 @@ def chaos(directory: Path, say: Say, minutes: float = 60.0, seed: int = 1) -> Ve
         course.cluster.stop()
 
 
+def memory(directory: Path, say: Say, kills: int = 50) -> Verdict:
+    """Durability in memory: SIGKILL of each committer's process in turn, at full strength each time."""
+    course = Course("memory", directory, say, {"durability": "memory"})
+    try:
+        time.sleep(2.0)
+        for number in range(kills):
+            containers = course.cluster.status()["containers"]
+            victim = containers[number % len(containers)]
+            course.harm(victim["container"], victim["pid"], signal.SIGKILL)
+            course.await_full_strength((victim["container"], victim["life"]))
+        verdict = course.verdict()
+        verdict.rejoined = _count_events(directory / "memory", "memory_restored")
+        return verdict
+    finally:
+        course.cluster.stop()
+
+
 def workers(directory: Path, say: Say) -> Verdict:
     """A standalone Spark cluster of four workers, one to spare: the leader's server is lost, its container moves to the
     spare one and rejoins without its journal; then the next leader's server is lost, and the service still goes on;
@@ -554,7 +581,18 @@ def children(pid: int) -> Iterator[int]:
         yield from map(int, (task / "children").read_text().split())
 
 
-DRILLS: dict[str, Callable[..., Verdict]] = {
+class AnyVerdict(Protocol):
+    """What came of a drill."""
+
+    drill: str
+
+    @property
+    def failures(self) -> list[str]: ...
+    @property
+    def summary(self) -> str: ...
+
+
+DRILLS: dict[str, Callable[..., AnyVerdict]] = {
     "kill": kill,
     "kill-twice": kill_twice,
     "hang": hang,
@@ -563,15 +601,26 @@ DRILLS: dict[str, Callable[..., Verdict]] = {
     "chaos": chaos,
     "workers": workers,
     "sites": sites,
+    "memory": memory,
+    "network": network,
+    "fuzz": fuzz,
+}
+#: What a drill can be told.
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "flat": ("minutes",),
+    "chaos": ("minutes", "seed"),
+    "memory": ("kills",),
+    "network": ("seconds", "seed"),
+    "fuzz": ("frames", "seed"),
 }
 
 
-def run(names: Iterable[str], directory: Path, say: Say, minutes: float | None = None) -> list[Verdict]:
+def run(names: Iterable[str], directory: Path, say: Say, **options: float | None) -> list[AnyVerdict]:
+    """Options that a drill does not know, or that are None, are left out."""
     verdicts = []
     for name in names:
         drill = DRILLS[name]
         say(f"{name}: {drill.__doc__}")
-        if minutes is not None and name in ("flat", "chaos"):
-            drill = partial(drill, minutes=minutes)
-        verdicts.append(drill(directory, say))
+        given = {key: options[key] for key in OPTIONS.get(name, ()) if options.get(key) is not None}
+        verdicts.append(drill(directory, say, **given))
     return verdicts

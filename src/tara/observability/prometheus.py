@@ -3,8 +3,11 @@
 A container that restarts begins to count at 0 again; Prometheus' `rate` knows how to deal with that.
 """
 
+import contextlib
+import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate
@@ -42,6 +45,7 @@ COUNTERS = (
         "Frames of another cluster, era, shape or of a past life, dropped.",
     ),
     ("frames_dropped", "tara_frames_dropped_total", "Frames not sent: no connection, or the peer's queue was full."),
+    ("asks_bad", "tara_asks_bad_total", "Questions for files that could not be decoded, and were dropped."),
     ("tuples_in", "tara_tuples_received_total", "Tuples taken from frames, clients and stores."),
     (
         "tuples_out",
@@ -204,10 +208,13 @@ class _Server(ThreadingHTTPServer):
         self.render = render
         self._on_error = on_error
         self._slots = threading.BoundedSemaphore(READERS_MAX)
+        #: Until when each reader may take its time.
+        self._deadlines_s: dict[Any, float] = {}
         super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._slots.acquire(blocking=False):
+            self._deadlines_s[request] = time.monotonic() + READER_TIMEOUT_S
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -216,7 +223,16 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            del self._deadlines_s[request]
             self._slots.release()
+
+    def service_actions(self) -> None:
+        """Called about twice a second. A reader that sends a byte now and then never times out by itself."""
+        now_s = time.monotonic()
+        for request, deadline_s in list(self._deadlines_s.items()):
+            if now_s > deadline_s:
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         self._on_error(repr(sys.exception()))

@@ -19,7 +19,13 @@ from tara.protocol.errors import MalformedTuple
 #: The version of the wire format; a frame of a newer one is refused.
 FORMAT_VERSION = 1
 
-Number = Annotated[int, Meta(ge=0)]
+#: What the protocol counts: views, slots, lives. Far beyond what is ever reached, and so far below what the wire format
+#: can hold that sums of such numbers can be sent, too.
+Number = Annotated[int, Meta(ge=0, lt=1 << 62)]
+#: Checkpoints; a product with the checkpoint interval is still a number.
+CheckpointNumber = Annotated[int, Meta(ge=0, lt=1 << 40)]
+#: What clients choose: anything that the wire format holds.
+ClientNumber = Annotated[int, Meta(ge=0)]
 Reach = tuple[Number, Number]
 
 
@@ -29,10 +35,10 @@ Reach = tuple[Number, Number]
 class Command(Struct, array_like=True, frozen=True, gc=False):
     """One client command. (session, number) identifies it for ever: it executes at most once."""
 
-    session: Number
-    number: Number
+    session: ClientNumber
+    number: ClientNumber
     #: The client has the results of all its commands below this number; they may be forgotten.
-    acknowledged: Number
+    acknowledged: ClientNumber
     payload: bytes
     kind: Annotated[int, Meta(ge=0, le=5)] = 0
 
@@ -52,7 +58,7 @@ class Claim(Struct, array_like=True, frozen=True, gc=False):
     """What a key of a named session stands for. The first claim of a key wins, and everybody gets its value."""
 
     #: Rises from claim to claim; only the newest one is remembered, an older one is refused.
-    key: Number
+    key: ClientNumber
     value: bytes
     #: In the answer: the number of the session's next command when the claim was decided, and now.
     base: Number = 0
@@ -62,8 +68,8 @@ class Claim(Struct, array_like=True, frozen=True, gc=False):
 class Result(Struct, array_like=True, frozen=True, gc=False):
     """What a command returned. The same on every replica, however often it is asked for."""
 
-    session: Number
-    number: Number
+    session: ClientNumber
+    number: ClientNumber
     #: The command counter at which it executed.
     counter: Number
     status: Annotated[int, Meta(ge=0, le=6)]
@@ -83,7 +89,7 @@ TOO_LARGE = 6  # longer than command_bytes_max
 class Event(Struct, array_like=True, frozen=True, gc=False):
     """Something the application published for a session (0: for all) while it executed a command."""
 
-    session: Number
+    session: ClientNumber
     counter: Number
     payload: bytes
 
@@ -229,15 +235,15 @@ class CommitterStatus(Tuple, frozen=True, tag=8):
     memory: Number
     view: Number
     #: The next slot it accepts in `view`; -1 while it has not seen the start of that view.
-    position: Annotated[int, Meta(ge=-1)]
+    position: Annotated[int, Meta(ge=-1, lt=1 << 62)]
     #: The newest stable checkpoint that it knows of.
-    stable: Number
+    stable: CheckpointNumber
 
 
 class CheckpointId(Struct, array_like=True, frozen=True, gc=False):
     """A checkpoint: the state after `number` · interval slots; equal states have equal digests."""
 
-    number: Number
+    number: CheckpointNumber
     digest: bytes
 
 
@@ -254,7 +260,7 @@ class ExecutorStatus(Tuple, frozen=True, tag=9):
     #: The checkpoints that it holds durably, oldest first.
     checkpoints: list[CheckpointId]
     #: The newest stable checkpoint that it knows of.
-    stable: Number
+    stable: CheckpointNumber
     #: Open sessions, so that request sources know whether the agreed time must pass.
     sessions: Number
 

@@ -22,7 +22,7 @@ from tara.client import wire as client_wire
 from tara.client.keys import load_cluster_keys
 from tara.configuration.placement import serves_clients
 from tara.observability.events import EventLog
-from tara.observability.metrics import LatencySampler
+from tara.observability.metrics import Counters, LatencySampler
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, MalformedTuple, NodeHalted
 from tara.protocol.graph import Graph, Receivers, Stage
@@ -32,6 +32,7 @@ from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.factory import create
+from tara.protocol.nodes.reads import ANSWERED_BYTES_MAX
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.sessions import Application
 from tara.runtime.reporting import status_report
@@ -41,6 +42,7 @@ from tara.storage.log_format import LogIdentity
 from tara.storage.log_writer import LogSettings
 from tara.storage.store import CheckpointStore, checkpoint_directory
 from tara.transport import wire
+from tara.transport.admission import Admission, Arrivals, ForeignFrame
 from tara.transport.exchange import CHECKPOINTS, INCOMING, LOG, FileServer, RemoteFiles, bounded
 from tara.transport.front_end import Address, CurveFrontEnd, FrontEnd, PlainFrontEnd
 from tara.transport.gate import MEMBERS, Gate
@@ -94,32 +96,6 @@ class Start(Struct, frozen=True, kw_only=True):
     journal: str = ""
 
 
-class Counters(Struct):
-    """What the container has done since it started."""
-
-    frames_in: int = 0
-    frames_out: int = 0
-    frames_bad: int = 0
-    frames_foreign: int = 0
-    frames_dropped: int = 0
-    tuples_in: int = 0
-    tuples_out: int = 0
-    commands: int = 0
-    #: Commands that were refused because their source was full, or because they were too long.
-    overloaded: int = 0
-    too_large: int = 0
-    results: int = 0
-    #: Answers to questions that were not ordered.
-    answers: int = 0
-    #: Connections that did not come about: unknown keys, none, or handshakes that were given up.
-    connections_refused: int = 0
-    journal_syncs: int = 0
-    journal_entries: int = 0
-    journals_set_aside: int = 0
-    turns: int = 0
-    halted: dict[str, str] = {}
-
-
 Delivery = tuple[t.Tuple | wire.Vote, int]
 
 
@@ -141,6 +117,9 @@ class Container:
     ) -> None:
         self.spec = spec
         self.graph = Graph(spec.limits.f, spec.limits.partitions)
+        self._admission = Admission(self.graph, spec.limits, spec.placement[spec.container])
+        origin = (spec.cluster, spec.era, spec.shape)
+        self._arrivals = Arrivals(origin, len(spec.placement), self._admission)
         self.counters = Counters()
         self.latency = LatencySampler()
         self.events = events or EventLog(None, spec.cluster, spec.label)
@@ -161,8 +140,6 @@ class Container:
         #: Written by the stores' threads when they have an answer.
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._addresses: list[str | None] = [None] * len(spec.placement)
-        #: The newest life that was heard of each container; frames of older ones are dropped.
-        self._lives = [0] * len(spec.placement)
         self._container_of = {
             number: container for container, numbers in enumerate(spec.placement) for number in numbers
         }
@@ -184,6 +161,8 @@ class Container:
         self._ticket = 0
         self._questions: list[t.Question] = []
         self._answers: dict[bytes, list[tuple[int, int, bytes]]] = {}
+        #: Bytes of answers to stale reads that this turn may still give.
+        self._answer_room = 0
         #: What the application has published, by connection.
         self._published: dict[bytes, list[t.Event]] = {}
         self._nodes: dict[int, Node] = {}
@@ -222,7 +201,12 @@ class Container:
         with self._binding(self.spec.files_port):
             socket.bind(f"tcp://{self.spec.host}:{self.spec.files_port or '*'}")
         self.files_address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        return FileServer(socket, self.spec.cluster, self.spec.era)
+        return FileServer(socket, self.spec.cluster, self.spec.era, self._on_bad_ask)
+
+    def _on_bad_ask(self, reason: str) -> None:
+        """On the file server's thread."""
+        self.counters.asks_bad += 1
+        self.events.flood("bad_ask", reason=reason)
 
     def _remote_files(self, kind: str, directory: Path) -> RemoteFiles:
         """What the executors on other hosts have of this kind."""
@@ -439,12 +423,13 @@ class Container:
         for data in self._links.receive():
             self.counters.frames_in += 1
             try:
-                frame = wire.decode_frame(data)
+                frame = self._arrivals.open(data)
+            except ForeignFrame as error:
+                self.counters.frames_foreign += 1
+                self.events.flood("foreign_frame", reason=str(error))
+                continue
             except MalformedTuple as error:
                 self._on_bad_frame("peer", str(error))
-                continue
-            if not self._accept(frame.header):
-                self.counters.frames_foreign += 1
                 continue
             for numbers, tuple_ in frame.parcels:
                 for number in numbers:
@@ -459,26 +444,9 @@ class Container:
     def _deliver(self, tuple_: t.Tuple, number: int) -> None:
         (self._for_executors if number in self._executors else self._queue).append((tuple_, number))
 
-    def _accept(self, header: wire.Header) -> bool:
-        """Whether it is of our cluster and era, and not of a life that is over."""
-        mine = self._header
-        if (header.cluster, header.era, header.shape) != (mine.cluster, mine.era, mine.shape):
-            self.events.flood(
-                "foreign_frame",
-                their_cluster=f"{header.cluster:x}",
-                their_era=header.era,
-                same_shape=header.shape == mine.shape,
-            )
-            return False
-        if not 0 <= header.container < len(self._lives):
-            return False
-        if header.life < self._lives[header.container]:
-            return False
-        self._lives[header.container] = header.life
-        return True
-
     def _receive_requests(self, front_end: FrontEnd) -> None:
         by_partition: list[list[t.Command]] = [[] for _ in range(self.spec.limits.partitions)]
+        self._answer_room = ANSWERED_BYTES_MAX
         for identity, data in front_end.receive():
             try:
                 request = client_wire.decode_request(data)
@@ -550,8 +518,10 @@ class Container:
                 self._ticket += 1
                 self._tickets[self._ticket] = (identity, read.id)
                 self._questions.append(t.Question(self._ticket, read.question))
-            elif isinstance(executor, Executor):
-                answers.append((read.id, *executor.sessions.ask(read.question)))
+            elif isinstance(executor, Executor) and self._answer_room > 0:
+                status, payload = executor.sessions.ask(read.question)
+                self._answer_room -= len(payload)
+                answers.append((read.id, status, payload))
             else:
                 answers.append((read.id, t.OVERLOADED, b""))
         while len(self._tickets) > self.spec.limits.reads_max:
@@ -596,7 +566,7 @@ class Container:
                 if not isinstance(tuple_, wire.Vote):
                     node.process(tuple_)
                 elif not (isinstance(node, Executor) and node.has_decided(tuple_.partition, tuple_.end)):
-                    node.process(tuple_.open())
+                    node.process(self._admission.open(tuple_))
             except MalformedTuple as error:
                 self._on_bad_frame("peer", str(error))
                 continue
@@ -746,7 +716,7 @@ class Container:
     @property
     def lives(self) -> list[int]:
         """The newest life of each container that was heard of."""
-        return self._lives
+        return self._arrivals.lives
 
     @property
     def stores(self) -> dict[int, CheckpointStore]:

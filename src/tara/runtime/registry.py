@@ -19,6 +19,7 @@ from tara.configuration.placement import container_label, placement_of
 from tara.configuration.settings import Settings, shape_of
 from tara.configuration.state import ClusterState, StateFile
 from tara.observability.events import EventLog, log_path
+from tara.observability.heartbeats import decode_status
 from tara.observability.metrics import Recent, recent_report
 from tara.observability.prometheus import MetricsServer, render
 from tara.protocol.errors import ConfigurationError, MalformedTuple
@@ -29,6 +30,8 @@ from tara.transport.where import expand, same_everywhere
 
 #: A container that has been silent for so long counts as down in the status.
 SILENT_S = 3.0
+#: Larger than any message of the control plane.
+_MESSAGE_BYTES_MAX = 16 << 20
 #: A life that ends sooner after its start was a short one.
 SHORT_LIFE_S = 10.0
 
@@ -79,6 +82,8 @@ class Registry:
         #: Why the registry had to give up; None while it works.
         self.failure: Exception | None = None
         self.connections_refused = 0
+        #: What could not be read, and was dropped.
+        self.messages_bad = 0
         self._context = zmq.Context()
         self._gate: Gate | None = None
         self._lock = self._file.lock()
@@ -101,6 +106,7 @@ class Registry:
         self.events = EventLog(log_path(settings.data_dir, "registry"), self.state.cluster, "registry", stderr)
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 500)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, _MESSAGE_BYTES_MAX)
         self.state.keys = same_everywhere(settings.keys)
         if settings.keys:
             keys = load_cluster_keys(expand("keys", settings.keys))
@@ -233,7 +239,8 @@ class Registry:
                 identity, data = self._socket.recv_multipart()[:2]
                 try:
                     self._handle(identity, control.decode(data))
-                except (MalformedTuple, msgspec.DecodeError) as error:
+                except MalformedTuple as error:
+                    self.messages_bad += 1
                     self.events.flood("bad_control_message", reason=str(error))
                 except ConfigurationError as error:
                     # What could not be written down was not handed out; whoever asked will ask again.
@@ -255,8 +262,8 @@ class Registry:
                 self._send(identity, control.Go(life))
             case control.Heartbeat(container, life, status) if self._is_current(container, life):
                 member = self.members[container]
+                member.status = decode_status(status)
                 member.heard_at = time.monotonic()
-                member.status = msgspec.json.decode(status)
                 member.recent.add(member.heard_at, member.status)
             case control.Heartbeat(container, life):
                 # It may be of an era, or of a life, that is over; it is to end rather than to wait for something.
@@ -305,7 +312,7 @@ class Registry:
         container = register.container
         known = container in self.hosted
         if not known or (register.cluster, register.era) != (self.state.cluster, self.state.era):
-            self.events.warning(
+            self.events.flood(
                 "registration_refused",
                 their_cluster=f"{register.cluster:x}",
                 their_era=register.era,
@@ -456,6 +463,7 @@ class Registry:
             "metrics": self.metrics_address,
             "spark_ui": self.ui,
             "connections_refused": self.connections_refused,
+            "messages_bad": self.messages_bad,
             "endpoints": self.endpoints,
             "recent": recent_report(running),
             "containers": containers,

@@ -4,16 +4,13 @@ A view that lasted for less than a look is not seen, but counted: `views_entered
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from tara.observability.events import EventLog
+from tara.observability.metrics import Counters
 from tara.protocol.graph import Graph
 from tara.protocol.node import Node
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.proposer import Mode, Proposer
-
-if TYPE_CHECKING:
-    from tara.runtime.container import Counters
 
 LOOK_S = 0.02
 #: An overload is over when no command was refused for so long.
@@ -21,7 +18,7 @@ OVERLOAD_OVER_S = 3.0
 
 
 class Watch:
-    def __init__(self, graph: Graph, nodes: Mapping[int, Node], counters: "Counters", events: EventLog) -> None:
+    def __init__(self, graph: Graph, nodes: Mapping[int, Node], counters: Counters, events: EventLog) -> None:
         self._graph = graph
         self._nodes = nodes
         self._counters = counters

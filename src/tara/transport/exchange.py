@@ -78,8 +78,12 @@ _decode_reply = msgspec.msgpack.Decoder(Reply).decode
 class FileServer:
     """Answers on a thread. The socket is bound already, and belongs to the thread from `start` on."""
 
-    def __init__(self, socket: zmq.Socket[bytes], cluster: int, era: int) -> None:
+    def __init__(
+        self, socket: zmq.Socket[bytes], cluster: int, era: int, on_bad: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """`on_bad` is told, on the thread, of each question that cannot be read."""
         self._socket = socket
+        self._on_bad = on_bad
         self._identity = (cluster, era)
         self._directories: Mapping[tuple[str, int], Path] = {}
         self._stopping = threading.Event()
@@ -104,7 +108,8 @@ class FileServer:
                 identity, *parts = self._socket.recv_multipart()
                 try:
                     ask = _decode_ask(parts[0] if parts else b"")
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                    self._on_bad(str(error))
                     continue
                 self._socket.send_multipart((identity, _encode(self._answer(ask))))
         self._socket.close(0)

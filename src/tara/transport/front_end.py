@@ -5,6 +5,7 @@ read what he asked for, is dropped: clients ask again.
 """
 
 import errno
+import resource
 import select
 from typing import NamedTuple, Protocol
 
@@ -17,6 +18,11 @@ from tara.transport.wire import readable
 
 #: Beyond that, the connection that has been silent for the longest time is closed.
 CONNECTIONS_MAX = 10_000
+
+
+def connections_max() -> int:
+    """At most half of the descriptors that this process may have: files and peers need theirs."""
+    return min(CONNECTIONS_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
 
 class Address(NamedTuple):
@@ -49,11 +55,11 @@ class FrontEnd(Protocol):
 class PlainFrontEnd:
     def __init__(self, address: Address, frame_bytes_max: int, on_bad: OnBad) -> None:
         try:
-            self._accepted = Accepted(address.host, address.port, CONNECTIONS_MAX, frame_bytes_max, on_bad)
+            self._accepted = Accepted(address.host, address.port, connections_max(), frame_bytes_max, on_bad)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or not address.elsewhere:
                 raise
-            self._accepted = Accepted(address.host, 0, CONNECTIONS_MAX, frame_bytes_max, on_bad)
+            self._accepted = Accepted(address.host, 0, connections_max(), frame_bytes_max, on_bad)
         self.address = self._accepted.address
         self.unread = False
         self._epoll = self._accepted.epoll
@@ -85,8 +91,10 @@ class PlainFrontEnd:
         except Broken:
             self._accepted.hang_up(connection)
             return
-        if connection.socket.waits_to_write and not waited:
-            self._epoll.modify(connection.socket, select.EPOLLIN | select.EPOLLOUT)
+        if connection.socket.waits_to_write:
+            if not waited:
+                self._epoll.modify(connection.socket, select.EPOLLIN | select.EPOLLOUT)
+            self._accepted.look_at(connection)
 
     def _flush(self, connection: Connection) -> None:
         try:
@@ -96,6 +104,7 @@ class PlainFrontEnd:
             return
         if not connection.socket.waits_to_write:
             self._epoll.modify(connection.socket, select.EPOLLIN)
+        self._accepted.look_at(connection)
 
     def close(self) -> None:
         self._accepted.close()

@@ -25,8 +25,14 @@ from tara.transport.wire import readable
 FRAMES_PER_TURN = 64
 #: Before a broken connection is tried again.
 RETRY_S = 0.05
+#: Connections that may wait to be taken; and how many are taken in one turn.
+BACKLOG = 1024
+ACCEPTED_PER_TURN = 64
 #: Connections from others; beyond that, the one that has been silent for the longest time is closed.
 CONNECTIONS_MAX = 256
+#: What all connections of one address may keep here, frames that have begun to arrive and what the other side does not
+#: read; beyond that, the one that keeps most is closed.
+KEPT_BYTES_MAX = 256 << 20
 
 OnBad = Callable[[str], None]
 
@@ -65,6 +71,8 @@ class Connection:
         #: Unlike a descriptor, it is never used again.
         self.name = name
         self.heard_s = time.monotonic()
+        #: The bytes that it kept here when that was last looked at.
+        self.kept_bytes = 0
 
 
 class Accepted:
@@ -79,7 +87,7 @@ class Accepted:
         self.listener.setblocking(False)
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.listener.bind((host, port))
-        self.listener.listen(128)
+        self.listener.listen(BACKLOG)
         bound_host, bound_port = self.listener.getsockname()[:2]
         self.address = f"tcp://{bound_host}:{bound_port}"
         self.epoll = select.epoll()
@@ -87,18 +95,24 @@ class Accepted:
         self.connections: dict[int, Connection] = {}
         self.by_name: dict[bytes, Connection] = {}
         self._count = 0
+        self._kept_bytes = 0
 
     def accept(self) -> None:
-        if len(self.connections) >= self._connections_max:
-            self._make_room("too many connections")
-        try:
-            connection, _ = self.listener.accept()
-        except BlockingIOError:
-            return
-        except OSError as error:
-            # No descriptors left, or it is gone already.
-            self._make_room(str(error))
-            return
+        """Take the connections that wait, but not so many that others have to."""
+        for _ in range(ACCEPTED_PER_TURN):
+            try:
+                connection, _ = self.listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # No descriptors left, or it is gone already.
+                self._make_room(str(error))
+                return
+            if len(self.connections) >= self._connections_max:
+                self._make_room("too many connections")
+            self._add(connection)
+
+    def _add(self, connection: socket.socket) -> None:
         self._count += 1
         accepted = Connection(FrameSocket(connection, self._frame_bytes_max), b"%d" % self._count)
         self.connections[connection.fileno()] = self.by_name[accepted.name] = accepted
@@ -113,7 +127,18 @@ class Accepted:
         self.epoll.unregister(connection.socket)
         del self.connections[connection.socket.fileno()]
         del self.by_name[connection.name]
+        self._kept_bytes -= connection.kept_bytes
         connection.socket.close()
+
+    def look_at(self, connection: Connection) -> None:
+        """After anything that may have changed what it keeps here."""
+        kept_bytes = connection.socket.kept_bytes
+        self._kept_bytes += kept_bytes - connection.kept_bytes
+        connection.kept_bytes = kept_bytes
+        while self._kept_bytes > KEPT_BYTES_MAX:
+            greediest = max(self.connections.values(), key=lambda other: other.kept_bytes)
+            self._on_bad(f"a connection that keeps {greediest.kept_bytes} bytes here")
+            self.hang_up(greediest)
 
     def read(self, connection: Connection) -> list[bytes]:
         try:
@@ -125,6 +150,7 @@ class Accepted:
             return []
         if frames:
             connection.heard_s = time.monotonic()
+        self.look_at(connection)
         return frames
 
     def close(self) -> None:

@@ -37,9 +37,6 @@ class Vote(Struct, array_like=True, frozen=True):
     end: int
     commit: Raw
 
-    def open(self) -> t.WireTuple:
-        return t.decode_tuple(self.commit)
-
 
 class OutgoingFrame(Struct, array_like=True, frozen=True):
     header: Header
@@ -89,7 +86,16 @@ class Frame(Struct, array_like=True, frozen=True):
     votes: list[tuple[list[int], Vote]]
 
 
+class _Head(Struct, array_like=True, frozen=True):
+    """A frame of which only the header is of interest."""
+
+    header: Header
+    parcels: Raw
+    votes: Raw
+
+
 _decode_frame: Callable[[bytes], Frame] = msgspec.msgpack.Decoder(Frame).decode
+_decode_head: Callable[[bytes], _Head] = msgspec.msgpack.Decoder(_Head).decode
 
 
 def decode_frame(data: bytes) -> Frame:
@@ -99,6 +105,21 @@ def decode_frame(data: bytes) -> Frame:
         raise MalformedTuple(f"frame: {error}") from error
     check_version(frame.header.version)
     return frame
+
+
+def decode_header(data: bytes) -> Header:
+    """The header of a frame, without making anything of the rest: that of a stranger may be anything."""
+    try:
+        header = _decode_head(data).header
+    except t.DECODE_ERRORS as error:
+        raise MalformedTuple(f"frame: {error}") from error
+    check_version(header.version)
+    return header
+
+
+def beginning(header: Header) -> bytes:
+    """How the frames with this header begin."""
+    return b"\x93" + encode(header)
 
 
 def readable(socket: zmq.Socket[bytes]) -> bool:

@@ -17,7 +17,7 @@ from tara.protocol.graph import STORE, Graph, Name, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.learner import Learner
-from tara.protocol.nodes.reads import Reads
+from tara.protocol.nodes.reads import ANSWERED_BYTES_MAX, Reads
 from tara.protocol.observer import Observer
 from tara.protocol.progress import SourceProgress
 from tara.protocol.sessions import Application, Sessions, SessionsState
@@ -145,9 +145,12 @@ class Executor(Node):
     def _answer(self) -> None:
         if not self._restored:
             return
-        answers = [
-            t.Answer(question.ticket, *self.sessions.ask(question.payload)) for question in self._reads.due(self.next)
-        ]
+        answers: list[t.Answer] = []
+        room = ANSWERED_BYTES_MAX
+        for question in self._reads.due(self.next):
+            status, payload = self.sessions.ask(question.payload) if room > 0 else (t.OVERLOADED, b"")
+            room -= len(payload)
+            answers.append(t.Answer(question.ticket, status, payload))
         for some in t.split(answers, self.limits.run_length_max, self.limits.run_bytes_max):
             self.emit(t.Answers(self.index, some), self._reply_sink)
 

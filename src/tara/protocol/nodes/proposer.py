@@ -64,8 +64,11 @@ class HeldRequests:
     def decided(self, epoch: int, low: int) -> None:
         if not self.open(epoch) or low <= self.low:
             return
-        for number in range(self.low, low):
-            self.held.pop(number, None)
+        if low - self.low > len(self.held):
+            self.held = {number: request for number, request in self.held.items() if number >= low}
+        else:
+            for number in range(self.low, low):
+                self.held.pop(number, None)
         self.low = low
         self.cursor = max(self.cursor, low)
 

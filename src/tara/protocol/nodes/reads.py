@@ -13,6 +13,9 @@ from tara.protocol.graph import Graph, Stage
 
 Key = tuple[int, int, int]
 
+#: Bytes of answers that are given at once. Few questions can ask for much; those beyond this are to be asked again.
+ANSWERED_BYTES_MAX = 16 << 20
+
 
 class _Read:
     """One read: its questions, and what the committers of each partition answered."""
