@@ -15,6 +15,8 @@ from tara import __version__
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 #: Samples of a sync; the median is reported.
 _SYNCS = 20
+#: Entries of a table that is made and added up, as a measure of the processor's speed.
+_WORK = 40_000
 
 
 class Machine(Struct, kw_only=True):
@@ -57,6 +59,15 @@ def describe(disk: Path) -> Machine:
             **{name: _package_version(name) for name in ("pyspark", "pyzmq", "msgspec", "pyarrow", "matplotlib")},
         },
     )
+
+
+def work_s() -> float:
+    """Processor time that a fixed piece of work needs now, some milliseconds. It differs from minute to minute where
+    the processor is shared with others, or changes its frequency."""
+    began_s = time.thread_time()
+    table = {number: str(number) for number in range(_WORK)}
+    sum(map(len, table.values()))
+    return time.thread_time() - began_s
 
 
 class CpuMeter:
