@@ -16,10 +16,12 @@ def test_a_request_source_counts_requests_that_it_sends_again() -> None:
     sent = []
     for round_ in range(1, 5):
         step = source.tick(round_ * bench.limits.report_interval_ms)
-        sent += [tuple_ for tuple_, _ in step.emitted if isinstance(tuple_, t.Requests)]
+        sent += [(tuple_, receivers) for tuple_, receivers in step.emitted if isinstance(tuple_, t.Requests)]
 
-    assert sent
-    assert source.node.resent == sum(len(run.requests) for run in sent)
+    to_proposers = [run for run, receivers in sent if receivers == bench.graph.all(Stage.PROPOSER)]
+    relayed = [run for run, receivers in sent if receivers == bench.graph.others(Stage.REQUEST_SOURCE, 0)]
+    assert to_proposers == relayed
+    assert source.node.resent == sum(len(run.requests) for run in to_proposers) > 0
     assert (source.node.pending, source.node.backlog) == (2, 0)
 
 

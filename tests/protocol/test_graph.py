@@ -36,8 +36,13 @@ EDGE_TABLE: list[tuple[list[Stage], list[list[Stage]], list[type[t.Tuple]]]] = [
     ([S.VIEW_SOURCE], [[S.PROPOSER], [S.COMMITTER], [S.CONTROLLER], [S.REQUEST_SOURCE]], [t.View]),
 ]
 
-#: Not in the table, but in the paper's appendix: sources append what they publish to each other's queues.
-SOURCE_QUEUES = {(S.GC_SOURCE, t.Stable, S.GC_SOURCE), (S.VIEW_SOURCE, t.View, S.VIEW_SOURCE)}
+#: Not in the table, but in the paper's appendix: sources append what they publish to each other's queues. And what a
+#: request source cannot get through to the active proposer goes through the other ones.
+SOURCE_QUEUES = {
+    (S.GC_SOURCE, t.Stable, S.GC_SOURCE),
+    (S.VIEW_SOURCE, t.View, S.VIEW_SOURCE),
+    (S.REQUEST_SOURCE, t.Requests, S.REQUEST_SOURCE),
+}
 
 #: Between a node and its own host.
 HOST_EDGES: set[tuple[Stage, type[t.Tuple], Stage]] = {

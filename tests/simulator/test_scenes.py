@@ -402,3 +402,23 @@ def test_a_system_without_replicas_restarts_from_its_disk() -> None:
     scene.run(50)
     scene.restart(site)
     assert scene.call(session, Get("key")) == b"9"
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 2), (0, 2)])
+@pytest.mark.parametrize("both_ways", [True, False])
+def test_two_sites_apart_do_not_depose_one_proposer_after_the_other(first: int, second: int, both_ways: bool) -> None:
+    """The third site hears both. Requests of a site that does not reach the active proposer go through that one; nobody
+    has a reason for a new view again and again, and everything is executed where a majority is."""
+    scene = Scene(SMALL)
+    sessions = [scene.open(site) for site in range(3)]
+    links = {(first, second), (second, first)} if both_ways else {(first, second)}
+    view = scene.view
+    with losing(scene, lambda sender, receiver, _: (sender, receiver) in links):
+        for _ in range(100):
+            for site, session in enumerate(sessions):
+                scene.send(session, Put(f"key-{site}", b"value"), site)
+            scene.run(100)
+        assert scene.view - view <= 3
+    scene.run(LONG_MS)
+    assert len(scene.results) == 3 + 300
+    assert scene.states_equal()

@@ -234,8 +234,9 @@ class MessageAttack(Attack):
         raise ClusterTrouble(f"{self.kind} at {self.address}: no answer to the last question")
 
     def _noise(self) -> None:
-        """No handshake of ZeroMQ, or half of one."""
-        for noise in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" + bytes(8) + b"\x7f\x03", os.urandom(64), b""):
+        """No handshake of ZeroMQ, or half of one. (Its first version had none: there, what does not begin like one is
+        the length of a message. These are never complete, and so not counted.)"""
+        for noise in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" + bytes(8) + b"\x7f\x03", b"\x80" + bytes(range(63)), b""):
             with self.connect() as connection, contextlib.suppress(OSError):
                 connection.sendall(noise)
 

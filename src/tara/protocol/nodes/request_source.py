@@ -2,8 +2,9 @@
 
 Commands come from the host; requests go to the partition's active proposer, and the target (how many there are) to its
 controllers. A source keeps its requests until they are decided. A new view's proposer is sent all of them, and when
-they do not move, the oldest go to all proposers. Its identity is (index, epoch): each start is a new epoch, whose
-numbers begin at 0.
+they do not move, the oldest go to all proposers, and to the other sources, which pass them on: of two sites that do not
+hear each other, each would depose the other one's proposer, for ever. Its identity is (index, epoch): each start is a
+new epoch, whose numbers begin at 0.
 
 Questions are not ordered: the committers are asked how far the order is, and the executor of the source's site answers
 when it is that far.
@@ -25,6 +26,7 @@ class RequestSource(Node):
         super().__init__(name, graph, limits, boot, outbox)
         self.handlers = {
             t.Submit: self._on_submit,
+            t.Requests: self._on_requests,
             t.Ask: self._on_ask,
             t.Stable: self._on_stable,
             t.View: self._on_view,
@@ -53,6 +55,7 @@ class RequestSource(Node):
         self._committers = graph.everywhere(Stage.COMMITTER)
         self._executor = graph.one(Stage.EXECUTOR, name.replica)
         self._proposers = graph.all(Stage.PROPOSER, name.partition)
+        self._others = graph.others(Stage.REQUEST_SOURCE, name.replica, name.partition)
         self._active = self._proposers
         self._controllers = graph.all(Stage.CONTROLLER, name.partition)
 
@@ -110,6 +113,10 @@ class RequestSource(Node):
         for run in t.split(requests, self.limits.run_length_max, self.limits.run_bytes_max):
             self.emit(t.Requests(run), receivers)
 
+    def _on_requests(self, requests: t.Requests) -> None:
+        """Of another source, which may not reach the active proposer."""
+        self.emit(requests, self._active)
+
     def _on_ask(self, ask: t.Ask) -> None:
         """Have questions answered without ordering them. Nothing is sent again: a client that gets no answer in time
         has its question ordered."""
@@ -163,6 +170,8 @@ class RequestSource(Node):
         oldest = list(islice(self._pending, self.limits.resend_burst))
         self.resent += len(oldest)
         self._send(oldest, self._proposers)
+        if self._others.numbers:
+            self._send(oldest, self._others)
 
 
 def _key(command: t.Command) -> tuple[int, int, int]:
