@@ -9,6 +9,7 @@ lives end one after another, the longer it waits.
 """
 
 import os
+import random
 import resource
 import secrets
 import signal
@@ -188,7 +189,8 @@ class Hosted:
         self._watch.look(now_s)
         if now_s < self._heartbeat_due_s:
             return
-        self._heartbeat_due_s = now_s + HEARTBEAT_S
+        # Where commands come in step with heartbeats, replicas would never seem equally far: these lose the step.
+        self._heartbeat_due_s = now_s + HEARTBEAT_S * (random.random() if self._with_digest else 1.0)
         status = msgspec.json.encode(self._container.status(self._with_digest))
         self._say(control.Heartbeat(self._spec.container, self._life, status))
         self._hand_on_warnings()
