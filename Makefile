@@ -66,7 +66,7 @@ demo: setup ## A guided tour: a cluster on local Spark, load, two killed leaders
 
 .PHONY: test
 test: lint ## Run the linters, the type checker and the tests
-	$(BIN)/pytest -n $(JOBS) --dist loadfile
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: lint
 lint: setup ## Run the linters and the type checker

@@ -1,8 +1,38 @@
-"""Settings that all tests share."""
+"""Settings that all tests share, and the order of the files."""
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tara.operations import asking
+
+TESTS = Path(__file__).parent
+#: What takes longest, longest first. `make test` hands out files in this order: begun last, they would be waited for
+#: while one processor has nothing to do.
+LONGEST = (
+    "experiments/test_drills.py",
+    "streaming/test_live_log.py",
+    "experiments/test_shapes.py",
+    "coordination/test_failover.py",
+    "runtime/test_site.py",
+    "experiments/test_evaluation.py",
+    "runtime/test_log_live.py",
+    "streaming/test_query.py",
+    "runtime/test_trouble.py",
+    "runtime/test_recovery.py",
+    "streaming/test_connector.py",
+    "runtime/test_live.py",
+    "coordination/test_spark_masters.py",
+    "coordination/test_client.py",
+    "coordination/test_kazoo.py",
+    "experiments/test_peers.py",
+    "test_examples.py",
+)
+
+# A user is told soon that nobody answers; on a machine that stands still, a test would be told a lie.
+asking.TIMEOUT_MS = 60_000
 
 # A deadline would make slow machines fail; on CI a failure must be repeatable from the log alone.
 settings.register_profile(
@@ -10,3 +40,11 @@ settings.register_profile(
 )
 settings.register_profile("tara-ci", settings.get_profile("tara"), derandomize=True, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("tara-ci" if os.environ.get("CI") else "tara"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {TESTS / name: number for number, name in enumerate(LONGEST)}
+    missing = [path for path in place if not path.exists()]
+    if missing:
+        raise pytest.UsageError(f"tests/conftest.py names files that are not there: {missing}")
+    items.sort(key=lambda item: place.get(item.path, len(place)))

@@ -3,8 +3,7 @@
 import contextlib
 import socket
 import struct
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +14,15 @@ from tara.coordination import jute
 from tara.coordination.acl import OPEN
 from tara.coordination.codes import Op
 from tara.runtime.spark import Cluster
-
-DEADLINE_S = 30.0
-
-
-def await_condition(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
-    end_s = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end_s, f"not within {deadline_s} s: {what}"
-        time.sleep(0.01)
+from tests.patience import DEADLINE_S
 
 
 def start_cluster(directory: Path, **options: Any) -> Cluster:
-    """Short time-outs, so that tests do not wait for long."""
+    """Time-outs that are short, so that tests do not wait for long, but longer than a slow machine stands still."""
     gateway = {
         "port": 0,
         "tick_time_ms": 1_000,
-        "session_timeout_ms_max": 6_000,
+        "session_timeout_ms_max": 10_000,
         "max_client_connections": 0,
         "collect_interval_ms": 200,
         **options,
@@ -42,6 +33,8 @@ def start_cluster(directory: Path, **options: Any) -> Cluster:
         "gateway": gateway,
         "checkpoint_interval": 512,
         "window": 2048,
+        # Tests stop processes for a while: nobody is to replace them.
+        "hung_after_s": 600,
     }
     cluster = Cluster(load_settings(environment={}, flags=flags))
     cluster.start()
@@ -59,7 +52,7 @@ def endpoints(cluster: Cluster) -> str:
 
 @contextlib.contextmanager
 def kazoo(hosts: str, **options: Any) -> Iterator[KazooClient]:
-    client = KazooClient(hosts=hosts, **{"timeout": 4.0, **options})
+    client = KazooClient(hosts=hosts, **{"timeout": 10.0, **options})
     client.start(timeout=DEADLINE_S)
     try:
         yield client

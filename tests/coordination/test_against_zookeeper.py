@@ -10,6 +10,7 @@ from tara.experiments import zookeeper_peer
 from tara.experiments.zookeeper_peer import ZooKeeperEnsemble
 from tests.coordination.differential import Player, Script
 from tests.coordination.live import endpoints, start_cluster
+from tests.patience import DEADLINE_S
 
 pytestmark = [
     pytest.mark.spark,
@@ -57,7 +58,7 @@ def zk_cli(hosts: str, *commands: str) -> list[str]:
         input="\n".join((*commands, "quit")) + "\n",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=2 * DEADLINE_S,
         check=False,
         env={**os.environ, "JVMFLAGS": "-Dlog4j.rootLogger=ERROR"},
     )

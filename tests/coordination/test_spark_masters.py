@@ -11,12 +11,12 @@ import pyspark
 import pytest
 
 from tara.transport.where import free_ports
-from tests.coordination.live import await_condition, kazoo
+from tests.coordination.live import kazoo
+from tests.patience import await_condition
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 HOME = Path(pyspark.__file__).parent
-DEADLINE_S = 90.0
 
 
 class Master:
@@ -40,7 +40,7 @@ class Master:
 
     def status(self) -> str:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._ui}/json/", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._ui}/json/", timeout=30) as answer:
                 return str(json.load(answer)["status"])
         except (OSError, ValueError):
             return ""
@@ -62,11 +62,11 @@ def test_the_standby_master_takes_over(hosts: str, masters: list[Master]) -> Non
     def statuses() -> list[str]:
         return sorted(master.status() for master in masters)
 
-    await_condition(lambda: statuses() == ["ALIVE", "STANDBY"], "one active master and one in reserve", DEADLINE_S)
+    await_condition(lambda: statuses() == ["ALIVE", "STANDBY"], "one active master and one in reserve")
     active = next(master for master in masters if master.status() == "ALIVE")
     standby = next(master for master in masters if master is not active)
     active.kill()
-    await_condition(lambda: standby.status() == "ALIVE", "the standby master to take over", DEADLINE_S)
+    await_condition(lambda: standby.status() == "ALIVE", "the standby master to take over")
     with kazoo(hosts) as client:
         assert "leader_election" in client.get_children("/spark-masters")
         client.delete("/spark-masters", recursive=True)

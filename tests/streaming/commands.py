@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,9 +15,11 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def write_commands(directory: Path, files: int, per_file: int, clients: str = "abc") -> list[tuple[str, int, str]]:
-    """JSON files, each with the next commands of every client."""
+    """JSON files, each with the next commands of every client. Their times are a second apart: a stream takes them in
+    the order of their times, and of files that are as old as each other in any order."""
     directory.mkdir(parents=True, exist_ok=True)
     written = []
+    oldest_s = time.time() - files
     for file in range(files):
         rows = [
             (client, number, f"{client}{number}")
@@ -24,7 +27,9 @@ def write_commands(directory: Path, files: int, per_file: int, clients: str = "a
             for client in clients
         ]
         text = "".join(json.dumps({"client": c, "number": n, "payload": p}) + "\n" for c, n, p in rows)
-        (directory / f"{file:04}.json").write_text(text)
+        path = directory / f"{file:04}.json"
+        path.write_text(text)
+        os.utime(path, (oldest_s + file, oldest_s + file))
         written += rows
     return written
 

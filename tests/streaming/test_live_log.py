@@ -123,21 +123,24 @@ def put(cluster: Cluster, start: int, count: int) -> None:
 
 @pytest.mark.parametrize(("commands", "rounds"), [(600, 2), pytest.param(20_000, 4, marks=pytest.mark.soak, id="soak")])
 def test_a_stream_of_the_log_has_every_command_once(tmp_path: Path, commands: int, rounds: int) -> None:
+    """In every round the cluster is started again, and a container and the reader are killed; the reader lives through
+    the time without a cluster."""
     data_dir = tmp_path / "data"
     reader = Reader(data_dir, tmp_path)
+    end = sys.maxsize
     try:
         for number in range(rounds):
             with running(data_dir) as cluster:
+                put(cluster, number * commands, 100)
                 if number == 0:
-                    put(cluster, 0, 100)
-                reader.kill()
+                    reader.start(end)
                 seen = len(reader.files())
-                reader.start(sys.maxsize)
                 put(cluster, number * commands, commands)
                 reader.await_files(seen + 1)
-                # Killed in the middle of it, with commands still coming; the next one begins while they come.
-                reader.kill()
-                reader.start(sys.maxsize)
+                if number < rounds - 1:
+                    # Killed in the middle of it, with commands still coming; the next one begins while they come.
+                    reader.kill()
+                    reader.start(end)
                 put(cluster, number * commands, commands)
                 os.kill(cluster.registry.members[number % 3].pid, signal.SIGKILL)
                 put(cluster, number * commands, 100)

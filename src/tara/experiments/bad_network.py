@@ -34,7 +34,7 @@ CLIENTS = 16
 FAULT_S = (2.5, 5.0)
 FULL_STRENGTH_S = 30.0
 #: Views that one fault may cost: one or two where the leader is lost, some more where the network flickers.
-VIEWS_PER_FAULT_MAX = 15
+VIEWS_PER_FAULT_MAX = 10
 
 
 class Weather(StrEnum):

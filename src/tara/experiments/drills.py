@@ -34,8 +34,9 @@ from tara.transport.where import free_row
 
 CLIENTS = 64
 RECORDED_KEYS = 8
-START_TIMEOUT_S = 120.0
-FULL_STRENGTH_TIMEOUT_S = 60.0
+#: Generous: a slow machine is not a failed drill.
+START_TIMEOUT_S = 240.0
+FULL_STRENGTH_TIMEOUT_S = 120.0
 #: What the longest gap without a reply may be when the leader, or its whole server, dies or hangs.
 GAP_MS_MAX = 1_000.0
 GROWTH_MB_MAX = 50.0
@@ -133,9 +134,14 @@ class Deployment:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
+        """Until it is at full strength. If it does not get there, nothing of it is left."""
         self.launch()
-        self.await_endpoints()
-        self.await_status(health.full_strength, "full strength after the start", START_TIMEOUT_S)
+        try:
+            self.await_endpoints()
+            self.await_status(health.full_strength, "full strength after the start", START_TIMEOUT_S)
+        except BaseException:
+            self.stop()
+            raise
 
     def launch(self) -> None:
         program = [sys.executable, "-c", "from tara.cli import main; main()"]
@@ -196,13 +202,17 @@ class Deployment:
 
     def servers(self) -> dict[str, str]:
         """Where each container is."""
-        return {container["container"]: container["server"] for container in self.status()["containers"]}
+        return {container["container"]: container["server"] for container in self._containers()}
 
     def pids(self) -> dict[str, int]:
         """The processes of the cluster: the driver, and each container."""
         assert self._process is not None
-        containers = {container["container"]: container["pid"] for container in self.status()["containers"]}
+        containers = {container["container"]: container["pid"] for container in self._containers()}
         return {"driver": self._process.pid, **containers}
+
+    def _containers(self) -> list[dict[str, Any]]:
+        """From a driver that may be too busy to answer at once."""
+        return list(self.await_status(lambda found: True, "an answer of the registry")["containers"])
 
     def kill_everything(self) -> None:
         """SIGKILL: the driver and its JVM first, so that nobody starts the containers again."""
@@ -266,7 +276,7 @@ class Sites(Deployment):
 
     def kill_site(self, number: int, with_disk: bool = False) -> None:
         """SIGKILL to everything that runs there: the driver, its JVM, the container. With its disk, all is lost."""
-        pids = [container["pid"] for container in self.status()["containers"] if container["sites"] == [number]]
+        pids = [container["pid"] for container in self._containers() if container["sites"] == [number]]
         site = self.sites[number]
         site.kill_driver(pids)
         if with_disk:
@@ -334,7 +344,7 @@ class Course:
             lambda found: health.replicas_equal(found) is not None, "replicas that are equally far", digests=True
         )
         # Every command counts once, and so do the opening and the end of every session.
-        executed = health.counter(status) - 2 * CLIENTS
+        executed = health.counter(status) - 2 * report.sessions
         return Verdict(
             drill=self.name,
             faults=self.faults,
@@ -355,39 +365,36 @@ class Course:
 
 def kill(directory: Path, say: Say) -> Verdict:
     """SIGKILL of the active proposer's container."""
-    return _kill_leaders("kill", directory, say, 1)
+    return _harm_leaders("kill", directory, say, [signal.SIGKILL])
 
 
 def kill_twice(directory: Path, say: Say) -> Verdict:
     """The same, and when all is well again, the next leader."""
-    return _kill_leaders("kill-twice", directory, say, 2)
+    return _harm_leaders("kill-twice", directory, say, [signal.SIGKILL, signal.SIGKILL])
 
 
-def _kill_leaders(name: str, directory: Path, say: Say, times: int) -> Verdict:
+def hang(directory: Path, say: Say) -> Verdict:
+    """SIGSTOP of the active proposer's container: hung, not dead. It is to be replaced without anybody's help."""
+    return _harm_leaders("hang", directory, say, [signal.SIGSTOP])
+
+
+def _harm_leaders(name: str, directory: Path, say: Say, signals: Sequence[signal.Signals]) -> Verdict:
     course = Course(name, directory, say)
     try:
         time.sleep(4.0)
-        for _ in range(times):
-            leader = course.cluster.await_leader()
-            course.harm(leader["container"], leader["pid"], signal.SIGKILL)
-            course.await_full_strength((leader["container"], leader["life"]))
+        for number in signals:
+            harm_leader(course, number)
             time.sleep(2.0)
         return course.verdict(GAP_MS_MAX)
     finally:
         course.cluster.stop()
 
 
-def hang(directory: Path, say: Say, settings: Mapping[str, str] | None = None) -> Verdict:
-    """SIGSTOP of the active proposer's container: hung, not dead. It is to be replaced without anybody's help."""
-    course = Course("hang", directory, say, settings)
-    try:
-        time.sleep(4.0)
-        leader = course.cluster.await_leader()
-        course.harm(leader["container"], leader["pid"], signal.SIGSTOP)
-        course.await_full_strength((leader["container"], leader["life"]))
-        return course.verdict(GAP_MS_MAX)
-    finally:
-        course.cluster.stop()
+def harm_leader(course: Course, number: signal.Signals) -> None:
+    """Send a signal to the active proposer's container, and wait until all is well again."""
+    leader = course.cluster.await_leader()
+    course.harm(leader["container"], leader["pid"], number)
+    course.await_full_strength((leader["container"], leader["life"]))
 
 
 def loss(directory: Path, say: Say, times: int = 10) -> Verdict:
@@ -396,17 +403,22 @@ def loss(directory: Path, say: Say, times: int = 10) -> Verdict:
     try:
         for _ in range(times):
             time.sleep(3.0)
-            course.say("loss: SIGKILL to every process")
-            course.faults += 1
-            course.cluster.kill_everything()
-            began_s = time.monotonic()
-            course.cluster.start()
-            course.full_strength_s.append(round(time.monotonic() - began_s, 2))
-            course.say(f"loss: up again after {course.full_strength_s[-1]:.1f} s")
+            lose_everything(course)
         time.sleep(2.0)
         return course.verdict()
     finally:
         course.cluster.stop()
+
+
+def lose_everything(course: Course) -> None:
+    """SIGKILL to every process, and a start on the same data."""
+    course.say(f"{course.name}: SIGKILL to the driver and all containers")
+    course.faults += 1
+    course.cluster.kill_everything()
+    began_s = time.monotonic()
+    course.cluster.start()
+    course.full_strength_s.append(round(time.monotonic() - began_s, 2))
+    course.say(f"{course.name}: up again after {course.full_strength_s[-1]:.1f} s")
 
 
 def flat(directory: Path, say: Say, minutes: float = 10.0) -> Verdict:
@@ -563,13 +575,7 @@ def _lose_server(course: Course, spark: Standalone, moves: bool = True) -> tuple
 
 def _lose_driver(course: Course) -> None:
     before = course.cluster.servers()
-    course.say(f"{course.name}: SIGKILL to the driver and all containers")
-    course.faults += 1
-    course.cluster.kill_everything()
-    began_s = time.monotonic()
-    course.cluster.start()
-    course.full_strength_s.append(round(time.monotonic() - began_s, 2))
-    course.say(f"{course.name}: up again after {course.full_strength_s[-1]:.1f} s")
+    lose_everything(course)
     after = course.cluster.servers()
     if after != before:
         raise DrillError(f"containers were on {before}, and came back on {after}: without their journals")

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tara.experiments.drills import Deployment, DrillError, Say
+from tara.experiments.drills import FULL_STRENGTH_TIMEOUT_S, Deployment, DrillError, Say
 from tara.experiments.load_process import LoadPlan, LoadProcess
 from tara.experiments.plan import SOME_CLIENTS, Plan
 from tara.experiments.results import Moment, Timeline
@@ -50,7 +50,9 @@ class _Watcher:
 
     def _run(self) -> None:
         try:
-            for at_s, until_s in zip(self._crashes_at_s, (*self._crashes_at_s[1:], self._end_s), strict=True):
+            # After the last crash it is waited for, even if the load has ended.
+            ends_s = (*self._crashes_at_s[1:], self._end_s + FULL_STRENGTH_TIMEOUT_S)
+            for at_s, until_s in zip(self._crashes_at_s, ends_s, strict=True):
                 time.sleep(max(at_s - self._now_s(), 0.0))
                 self._crash_leader(until_s)
         except (DrillError, NoRegistry, OSError) as error:
@@ -80,7 +82,7 @@ class _Watcher:
         self._say(f"    {self._now_s():6.1f} s  {kind}: {what}")
 
     def finish(self) -> list[Moment]:
-        self._thread.join(timeout=30)
+        self._thread.join()
         if self.failure is not None:
             raise self.failure
         return self.moments

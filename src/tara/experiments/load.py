@@ -23,6 +23,8 @@ from tara.protocol.errors import TaraError
 from tara.simulator.linearizability import Operation
 
 SESSION_TIMEOUT_MS = 60_000
+#: An opening that is not answered for so long is asked for again.
+OPEN_PATIENCE_S = 5.0
 
 
 #: What a session sends: a command, or a question that is not ordered.
@@ -51,6 +53,8 @@ class LoadReport(Struct, kw_only=True):
     #: Everything that was answered, warm-up and end included; and those of them that had a place in the order.
     answered: int
     ordered: int
+    #: Sessions that were opened: one per client, and those whose opening was asked for once more than it was needed.
+    sessions: int
 
 
 class _Session:
@@ -117,6 +121,8 @@ class Load:
         for session in self._sessions:
             session.put = t.encode(Put(session.key, self._payload))
         self._by_id: dict[int, _Session] = {}
+        #: Sessions that nobody needs: an opening that came late had been asked for again.
+        self._spare: dict[int, _Session] = {}
         self._by_question: dict[int, _Session] = {}
         self._question = 0
         self._writes = 0
@@ -132,7 +138,7 @@ class Load:
 
     # Sessions
 
-    def open(self, deadline_s: float = 30.0) -> None:
+    def open(self, deadline_s: float = 120.0) -> None:
         nonces = {self._random.getrandbits(60) + 1: session for session in self._sessions}
         timeout = msgspec.msgpack.encode(SESSION_TIMEOUT_MS)
         end_s, again_s = time.monotonic() + deadline_s, 0.0
@@ -140,7 +146,7 @@ class Load:
             if time.monotonic() > end_s:
                 raise LoadError(f"{len(nonces)} of {len(self._sessions)} sessions were not opened in {deadline_s} s")
             if time.monotonic() > again_s:
-                again_s = time.monotonic() + 2.0
+                again_s = time.monotonic() + OPEN_PATIENCE_S
                 for nonce, session in nonces.items():
                     session.connection = (session.connection + 1) % len(self._open_channels)
                     self._send(session.connection, [t.Command(0, nonce, 0, timeout, t.OPEN)])
@@ -151,6 +157,18 @@ class Load:
                     if opened is not None:
                         opened.id = msgspec.msgpack.decode(result.payload)[0]
                         self._by_id[opened.id] = opened
+                    else:
+                        self._hear_spare(result)
+
+    def _hear_spare(self, result: t.Result) -> None:
+        """The answer to an opening whose client has a session already. Like a command, each is executed once, but the
+        two openings are two commands."""
+        if result.session or result.status != t.OK:
+            return
+        id_ = msgspec.msgpack.decode(result.payload)[0]
+        if id_ not in self._by_id and id_ not in self._spare:
+            spare = self._spare[id_] = _Session("", 0)
+            spare.id = id_
 
     def _wait(self, wait_s: float) -> list[Channel]:
         """The channels that have news by then."""
@@ -225,9 +243,10 @@ class Load:
             lost=lost,
             answered=answered,
             ordered=self.ordered,
+            sessions=len(self._sessions) + len(self._spare),
         )
 
-    def _drain(self, deadline_s: float = 30.0) -> int:
+    def _drain(self, deadline_s: float = 60.0) -> int:
         """Wait until everything is answered; what is not is lost."""
         self._stopping = True
         end_s = time.monotonic() + deadline_s
@@ -251,7 +270,10 @@ class Load:
 
     def _hear(self, result: t.Result, now_s: float, following: list[Message]) -> None:
         session = self._by_id.get(result.session)
-        if session is None or session.command is None or result.number != session.command.number:
+        if session is None:
+            self._hear_spare(result)
+            return
+        if session.command is None or result.number != session.command.number:
             return
         if result.status == t.OVERLOADED:
             return
@@ -332,12 +354,14 @@ class Load:
         """End the sessions that have nothing in flight."""
         self._recorded = set()
         now_s = time.monotonic()
+        self._sessions += self._spare.values()
+        self._by_id |= self._spare
         for session in self._sessions:
             if not session.waits and session.id:
                 session.command = t.Command(session.id, session.next, session.next, b"", t.CLOSE)
                 session.first_sent_s = session.sent_s = now_s
                 self._send(session.connection, [session.command])
-        self._drain(deadline_s=5.0)
+        self._drain()
         for channel in self._open_channels:
             channel.close()
         self._channels.close()

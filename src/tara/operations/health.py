@@ -20,7 +20,8 @@ def executors(status: Status) -> list[Status]:
 
 
 def full_strength(status: Status) -> bool:
-    """Every committer votes, those of a partition in one view, and every executor holds the stable checkpoint."""
+    """Every committer votes, those of a partition in one view, and every executor holds the checkpoint that it knows to
+    be stable. Reports are not of one moment: that checkpoint may be older than another one's, by what fits a window."""
     replicas = 2 * status["f"] + 1
     if not all(container["up"] for container in status["containers"]):
         return False
@@ -33,8 +34,10 @@ def full_strength(status: Status) -> bool:
         if len(committers) != replicas or len(set(committers)) != 1 or not committers[0][1]:
             return False
     states = executors(status)
-    stable = max((state["stable"] for state in states), default=0)
-    return len(states) == replicas and all(max(state["checkpoints"], default=0) >= stable for state in states)
+    recent = max((state["stable"] for state in states), default=0) - status["checkpoints_per_window"]
+    return len(states) == replicas and all(
+        max(state["checkpoints"], default=0) >= state["stable"] >= recent for state in states
+    )
 
 
 def replicas_equal(status: Status) -> bool | None:

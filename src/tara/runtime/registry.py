@@ -455,6 +455,7 @@ class Registry:
             "era": self.state.era,
             "f": self.state.f,
             "partitions": self.state.partitions,
+            "checkpoints_per_window": self.settings.limits.window // self.settings.limits.checkpoint_slots,
             "packing": self.state.packing,
             "durability": self.state.durability,
             "app": self.settings.app,

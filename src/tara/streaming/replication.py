@@ -48,6 +48,10 @@ _STATIC_SETTINGS = {
     ),
     "spark.sql.streaming.stateStore.maintenanceInterval": "10s",
     "spark.sql.streaming.pollingDelay": "20ms",
+    # Every micro-batch has a dozen Python tasks: without reuse, each of them is a process that imports everything anew.
+    # That is the default, but a virtual machine keeps the settings that it was launched with, and a cluster of this
+    # process, which wants it otherwise, may have launched it.
+    "spark.python.worker.reuse": "true",
 }
 
 
