@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tara.experiments.drills import Deployment
+from tara.experiments.deployment import Deployment
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

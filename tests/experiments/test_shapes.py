@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tara.client import KeyValueClient
-from tara.experiments.drills import Deployment
+from tara.experiments.deployment import Deployment
 from tara.experiments.load_process import LoadPlan, LoadProcess
 from tara.operations import health
 from tara.simulator.linearizability import KeyValueModel, check

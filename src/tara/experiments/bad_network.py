@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from tara.configuration.settings import Settings
 from tara.experiments.contained import Contained
-from tara.experiments.fuzz import Say
+from tara.experiments.deployment import Say
 from tara.experiments.load_process import LoadPlan, LoadProcess
 from tara.operations import health
 from tara.runtime import control
@@ -132,12 +132,18 @@ class Network:
         self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
 
     def __enter__(self) -> "Network":
-        self._thread.start()
-        for link in self.links.values():
-            asyncio.run_coroutine_threadsafe(link.listen(), self._loop).result()
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        self._thread.start()
+        for link in self.links.values():
+            asyncio.run_coroutine_threadsafe(link.listen(), self._loop).result()
+
+    def stop(self) -> None:
         async def end() -> None:
             for task in asyncio.all_tasks():
                 if task is not asyncio.current_task():

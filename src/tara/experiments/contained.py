@@ -142,7 +142,4 @@ class Contained:
     @property
     def halted(self) -> dict[str, str]:
         """Nodes that a broken invariant stopped, and why."""
-        found: dict[str, str] = {}
-        for container in self.status()["containers"]:
-            found.update(container.get("counters", {}).get("halted", {}))
-        return found
+        return health.halted(self.status())

@@ -5,12 +5,9 @@ full strength, and then asks: was anything lost, executed twice, answered out of
 """
 
 import os
-import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
@@ -18,38 +15,27 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
-from tara.configuration.state import StateFile
-from tara.experiments.bad_network import network
+from tara.experiments.bad_network import network, random_fault
+from tara.experiments.deployment import Deployment, DrillError, Say, Sites, children, send
 from tara.experiments.fuzz import fuzz
 from tara.experiments.load_process import LoadPlan, LoadProcess
 from tara.experiments.machine import work_s
+from tara.experiments.proxied import Proxied
 from tara.experiments.standalone import Standalone
 from tara.operations import health
-from tara.operations.asking import NoRegistry, ask
-from tara.protocol.errors import TaraError
-from tara.runtime import control
 from tara.simulator.linearizability import KeyValueModel, check
-from tara.transport.site_address import PORTS
-from tara.transport.where import free_row
 
 CLIENTS = 64
 RECORDED_KEYS = 8
-#: Generous: a slow machine is not a failed drill.
-START_TIMEOUT_S = 240.0
-FULL_STRENGTH_TIMEOUT_S = 120.0
 #: What the longest gap without a reply may be when the leader, or its whole server, dies or hangs.
 GAP_MS_MAX = 1_000.0
 GROWTH_MB_MAX = 50.0
 THROUGHPUT_DRIFT_MAX = 0.10
+#: A process has its size by then.
+WARM_S = 120
 
 #: Longer than any drill.
 UNTIL_STOPPED_S = 24 * 3600.0
-
-Say = Callable[[str], None]
-
-
-class DrillError(TaraError):
-    """The cluster did not do what the drill needs in order to go on."""
 
 
 class Verdict(Struct, kw_only=True):
@@ -69,6 +55,8 @@ class Verdict(Struct, kw_only=True):
     linearizable: bool
     replicas_equal: bool
     recorded: int
+    #: Nodes that a broken invariant stopped, and why.
+    halted: dict[str, str]
     gap_ms_limit: float | None = None
     #: Throughput of the last minute against the second one, on a machine of constant speed; and what the machine's
     #: own speed did meanwhile.
@@ -101,6 +89,7 @@ class Verdict(Struct, kw_only=True):
             found.append("the history is not linearizable")
         if not self.replicas_equal:
             found.append("the replicas differ")
+        found += [f"{name} has halted: {reason}" for name, reason in self.halted.items()]
         if self.gap_ms_limit is not None and self.gap_ms_max >= self.gap_ms_limit:
             found.append(f"a gap of {self.gap_ms_max:.0f} ms")
         if self.drift is not None and abs(self.drift) > THROUGHPUT_DRIFT_MAX:
@@ -112,186 +101,6 @@ class Verdict(Struct, kw_only=True):
         if self.fetched == 0:
             found.append("no checkpoint had to be fetched from another server")
         return found
-
-
-class Deployment:
-    """A cluster as a user runs it: `tara up` in a process of its own."""
-
-    def __init__(
-        self,
-        data_dir: Path,
-        settings: Mapping[str, str] | None = None,
-        directory: Path | None = None,
-        environment: Mapping[str, str] | None = None,
-        command: Sequence[str] = ("up",),
-    ) -> None:
-        """Settings as in a file; `directory` is where the command is given."""
-        self.data_dir = data_dir
-        self._command = command
-        self._directory = directory
-        self._environment = {f"TARA_{key.upper()}": value for key, value in (settings or {}).items()}
-        self._environment |= environment or {}
-        self._process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        """Until it is at full strength. If it does not get there, nothing of it is left."""
-        self.launch()
-        try:
-            self.await_endpoints()
-            self.await_status(health.full_strength, "full strength after the start", START_TIMEOUT_S)
-        except BaseException:
-            self.stop()
-            raise
-
-    def launch(self) -> None:
-        program = [sys.executable, "-c", "from tara.cli import main; main()"]
-        command = [*program, *self._command, "--data-dir", str(self.data_dir)]
-        with (self.data_dir.parent / f"{self.data_dir.name}.out").open("a") as output:
-            self._process = subprocess.Popen(
-                command,
-                cwd=self._directory,
-                env=os.environ | self._environment,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                text=True,
-                start_new_session=True,
-            )
-
-    def await_endpoints(self) -> None:
-        """It says where they are when all its containers run."""
-        assert self._process is not None and self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line.startswith("endpoints"):
-            raise DrillError(f"`tara {self._command[0]}` said {line!r}, and not its endpoints; see {self.data_dir}.out")
-
-    @property
-    def runs(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def endpoints(self) -> str:
-        return ",".join(StateFile(self.data_dir).read().endpoints)
-
-    def status(self, digests: bool = False) -> dict[str, Any]:
-        return dict(msgspec.json.decode(ask(self.data_dir, control.AskStatus(digests=digests))))
-
-    def await_status(
-        self,
-        condition: Callable[[dict[str, Any]], object],
-        what: str,
-        timeout_s: float = FULL_STRENGTH_TIMEOUT_S,
-        digests: bool = False,
-    ) -> dict[str, Any]:
-        """The first status for which the condition holds."""
-        end_s = time.monotonic() + timeout_s
-        while time.monotonic() < end_s:
-            try:
-                status = self.status(digests)
-            except NoRegistry:
-                continue
-            if condition(status):
-                return status
-            time.sleep(0.05)
-        raise DrillError(f"not within {timeout_s:.0f} s: {what}")
-
-    def await_leader(self) -> dict[str, Any]:
-        status = self.await_status(health.leader, "an active proposer")
-        found = health.leader(status)
-        assert found is not None
-        return found
-
-    def servers(self) -> dict[str, str]:
-        """Where each container is."""
-        return {container["container"]: container["server"] for container in self._containers()}
-
-    def pids(self) -> dict[str, int]:
-        """The processes of the cluster: the driver, and each container."""
-        assert self._process is not None
-        containers = {container["container"]: container["pid"] for container in self._containers()}
-        return {"driver": self._process.pid, **containers}
-
-    def _containers(self) -> list[dict[str, Any]]:
-        """From a driver that may be too busy to answer at once."""
-        return list(self.await_status(lambda found: True, "an answer of the registry")["containers"])
-
-    def kill_everything(self) -> None:
-        """SIGKILL: the driver and its JVM first, so that nobody starts the containers again."""
-        pids = self.pids()
-        del pids["driver"]
-        self.kill_driver(pids.values())
-
-    def kill_driver(self, containers: Iterable[int]) -> None:
-        """And these processes, which it started."""
-        assert self._process is not None
-        os.killpg(self._process.pid, signal.SIGKILL)
-        for pid in containers:
-            _signal(pid, signal.SIGKILL)
-        self._process.wait()
-
-    def stop(self) -> None:
-        if self._process is None or self._process.poll() is not None:
-            return
-        try:
-            ask(self.data_dir, control.AskDown())
-            self._process.wait(timeout=30)
-        except (TaraError, subprocess.TimeoutExpired):
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-
-
-class Sites(Deployment):
-    """A cluster whose sites each have a driver of their own, a data directory and a loopback address: `tara site`."""
-
-    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None, count: int = 3) -> None:
-        super().__init__(directory, settings)
-        directory.mkdir()
-        hosts = [f"127.0.0.{site + 2}" for site in range(count)]
-        addresses = ",".join(f"{host}:{free_row(PORTS, host)}" for host in hosts)
-        settings = {**(settings or {}), "sites": addresses}
-        self.sites = [
-            Deployment(directory / f"site-{site}", settings, command=("site", "--site", str(site), "--found"))
-            for site in range(count)
-        ]
-
-    def start(self) -> None:
-        for site in self.sites:
-            site.launch()
-        for site in self.sites:
-            site.await_endpoints()
-        self.await_status(health.full_strength, "full strength after the start", START_TIMEOUT_S)
-
-    @property
-    def endpoints(self) -> str:
-        return next(site for site in self.sites if site.runs).endpoints
-
-    def status(self, digests: bool = False) -> dict[str, Any]:
-        """As any site tells it whose driver is at work."""
-        for site in self.sites:
-            if site.runs and StateFile(site.data_dir).exists():
-                try:
-                    return site.status(digests)
-                except NoRegistry:
-                    continue
-        raise NoRegistry(f"no site of {self.data_dir} answers")
-
-    def kill_site(self, number: int, with_disk: bool = False) -> None:
-        """SIGKILL to everything that runs there: the driver, its JVM, the container. With its disk, all is lost."""
-        pids = [container["pid"] for container in self._containers() if container["sites"] == [number]]
-        site = self.sites[number]
-        site.kill_driver(pids)
-        if with_disk:
-            shutil.rmtree(site.data_dir)
-
-    def stop(self) -> None:
-        for site in self.sites:
-            site.stop()
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
 
 
 class Course:
@@ -322,7 +131,7 @@ class Course:
     def harm(self, what: str, pid: int, number: signal.Signals) -> None:
         self.say(f"{self.name}: {number.name} to {what}, process {pid}")
         self.faults += 1
-        _signal(pid, number)
+        send(pid, number)
 
     def await_full_strength(self, life: tuple[str, int] | None = None) -> None:
         """Wait until all is well again; with (container, life), until that container has a newer life."""
@@ -359,6 +168,7 @@ class Course:
             linearizable=linearizable,
             replicas_equal=bool(health.replicas_equal(status)),
             recorded=len(self.load.history),
+            halted=health.halted(status),
             gap_ms_limit=gap_ms_limit,
         )
 
@@ -433,7 +243,7 @@ def flat(directory: Path, say: Say, minutes: float = 10.0) -> Verdict:
         for second, rate in course.load.seconds():
             rates.append(rate)
             works_s.append(work_s())
-            if int(second) == 122:
+            if int(second) == WARM_S + 2:
                 before = _resident_mb(course.cluster.pids())
             if int(second) % 30 == 0:
                 after = _resident_mb(course.cluster.pids())
@@ -444,8 +254,8 @@ def flat(directory: Path, say: Say, minutes: float = 10.0) -> Verdict:
                     f"a fixed piece of work: {work_ms:.2f} ms"
                 )
         verdict = course.verdict()
-        machine = sum(works_s[62:122]) / sum(works_s[-61:-1])
-        verdict.drift = round(sum(rates[-61:-1]) / sum(rates[62:122]) / machine - 1, 3)
+        machine = sum(works_s[62 : WARM_S + 2]) / sum(works_s[-61:-1])
+        verdict.drift = round(sum(rates[-61:-1]) / sum(rates[62 : WARM_S + 2]) / machine - 1, 3)
         verdict.machine_drift = round(machine - 1, 3)
         verdict.growth_mb = round(max(after[name] - before[name] for name in before), 1)
         return verdict
@@ -454,21 +264,35 @@ def flat(directory: Path, say: Say, minutes: float = 10.0) -> Verdict:
 
 
 def chaos(directory: Path, say: Say, minutes: float = 60.0, seed: int = 1) -> Verdict:
-    """Kills and stops of random containers every few seconds, at most f sites at a time."""
+    """Random containers are killed or stopped, random links between sites cut, stalled, slowed or made lossy, every few
+    seconds, at most f sites at a time."""
     random = Random(seed)
-    course = Course("chaos", directory, say)
+    cluster = Proxied(directory / "chaos", seed)
+    course = Course("chaos", directory, say, cluster=cluster)
     try:
-        end_s = time.monotonic() + 60.0 * minutes
-        before = _resident_mb(course.cluster.pids())
+        began_s = time.monotonic()
+        end_s, before_s = began_s + 60.0 * minutes, began_s + min(WARM_S, 12.0 * minutes)
+        before: dict[str, float] = {}
         while time.monotonic() < end_s:
+            if not before and time.monotonic() >= before_s:
+                before = _resident_mb(course.cluster.pids())
             victim = random.choice(course.cluster.status()["containers"])
-            if random.random() < 0.6:
+            kind = random.random()
+            if kind < 0.4:
+                fault = random_fault(cluster.network, random)
+                say(f"chaos: {fault.weather} {fault.what}")
+                course.faults += 1
+                cluster.network.turn(fault.weather, fault.links)
+                time.sleep(random.uniform(0.5, 4.0))
+                cluster.network.heal()
+                course.await_full_strength()
+            elif kind < 0.75:
                 course.harm(victim["container"], victim["pid"], signal.SIGKILL)
                 course.await_full_strength((victim["container"], victim["life"]))
             else:
                 course.harm(victim["container"], victim["pid"], signal.SIGSTOP)
                 time.sleep(random.uniform(0.1, 3.0))
-                _signal(victim["pid"], signal.SIGCONT)
+                send(victim["pid"], signal.SIGCONT)
                 course.await_full_strength()
             time.sleep(random.uniform(0.0, 3.0))
         after = _resident_mb(course.cluster.pids())
@@ -591,12 +415,6 @@ def _resident_mb(pids: Mapping[str, int]) -> dict[str, float]:
 def _rss_mb(pid: int) -> float:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
-
-
-def children(pid: int) -> Iterator[int]:
-    """The child processes of a process."""
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        yield from map(int, (task / "children").read_text().split())
 
 
 class AnyVerdict(Protocol):

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tara.experiments import code_lines, failures, machine, reference, results
-from tara.experiments.drills import Say
+from tara.experiments.deployment import Say
 from tara.experiments.peers.etcd import Etcd
 from tara.experiments.peers.pysyncobj import PySyncObj
 from tara.experiments.peers.servers import PeerMeasurement, PeerPlan

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tara.experiments.drills import FULL_STRENGTH_TIMEOUT_S, Deployment, DrillError, Say
+from tara.experiments.deployment import FULL_STRENGTH_TIMEOUT_S, Deployment, DrillError, Say
 from tara.experiments.load_process import LoadPlan, LoadProcess
 from tara.experiments.plan import SOME_CLIENTS, Plan
 from tara.experiments.results import Moment, Timeline

@@ -27,6 +27,7 @@ from tara.coordination import jute
 from tara.coordination.client import CoordinationClient
 from tara.coordination.codes import Op
 from tara.experiments.contained import ClusterTrouble, Contained
+from tara.experiments.deployment import Say
 from tara.experiments.hostile import ClientFrames, ControlMessages, FileQuestions, Identity, PeerFrames
 from tara.experiments.load_process import LoadPlan, LoadProcess
 from tara.operations import health
@@ -47,8 +48,6 @@ CLIENTS = 16
 _MARK = 0x1234_5678_9ABC_DEF0
 TIMEOUT_S = 60.0
 GROWTH_MB_MAX = 200.0
-
-Say = Callable[[str], None]
 
 
 class FuzzVerdict(Struct, kw_only=True):

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from tara.experiments.drills import Deployment, Say, children
+from tara.experiments.deployment import Deployment, Say, children
 from tara.experiments.load import LoadReport
 from tara.experiments.load_process import LoadPlan, LoadProcess
 from tara.experiments.plan import SOME_CLIENTS, Plan

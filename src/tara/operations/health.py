@@ -40,6 +40,14 @@ def full_strength(status: Status) -> bool:
     )
 
 
+def halted(status: Status) -> dict[str, str]:
+    """Nodes that a broken invariant stopped, and why."""
+    found: dict[str, str] = {}
+    for container in status["containers"]:
+        found.update(container.get("counters", {}).get("halted", {}))
+    return found
+
+
 def replicas_equal(status: Status) -> bool | None:
     """Whether all executors have the same state; None while they are not equally far, or their digests not known."""
     states = executors(status)
