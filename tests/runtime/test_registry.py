@@ -20,7 +20,8 @@ from tara.operations.asking import NoRegistry, Refused, StillUp, ask, await_down
 from tara.protocol.errors import ConfigurationError
 from tara.runtime import control
 from tara.runtime.registry import Registry
-from tests.runtime.processes import await_condition, settings_for
+from tests.patience import DEADLINE_S, await_condition
+from tests.runtime.processes import settings_for
 
 
 class Member:
@@ -40,7 +41,7 @@ class Member:
         self.send(control.encode(message))
 
     def hear(self, kind: type[Any]) -> Any:
-        while self._socket.poll(5_000):
+        while self._socket.poll(int(DEADLINE_S * 1e3)):
             message = control.decode(self._socket.recv())
             if isinstance(message, kind):
                 return message
@@ -165,21 +166,21 @@ def test_a_metrics_port_in_use_is_named_and_leaves_nothing_behind(tmp_path: Path
 
 
 def test_the_metrics_answer_before_anybody_has_registered(registry: Registry) -> None:
-    with urllib.request.urlopen(registry.metrics_address, timeout=5) as answer:
+    with urllib.request.urlopen(registry.metrics_address, timeout=DEADLINE_S) as answer:
         assert 'tara_up{container="site-2"} 0' in answer.read().decode()
 
 
 def test_readers_of_the_metrics_are_bounded(registry: Registry) -> None:
     port = int(registry.metrics_address.split(":")[2].split("/")[0])
     idle = [sockets.create_connection(("127.0.0.1", port)) for _ in range(READERS_MAX)]
-    with sockets.create_connection(("127.0.0.1", port), timeout=3) as turned_away:
+    with sockets.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as turned_away:
         assert turned_away.recv(1) == b""
     for connection in idle:
         connection.close()
 
     def answers() -> bool:
         try:
-            with urllib.request.urlopen(registry.metrics_address, timeout=5) as answer:
+            with urllib.request.urlopen(registry.metrics_address, timeout=DEADLINE_S) as answer:
                 return answer.status == 200
         except OSError:
             return False
@@ -199,8 +200,8 @@ def test_down_is_down_when_the_directory_is_free(registry: Registry) -> None:
     with pytest.raises(StillUp, match="has not ended"):
         await_down(directory, timeout_s=0.3)
     registry.stop()
-    await_down(directory, timeout_s=5.0)
-    await_down(directory, timeout_s=5.0)
+    await_down(directory, timeout_s=DEADLINE_S)
+    await_down(directory, timeout_s=DEADLINE_S)
 
 
 def test_warnings_of_containers_are_shown(tmp_path: Path) -> None:
