@@ -4,6 +4,7 @@ import io
 import json
 import os
 import socket as sockets
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from tara.observability.prometheus import READERS_MAX
 from tara.operations.asking import NoRegistry, Refused, StillUp, ask, await_down
 from tara.protocol.errors import ConfigurationError
 from tara.runtime import control
+from tara.runtime import registry as registry_module
 from tara.runtime.registry import Registry
 from tests.patience import DEADLINE_S, await_condition
 from tests.runtime.processes import settings_for
@@ -88,6 +90,24 @@ def test_lives_rise_and_genesis_happens_once(registry: Registry, member: Member)
     assert (first.life, first.genesis, first.short_lives) == (1, True, 0)
     assert (second.life, second.genesis, second.short_lives) == (2, False, 1)
     assert events(registry)[-2:] == ["registered", "restarted"]
+
+
+def test_a_life_is_short_by_how_long_it_was_heard_of(
+    registry: Registry, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by how soon the next one begins: a container that fails waits longer and longer before it ends."""
+    monkeypatch.setattr(registry_module, "SHORT_LIFE_S", 0.1)
+    member.register()
+    member.hear(control.Welcome)
+    time.sleep(0.2)
+    member.register()
+    second = member.hear(control.Welcome)
+    time.sleep(0.2)
+    member.say(control.Heartbeat(0, second.life, b"{}"))
+    member.register()
+    third = member.hear(control.Welcome)
+
+    assert (second.short_lives, third.short_lives) == (1, 0)
 
 
 @pytest.mark.parametrize(("container", "changes"), [(0, {"cluster": 5}), (99, {}), (-1, {})])
