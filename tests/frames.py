@@ -4,11 +4,13 @@ import socket
 import struct
 from types import TracebackType
 
+from tests.patience import DEADLINE_S
+
 
 class Frames:
     """A blocking connection that sends and receives frames."""
 
-    def __init__(self, address: str, timeout_s: float = 10.0) -> None:
+    def __init__(self, address: str, timeout_s: float = DEADLINE_S) -> None:
         host, _, port = address.removeprefix("tcp://").rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self._read = b""

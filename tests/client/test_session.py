@@ -104,6 +104,19 @@ def test_a_failed_command_raises_its_message() -> None:
     assert str(outcomes[0]) == "no money"
 
 
+def test_an_opening_that_is_answered_late_is_as_good_as_the_next_one() -> None:
+    """A service that always takes longer than a client's patience would never be reached otherwise."""
+    session, outcomes = make(), list[bytes | ClientError]()
+    call(session, outcomes)
+    (first,) = session.due(0.0)
+    (second,) = session.due(PATIENCE_S)
+    assert first.number != second.number
+    for number, id_ in ((first.number, 9), (second.number, 12)):
+        session.hear(t.Result(0, number, 1, t.OK, msgspec.msgpack.encode((id_, 30_000))), PATIENCE_S * 1.5)
+
+    assert [(c.session, c.number) for c in session.due(PATIENCE_S * 1.5)] == [(9, 0)]
+
+
 def test_an_idle_session_gives_signs_of_life() -> None:
     session = make()
     opened(session)

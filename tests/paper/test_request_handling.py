@@ -437,6 +437,24 @@ def test_a_source_takes_a_command_once_while_it_is_undecided() -> None:
     assert len(source.feed(t.Submit([command])).only(t.Requests).requests) == 1, "its result may have been lost"
 
 
+def test_a_source_lets_no_time_pass_while_nothing_is_decided() -> None:
+    """A proposer that is up stamps what it is sent. If the committers stood still meanwhile, all the time of the stall
+    would pass at once at its end, and sessions would expire whose clients could not have done anything about it."""
+    bench = Bench(keepalive_interval_ms=500)
+    source = bench.make(RequestSource, Stage.REQUEST_SOURCE, 0)
+
+    def kept_alive(until_ms: int, decided: int) -> int:
+        reach = bench.status(0, progress=[[(source.node.epoch, decided), (0, 0), (0, 0)]], sessions=1)
+        source.feed(*bench.stables(0, [0], executors=[reach]))
+        for now_ms in range(until_ms - 10_000, until_ms, 10):
+            source.tick(now_ms)
+        return source.node.next
+
+    assert kept_alive(10_000, 0) == 1
+    assert kept_alive(20_000, 0) == 1
+    assert kept_alive(30_000, 1) == 2
+
+
 def test_a_proposer_of_large_requests_skips_to_the_next_checkpoint() -> None:
     """Or windows, journals and records would have as many large requests as they have slots."""
     bench = Bench(checkpoint_interval=8, window=16, checkpoint_bytes_max=100)

@@ -2,8 +2,6 @@
 
 import json
 import multiprocessing
-import time
-from collections.abc import Callable
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, TextIO
@@ -15,15 +13,7 @@ from tara.observability.events import log_path
 from tara.runtime.container import ContainerSpec
 from tara.runtime.hosting import run_container
 from tara.runtime.registry import Registry
-
-DEADLINE_S = 30.0
-
-
-def await_condition(condition: Callable[[], object], what: str) -> None:
-    end_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end_s, f"not within {DEADLINE_S} s: {what}"
-        time.sleep(0.02)
+from tests.patience import await_condition
 
 
 def settings_for(directory: Path, **flags: Any) -> Settings:

@@ -11,6 +11,7 @@ from tara.protocol.graph import Graph
 from tara.protocol.limits import Limits
 from tara.runtime.container import Container, ContainerSpec, Start
 from tara.transport.gateway import Options
+from tests.patience import DEADLINE_S
 
 
 @contextlib.contextmanager
@@ -39,5 +40,5 @@ def single_site(
         yield container
     finally:
         container.stopping = True
-        thread.join(10)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive()

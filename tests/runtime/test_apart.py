@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tara.client import KeyValueClient
 from tara.client.keys import make_cluster_keys
 from tara.observability.events import log_path
 from tara.storage.log_reader import LogReader
-from tests.runtime.processes import Processes, await_condition, settings_for
+from tests.patience import await_condition, patient
+from tests.runtime.processes import Processes, settings_for
 
 INTERVAL = 64
 
 
 def put(processes: Processes, numbers: range) -> None:
-    with KeyValueClient(processes.endpoints, keys=processes.settings.keys or None) as client:
+    with patient(processes.endpoints, keys=processes.settings.keys or None) as client:
         for number in numbers:
             client.put(f"key-{number}", str(number).encode() * 100)
 
@@ -43,11 +43,11 @@ def test_a_container_that_lost_its_disk_gets_everything_from_the_others(tmp_path
         put(processes, range(INTERVAL * 12, INTERVAL * 13))
         counter = processes.status(1)["executor"]["counter"]
         await_condition(lambda: processes.status(0)["executor"]["counter"] >= counter, "the executor to be there")
-        assert processes.status(0)["counters"]["checkpoints_loaded"] == 1
+        assert processes.status(0)["counters"]["checkpoints_loaded"] >= 1
         # The rejoined one counts: the others alone are no majority.
         processes.kill(2)
         put(processes, range(5))
-        with KeyValueClient(processes.endpoints, keys=processes.settings.keys or None) as client:
+        with patient(processes.endpoints, keys=processes.settings.keys or None) as client:
             for number in (0, INTERVAL * 5, INTERVAL * 13 - 1):
                 assert client.get(f"key-{number}") == str(number).encode() * 100
 
@@ -83,7 +83,7 @@ def test_a_container_on_another_host_has_no_memory_and_an_old_journal_is_none(tm
         assert processes.status(0)["counters"]["journals_set_aside"] == 0
         processes.kill(2)
         put(processes, range(80, 90))
-        with KeyValueClient(processes.endpoints) as client:
+        with patient(processes.endpoints) as client:
             assert [client.get(f"key-{number}") for number in (0, 79, 89)] == [
                 str(number).encode() * 100 for number in (0, 79, 89)
             ]

@@ -12,6 +12,7 @@ from tara.client.keys import load_keys, make_cluster_keys
 from tara.transport import exchange
 from tara.transport.exchange import CHECKPOINTS, LOG, PIECE_BYTES, ExchangeError, FileServer, RemoteFiles, bounded
 from tara.transport.gate import MEMBERS, Gate
+from tests.patience import DEADLINE_S
 
 NAME = "000000000007.checkpoint"
 CONTENT = Random(7).randbytes(3 * PIECE_BYTES + 1000)
@@ -42,7 +43,14 @@ class Host:
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is there answers, however slow the machine is."""
+    monkeypatch.setattr(exchange, "_TIMEOUT_S", DEADLINE_S)
+
+
+@pytest.fixture
+def impatient(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For those who wait for nobody."""
     monkeypatch.setattr(exchange, "_TIMEOUT_S", 0.5)
 
 
@@ -144,6 +152,7 @@ def test_another_cluster_gets_nothing(tmp_path: Path, host: Host) -> None:
         remote.names(1)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_who_is_not_there_is_given_up(tmp_path: Path, there: Path) -> None:
     gone = Host(there)
     gone.stop()
@@ -152,8 +161,7 @@ def test_who_is_not_there_is_given_up(tmp_path: Path, there: Path) -> None:
             remote.names(0)
 
 
-def test_closing_ends_the_waiting(tmp_path: Path, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "_TIMEOUT_S", 60.0)
+def test_closing_ends_the_waiting(tmp_path: Path, there: Path) -> None:
     gone = Host(there)
     gone.stop()
     remote = remote_files(tmp_path, gone)
@@ -168,16 +176,18 @@ def test_nonsense_does_not_end_the_server(tmp_path: Path, host: Host) -> None:
         socket.connect(host.address)
         for nonsense in ([b""], [b"\xc1"], [b"a", b"b"], [b"\x97\x01\x05\x01\xa3xyz\x00\xa0\x00"]):
             socket.send_multipart(nonsense)
-        assert socket.poll(5_000)
+        assert socket.poll(int(DEADLINE_S * 1e3))
     with remote_files(tmp_path, host) as remote:
         assert remote.names(0) == [NAME]
 
 
-def test_files_are_for_members_only(tmp_path: Path, there: Path) -> None:
+def test_files_are_for_members_only(tmp_path: Path, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_cluster_keys(tmp_path / "keys")
     host = Host(there, tmp_path / "keys")
-    with remote_files(tmp_path, host) as remote, pytest.raises(ExchangeError, match="not reachable"):
-        remote.names(0)
+    with monkeypatch.context() as hasty, remote_files(tmp_path, host) as remote:
+        hasty.setattr(exchange, "_TIMEOUT_S", 0.5)
+        with pytest.raises(ExchangeError, match="not reachable"):
+            remote.names(0)
     keys = load_keys(tmp_path / "keys")
     with RemoteFiles(CHECKPOINTS, (5, 1), tmp_path / "in", lambda replica: host.address, keys) as remote:
         assert remote.fetch(0, NAME).read_bytes() == CONTENT

@@ -11,9 +11,9 @@ import pytest
 from tara.client import framing
 from tara.transport import links
 from tara.transport.links import PlainLinks
+from tests.patience import DEADLINE_S
 
 FRAME_BYTES_MAX = 1 << 20
-DEADLINE_S = 10.0
 
 
 class End:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,22 +13,14 @@ from tara.client import CommandFailed, CommandTooLarge, KeyValueClient, NotReach
 from tara.configuration.settings import Settings, load_settings
 from tara.runtime.spark import Cluster
 from tests.frames import Frames
+from tests.patience import await_condition, patient
 
 pytestmark = pytest.mark.spark
-
-DEADLINE_S = 60.0
 
 
 def settings_for(directory: Path) -> Settings:
     flags = {"data_dir": str(directory), "checkpoint_interval": 512, "window": 2048}
     return load_settings(environment={}, flags=flags)
-
-
-def await_condition(condition: object, what: str) -> None:
-    end_s = time.monotonic() + DEADLINE_S
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end_s, f"not within {DEADLINE_S} s: {what}"
-        time.sleep(0.02)
 
 
 def endpoints(cluster: Cluster) -> str:
@@ -64,7 +55,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def test_the_key_value_store_answers(cluster: Cluster) -> None:
-    with KeyValueClient(endpoints(cluster)) as client:
+    with patient(endpoints(cluster)) as client:
         client.put("city", b"Erlangen")
 
         assert client.get("city") == b"Erlangen"
@@ -77,7 +68,7 @@ def test_the_key_value_store_answers(cluster: Cluster) -> None:
 
 
 def test_bad_commands_get_clear_errors(cluster: Cluster) -> None:
-    with KeyValueClient(endpoints(cluster)) as client:
+    with patient(endpoints(cluster)) as client:
         with pytest.raises(CommandFailed, match="not a key-value command"):
             client.client.execute(b"\xc1")
         with pytest.raises(CommandTooLarge, match="bytes"):
@@ -93,7 +84,7 @@ def test_garbage_at_a_port_is_counted_and_dropped(cluster: Cluster) -> None:
         await_condition(
             lambda: cluster.registry.members[0].status["counters"]["frames_bad"] >= 4, "the bad frames to be counted"
         )
-    with KeyValueClient(endpoints(cluster)) as client:
+    with patient(endpoints(cluster)) as client:
         client.put("after", b"garbage")
 
 
@@ -114,7 +105,7 @@ def test_spark_shows_what_each_job_hosts(cluster: Cluster) -> None:
 
 def test_a_container_with_a_damaged_journal_comes_back_without_memory(cluster: Cluster) -> None:
     """Spark starts it again; it must not die of the same journal again and again."""
-    with KeyValueClient(endpoints(cluster)) as client:
+    with patient(endpoints(cluster)) as client:
         client.put("before", b"damage")
     victim = (leader(cluster) + 1) % 3
     life = cluster.registry.state.lives[victim]
@@ -134,7 +125,7 @@ def test_a_container_with_a_damaged_journal_comes_back_without_memory(cluster: C
     assert cluster.registry.state.lives[victim] == life + 1
     assert member.status["counters"]["journals_set_aside"] == 1
     assert (directory / f"journal-{victim}.damaged-1").is_dir()
-    with KeyValueClient(endpoints(cluster)) as client:
+    with patient(endpoints(cluster)) as client:
         assert client.get("before") == b"damage"
 
 

@@ -2,8 +2,10 @@
 
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -90,20 +92,34 @@ def test_samples_without_an_answer_are_bounded() -> None:
     assert len(sampler._open) == SAMPLES_MAX
 
 
-def test_the_sampler_costs_less_than_a_microsecond_per_command() -> None:
+def best_s(work: Callable[[], object]) -> float:
+    """The shortest of many tries: the one in which the machine did nothing else."""
+    times = []
+    for _ in range(50):
+        begin_s = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begin_s)
+    return min(times)
+
+
+def test_the_sampler_costs_little_beside_what_is_done_in_any_case() -> None:
+    """Where a microsecond was the bound, the coding of a command took a fifth of one, and so did a sample."""
     sampler = LatencySampler()
     commands = [[command(session, 0)] for session in range(1, 65)]
     results = [[result(session, 0)] for session in range(1, 65)]
-    best_s = float("inf")
-    for _ in range(20):
-        begin_s = time.perf_counter()
+    encode, decode = msgspec.msgpack.encode, msgspec.msgpack.Decoder(list[t.Command]).decode
+
+    def sample() -> None:
         for some in commands:
             sampler.arrived(some)
         for few in results:
             sampler.answered(few)
-        best_s = min(best_s, time.perf_counter() - begin_s)
 
-    assert best_s / len(commands) < 1e-6
+    def code() -> None:
+        for some in commands:
+            decode(encode(some))
+
+    assert best_s(sample) < 5 * best_s(code)
 
 
 def heartbeat(commands: int, latency: Histogram) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tara.application import Context, StateMachine
 from tara.client import AsyncClient, Client
+from tests.patience import DEADLINE_S
 from tests.runtime.single import single_site
 
 
@@ -51,7 +52,7 @@ def test_events_for_asyncio_come_on_the_loop(tmp_path: Path) -> None:
         heard: asyncio.Queue[bytes] = asyncio.Queue()
         async with AsyncClient(address, on_event=lambda counter, payload: heard.put_nowait(payload)) as client:
             await client.execute(b"hello")
-            return await asyncio.wait_for(heard.get(), 5)
+            return await asyncio.wait_for(heard.get(), DEADLINE_S)
 
     with single_site(Town, tmp_path) as site:
         assert asyncio.run(work(site.client_address)) == b"hello"

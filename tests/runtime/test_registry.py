@@ -4,6 +4,7 @@ import io
 import json
 import os
 import socket as sockets
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +21,10 @@ from tara.observability.prometheus import READERS_MAX
 from tara.operations.asking import NoRegistry, Refused, StillUp, ask, await_down
 from tara.protocol.errors import ConfigurationError
 from tara.runtime import control
+from tara.runtime import registry as registry_module
 from tara.runtime.registry import Registry
-from tests.runtime.processes import await_condition, settings_for
+from tests.patience import DEADLINE_S, await_condition
+from tests.runtime.processes import settings_for
 
 
 class Member:
@@ -41,7 +44,7 @@ class Member:
         self.send(control.encode(message))
 
     def hear(self, kind: type[Any]) -> Any:
-        while self._socket.poll(5_000):
+        while self._socket.poll(int(DEADLINE_S * 1e3)):
             message = control.decode(self._socket.recv())
             if isinstance(message, kind):
                 return message
@@ -88,6 +91,24 @@ def test_lives_rise_and_genesis_happens_once(registry: Registry, member: Member)
     assert (first.life, first.genesis, first.short_lives) == (1, True, 0)
     assert (second.life, second.genesis, second.short_lives) == (2, False, 1)
     assert events(registry)[-2:] == ["registered", "restarted"]
+
+
+def test_a_life_is_short_by_how_long_it_was_heard_of(
+    registry: Registry, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by how soon the next one begins: a container that fails waits longer and longer before it ends."""
+    monkeypatch.setattr(registry_module, "SHORT_LIFE_S", 0.1)
+    member.register()
+    member.hear(control.Welcome)
+    time.sleep(0.2)
+    member.register()
+    second = member.hear(control.Welcome)
+    time.sleep(0.2)
+    member.say(control.Heartbeat(0, second.life, b"{}"))
+    member.register()
+    third = member.hear(control.Welcome)
+
+    assert (second.short_lives, third.short_lives) == (1, 0)
 
 
 @pytest.mark.parametrize(("container", "changes"), [(0, {"cluster": 5}), (99, {}), (-1, {})])
@@ -179,21 +200,21 @@ def test_a_metrics_port_in_use_is_named_and_leaves_nothing_behind(tmp_path: Path
 
 
 def test_the_metrics_answer_before_anybody_has_registered(registry: Registry) -> None:
-    with urllib.request.urlopen(registry.metrics_address, timeout=5) as answer:
+    with urllib.request.urlopen(registry.metrics_address, timeout=DEADLINE_S) as answer:
         assert 'tara_up{container="site-2"} 0' in answer.read().decode()
 
 
 def test_readers_of_the_metrics_are_bounded(registry: Registry) -> None:
     port = int(registry.metrics_address.split(":")[2].split("/")[0])
     idle = [sockets.create_connection(("127.0.0.1", port)) for _ in range(READERS_MAX)]
-    with sockets.create_connection(("127.0.0.1", port), timeout=3) as turned_away:
+    with sockets.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as turned_away:
         assert turned_away.recv(1) == b""
     for connection in idle:
         connection.close()
 
     def answers() -> bool:
         try:
-            with urllib.request.urlopen(registry.metrics_address, timeout=5) as answer:
+            with urllib.request.urlopen(registry.metrics_address, timeout=DEADLINE_S) as answer:
                 return answer.status == 200
         except OSError:
             return False
@@ -237,8 +258,8 @@ def test_down_is_down_when_the_directory_is_free(registry: Registry) -> None:
     with pytest.raises(StillUp, match="has not ended"):
         await_down(directory, timeout_s=0.3)
     registry.stop()
-    await_down(directory, timeout_s=5.0)
-    await_down(directory, timeout_s=5.0)
+    await_down(directory, timeout_s=DEADLINE_S)
+    await_down(directory, timeout_s=DEADLINE_S)
 
 
 def test_warnings_of_containers_are_shown(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from tara.protocol import tuples as t
 from tara.storage.store import CheckpointStore, digest_of
+from tests.patience import DEADLINE_S
 
 
 class Stores:
@@ -20,7 +21,7 @@ class Stores:
 
     def ask(self, replica: int, job: t.Save | t.Load) -> t.Tuple:
         self.stores[replica].submit(job)
-        assert self._woken.acquire(timeout=10)
+        assert self._woken.acquire(timeout=DEADLINE_S)
         return next(self.stores[replica].take())
 
 
@@ -72,7 +73,7 @@ def test_a_checkpoint_of_another_era_is_not_used(tmp_path: Path, stores: Stores)
     other = CheckpointStore(stores.directories[0], 7, 2, [], woken.release)
     other.submit(t.Load(0, []))
 
-    assert woken.acquire(timeout=10)
+    assert woken.acquire(timeout=DEADLINE_S)
     assert next(other.take()) == t.Loaded(None, b"", [])
 
 

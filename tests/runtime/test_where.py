@@ -13,6 +13,7 @@ from tara.protocol.errors import ConfigurationError
 from tara.runtime import control
 from tara.runtime.registry import Registry
 from tara.transport.where import NeedsKeys, expand, here, is_loopback, same_everywhere
+from tests.patience import DEADLINE_S
 from tests.runtime.processes import settings_for
 
 
@@ -98,7 +99,7 @@ class Containers:
         return welcome
 
     def _hear(self, kind: type[Any]) -> Any:
-        while self._socket.poll(5_000):
+        while self._socket.poll(int(DEADLINE_S * 1e3)):
             message = control.decode(self._socket.recv())
             if isinstance(message, kind):
                 return message

@@ -25,11 +25,13 @@ from tests.streaming.commands import ROOT
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 DEADLINE_S = 240.0
 
-#: A query that copies the log as it grows, in a process that can be killed. It ends when it has seen `end`.
+#: A query that copies the log as it grows, in a process that can be killed. It ends when there is a file that says how
+#: far it has to get, and it got there.
 READER = """
 import sys, time
+from pathlib import Path
 from pyspark.sql import SparkSession
-data_dir, copy, end = sys.argv[1], sys.argv[2], int(sys.argv[3])
+data_dir, copy, end = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 spark = SparkSession.builder.master("local[1,4]").config("spark.ui.enabled", "false").getOrCreate()
 log = spark.readStream.format("tara").option("data_dir", data_dir).option("max_commands_per_batch", 5000).load()
 query = (
@@ -40,7 +42,8 @@ while True:
     if query.exception() is not None:
         raise query.exception()
     progress = query.lastProgress
-    if progress and int(progress["sources"][0]["endOffset"].strip("{}").split(":")[1]) > end:
+    seen = int(progress["sources"][0]["endOffset"].strip("{}").split(":")[1]) if progress else 0
+    if end.exists() and seen >= int(end.read_text()):
         break
     time.sleep(0.1)
 query.stop()
@@ -51,16 +54,17 @@ class Reader:
     """The process with the query."""
 
     def __init__(self, data_dir: Path, directory: Path) -> None:
-        self._arguments = [str(data_dir), str(directory / "copy")]
+        self._end = directory / "end"
+        self._arguments = [str(data_dir), str(directory / "copy"), str(self._end)]
         self._output = directory / "reader.log"
         self.copy = directory / "copy"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, end: int) -> None:
+    def start(self) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *sys.path])}
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", READER, *self._arguments, str(end)],
+                [sys.executable, "-c", READER, *self._arguments],
                 env=environment,
                 stdout=output,
                 stderr=output,
@@ -72,8 +76,12 @@ class Reader:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
-    def finish(self) -> None:
+    def finish(self, end: int) -> None:
+        """Let it read up to this counter, and wait until it has."""
         assert self._process is not None
+        partial = self._end.with_suffix(".partial")
+        partial.write_text(str(end))
+        partial.rename(self._end)
         assert self._process.wait(DEADLINE_S) == 0, self.said
 
     @property
@@ -123,31 +131,28 @@ def put(cluster: Cluster, start: int, count: int) -> None:
 
 @pytest.mark.parametrize(("commands", "rounds"), [(600, 2), pytest.param(20_000, 4, marks=pytest.mark.soak, id="soak")])
 def test_a_stream_of_the_log_has_every_command_once(tmp_path: Path, commands: int, rounds: int) -> None:
-    """In every round the cluster is started again, and a container and the reader are killed; the reader lives through
-    the time without a cluster."""
+    """In every round a container is killed. In every further one the cluster has been started again, while the reader
+    lived on, and then the reader is killed."""
     data_dir = tmp_path / "data"
     reader = Reader(data_dir, tmp_path)
-    end = sys.maxsize
     try:
         for number in range(rounds):
             with running(data_dir) as cluster:
                 put(cluster, number * commands, 100)
                 if number == 0:
-                    reader.start(end)
+                    reader.start()
                 seen = len(reader.files())
                 put(cluster, number * commands, commands)
                 reader.await_files(seen + 1)
-                if number < rounds - 1:
+                if number > 0:
                     # Killed in the middle of it, with commands still coming; the next one begins while they come.
                     reader.kill()
-                    reader.start(end)
+                    reader.start()
                 put(cluster, number * commands, commands)
                 os.kill(cluster.registry.members[number % 3].pid, signal.SIGKILL)
                 put(cluster, number * commands, 100)
-        reader.kill()
         end = best_log(data_dir).bounds().end
-        reader.start(end - 1)
-        reader.finish()
+        reader.finish(end)
     finally:
         reader.kill()
 

@@ -17,6 +17,8 @@ from tara.protocol import tuples as t
 IN_FLIGHT_MAX = 512
 PATIENCE_S = 0.4
 PATIENCE_S_MAX = 3.0
+#: Openings that were asked for and whose answers are still good.
+OPENINGS_MAX = 16
 
 Done = Callable[[bytes | ClientError], None]
 
@@ -58,6 +60,9 @@ class Session:
         self._next_nonce = next_nonce
         self.id = 0
         self._nonce = 0
+        #: Any of them may be answered, however late: a service that is slower than our patience is served, too. The
+        #: other sessions expire.
+        self._openings: deque[int] = deque(maxlen=OPENINGS_MAX)
         self._opened_s = 0.0
         self._number = 0
         self._waiting: deque[Call] = deque()
@@ -135,6 +140,7 @@ class Session:
         if self._nonce:
             self._lose_patience()
         self._nonce, self._opened_s = self._next_nonce(), now_s
+        self._openings.append(self._nonce)
         return [t.Command(0, self._nonce, 0, msgspec.msgpack.encode(self._name or self._timeout_ms), t.OPEN)]
 
     def _lose_patience(self) -> None:
@@ -162,7 +168,8 @@ class Session:
     def hear(self, result: t.Result, now_s: float) -> None:
         self._heard_s = now_s
         if result.session == 0:
-            if result.number == self._nonce and self.id == 0 and result.status == t.OK:
+            if result.number in self._openings and self.id == 0 and result.status == t.OK:
+                self._openings.clear()
                 self.id, _, *following = msgspec.msgpack.decode(result.payload, type=tuple[int, ...])
                 self._number = following[0] if following else 0
                 self._patience_s = PATIENCE_S
@@ -207,6 +214,7 @@ class Session:
         lost, self._in_flight = self._in_flight, {}
         self._again.clear()
         self.id, self._nonce, self._number = 0, 0, 0
+        self._openings.clear()
         for call in lost.values():
             call.finish(SessionExpired("the session expired while the command was on its way"))
 

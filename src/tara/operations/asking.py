@@ -14,6 +14,7 @@ from tara.runtime import control
 from tara.transport.where import expand
 
 TIMEOUT_MS = 3_000
+_POLL_MS = 200
 DOWN_TIMEOUT_S = 60.0
 
 
@@ -58,10 +59,13 @@ def _ask_at(address: str, question: control.Question, keys: str, silence: NoRegi
         monitor = watch_handshakes(socket)
         socket.connect(address)
         socket.send(control.encode(question))
-        if not socket.poll(TIMEOUT_MS):
+        for _ in range(0, TIMEOUT_MS, _POLL_MS):
+            if socket.poll(_POLL_MS):
+                return control.decode(socket.recv())
             failures = take_failures(monitor, bool(keys))
-            raise Refused(f"no connection to {address}: {failures[-1]}") if failures else silence
-        return control.decode(socket.recv())
+            if failures:
+                raise Refused(f"no connection to {address}: {failures[-1]}")
+        raise silence
     finally:
         context.destroy(0)
 

@@ -32,7 +32,7 @@ from tara.transport.where import expand, same_everywhere
 SILENT_S = 3.0
 #: Larger than any message of the control plane.
 _MESSAGE_BYTES_MAX = 16 << 20
-#: A life that ends sooner after its start was a short one.
+#: A life in which a container was heard of for a shorter time was a short one.
 SHORT_LIFE_S = 10.0
 
 
@@ -322,7 +322,7 @@ class Registry:
             return
         member, now_s = self.members[container], time.monotonic()
         again = member.registered_at > 0
-        short = again and now_s - member.registered_at < SHORT_LIFE_S
+        short = again and member.heard_at - member.registered_at < SHORT_LIFE_S
         member.short_lives = member.short_lives + 1 if short else 0
         self.state.lives[container] += 1
         member.identity, member.pid, member.host = identity, register.pid, register.host

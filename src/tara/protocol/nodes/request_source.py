@@ -127,7 +127,9 @@ class RequestSource(Node):
     def tick(self, now_ms: float) -> None:
         super().tick(now_ms)
         silent_ms = self.now_ms - self._silent_since_ms
-        if self._sessions_open and not self._backlog and silent_ms >= self.limits.keepalive_interval_ms:
+        # While nothing is decided no time is to pass: it would pass at once when the stall is over.
+        idle = not self._backlog and not self._pending
+        if self._sessions_open and idle and silent_ms >= self.limits.keepalive_interval_ms:
             self._backlog.append(t.Command(0, 0, 0, b"", t.KEEPALIVE))
         if self._backlog:
             self._pump()
