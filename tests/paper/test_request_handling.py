@@ -91,7 +91,8 @@ def test_a_source_takes_a_bounded_number_of_commands() -> None:
 
 
 def test_a_source_sends_again_what_does_not_move() -> None:
-    """III-B asks for retransmission. What is decided, or of another epoch, is not sent again."""
+    """III-B asks for retransmission, here to the proposers and to the other sources. What is decided, or of another
+    epoch, is not sent again."""
     bench = Bench()
     source = bench.make(RequestSource, Stage.REQUEST_SOURCE, life=2)
     source.feed(t.Submit([t.Command(1, number, 0, b"") for number in range(3)]))
@@ -99,7 +100,7 @@ def test_a_source_sends_again_what_does_not_move() -> None:
     source.feed(*bench.stables(0, [0], executors=[bench.status(0, progress=progress)]))
     source.feed(*bench.stables(0, [0], executors=[bench.status(1, progress=[[(1, 99), (0, 0), (0, 0)]])]))
     again = [numbers_of(source.tick(100.0 * turn).of(t.Requests)) for turn in range(8)]
-    assert [numbers for numbers in again if numbers][:2] == [[1, 2], [1, 2]]
+    assert [numbers for numbers in again if numbers][:2] == [[1, 2, 1, 2], [1, 2, 1, 2]]
 
 
 def test_a_source_whose_requests_do_not_move_sends_them_less_and_less_often() -> None:

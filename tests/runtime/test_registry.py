@@ -17,7 +17,8 @@ import zmq
 from tara.configuration.settings import load_settings, shape_of
 from tara.configuration.state import StateFile
 from tara.observability import prometheus
-from tara.observability.prometheus import READERS_MAX
+from tara.observability.metrics import BOUNDS_S
+from tara.observability.prometheus import COUNTERS, HISTOGRAMS, READERS_MAX
 from tara.operations.asking import NoRegistry, Refused, StillUp, ask, await_down
 from tara.protocol.errors import ConfigurationError
 from tara.runtime import control
@@ -93,6 +94,17 @@ def test_lives_rise_and_genesis_happens_once(registry: Registry, member: Member)
     assert events(registry)[-2:] == ["registered", "restarted"]
 
 
+#: Of a container without a node, which has done nothing.
+REPORT = {
+    "partitions": {},
+    "lives": [],
+    "nodes": {},
+    "process": {"rss_bytes": 1, "cpu_s": 0.1},
+    "counters": {**dict.fromkeys((name for name, *_ in COUNTERS), 0), "halted": {}},
+    "histograms": {name: {"counts": [0] * (len(BOUNDS_S) + 1), "sum_s": 0.0} for name, *_ in HISTOGRAMS},
+}
+
+
 def test_a_life_is_short_by_how_long_it_was_heard_of(
     registry: Registry, member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +116,7 @@ def test_a_life_is_short_by_how_long_it_was_heard_of(
     member.register()
     second = member.hear(control.Welcome)
     time.sleep(0.2)
-    member.say(control.Heartbeat(0, second.life, b"{}"))
+    member.say(control.Heartbeat(0, second.life, msgspec.json.encode(REPORT)))
     member.register()
     third = member.hear(control.Welcome)
 
