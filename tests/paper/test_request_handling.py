@@ -71,6 +71,18 @@ def test_a_batch_is_one_request() -> None:
     assert [len(t.decode_commands(item.body)) for item in tuple_.requests] == [3, 1]
 
 
+def test_a_batch_of_long_commands_has_fewer_of_them() -> None:
+    """Not in the paper (the design): or a batch size would ask for frames that hold as many of the longest commands."""
+    source = Bench(batch_size=10, run_bytes_max=1_000).make(RequestSource, Stage.REQUEST_SOURCE)
+    commands = [t.Command(1, number, 0, bytes(400)) for number in range(10)]
+    sent = source.feed(t.Submit(commands)).of(t.Requests)
+    for turn in range(5):
+        sent += source.tick(1.0 * turn).of(t.Requests)
+    requests = [item for tuple_ in sent for item in tuple_.requests]
+    assert [len(t.decode_commands(item.body)) for item in requests] == [3, 3, 3, 1]
+    assert [command for item in requests for command in t.decode_commands(item.body)] == commands
+
+
 def numbers_of(tuples: list[t.Requests]) -> list[int]:
     return [item.number for tuple_ in tuples for item in tuple_.requests]
 

@@ -68,8 +68,8 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         "session_clock_step_ms_max = 500: must be at most half of session_timeout_ms_min (999)",
     ),
     (
-        {"batch_size": 2, "command_bytes_max": 100, "run_bytes_max": 50, "frame_bytes_max": 499},
-        "frame_bytes_max = 499: must be at least 2 · (batch_size · command_bytes_max + run_bytes_max)",
+        {"batch_size": 50, "command_bytes_max": 100, "run_bytes_max": 50, "frame_bytes_max": 599},
+        "frame_bytes_max = 599: must be at least 4 · (command_bytes_max + run_bytes_max)",
     ),
 ]
 
@@ -84,7 +84,7 @@ OBEYED: list[dict[str, Any]] = [
     {"controller_timeout_ms": 500.0, "controller_timeout_ms_max": 500.0},
     {"session_timeout_ms_min": 5_000, "session_timeout_ms_max": 5_000},
     {"session_timeout_ms_min": 1_000, "session_clock_step_ms_max": 500},
-    {"batch_size": 2, "command_bytes_max": 100, "run_bytes_max": 50, "frame_bytes_max": 500},
+    {"batch_size": 50, "command_bytes_max": 100, "run_bytes_max": 50, "frame_bytes_max": 600},
 ]
 
 

@@ -31,7 +31,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     #: Reads of one executor that may wait for the committers' answers; one that is pushed out is ordered instead.
     reads_max: int = 4_096
 
-    #: Commands in one request.
+    #: Commands in one request, if they are not longer than `run_bytes_max` together.
     batch_size: int = 1
     #: How long a request source waits for a batch to fill.
     batch_delay_ms: float = 0.0
@@ -120,10 +120,10 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "otherwise one request after a stall could expire a session",
         )
         _require(
-            self.frame_bytes_max >= 2 * (self.batch_size * self.command_bytes_max + self.run_bytes_max),
+            self.frame_bytes_max >= 4 * (self.command_bytes_max + self.run_bytes_max),
             "frame_bytes_max",
             self.frame_bytes_max,
-            "must be at least 2 · (batch_size · command_bytes_max + run_bytes_max)",
+            "must be at least 4 · (command_bytes_max + run_bytes_max)",
         )
 
     @property

@@ -100,7 +100,7 @@ class RequestSource(Node):
         if size == 1:
             batches = [[backlog.popleft()] for _ in range(count)]
         else:
-            batches = [[backlog.popleft() for _ in range(min(size, len(backlog)))] for _ in range(count)]
+            batches = [self._next_batch() for _ in range(count)]
         encode, source, epoch = t.encode, self.index, self.epoch
         requests = [t.Request(source, epoch, number, 0, encode(batch)) for number, batch in enumerate(batches, first)]
         self.next += count
@@ -108,6 +108,15 @@ class RequestSource(Node):
         self._pending.extend(requests)
         self._commands.extend(batches)
         self._send(requests, self._active)
+
+    def _next_batch(self) -> list[t.Command]:
+        """A request is not to become much longer than a tuple, however many commands it may hold."""
+        batch: list[t.Command] = []
+        room = self.limits.run_bytes_max
+        while self._backlog and len(batch) < self.limits.batch_size and room > 0:
+            batch.append(self._backlog.popleft())
+            room -= len(batch[-1].payload)
+        return batch
 
     def _send(self, requests: list[t.Request], receivers: Receivers) -> None:
         for run in t.split(requests, self.limits.run_length_max, self.limits.run_bytes_max):
