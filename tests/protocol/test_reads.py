@@ -135,3 +135,16 @@ def test_an_executor_answers_when_it_has_executed_that_far(late: bool) -> None:
         step = executor.feed(*commits)
     assert [answer.ticket for answer in step.only(t.Answers).answers] == [3]
     assert step.receivers(t.Answers) == [bench.graph.one(Stage.REPLY_SINK, 0)]
+
+
+def test_with_more_answers_less_has_to_be_waited_for() -> None:
+    """Of three committers, two are as far as 5: nothing beyond that can have been decided."""
+    subject = reads()
+    subject.ask(questions())
+    subject.index(index(0, 9))
+    subject.index(index(1, 5))
+    assert subject.due(8) == []
+    subject.index(index(2, 3))
+    assert subject.due(4) == []
+    assert subject.due(5) == [QUESTION]
+    assert subject.due(9) == []

@@ -145,8 +145,11 @@ class Container:
         }
         self._routes: dict[Receivers, Route] = {}
         self._queue: deque[Delivery] = deque()
+        self._for_committers: deque[Delivery] = deque()
         self._for_executors: deque[Delivery] = deque()
-        self._executors = {number for number, name in enumerate(self.graph.names) if name.stage is Stage.EXECUTOR}
+        queues = {Stage.COMMITTER: self._for_committers if spec.durability == "disk" else self._queue}
+        queues[Stage.EXECUTOR] = self._for_executors
+        self._queues = [queues.get(name.stage, self._queue) for name in self.graph.names]
         self._outgoing = [wire.Outgoing() for _ in spec.placement]
         #: Also what is patient leaves now.
         self._ticked = False
@@ -442,7 +445,8 @@ class Container:
         self.events.flood("bad_frame", sender=sender, reason=reason)
 
     def _deliver(self, tuple_: t.Tuple, number: int) -> None:
-        (self._for_executors if number in self._executors else self._queue).append((tuple_, number))
+        # How far a committer is, is no promise: it can be told before the journal is written.
+        (self._queue if type(tuple_) is t.Read else self._queues[number]).append((tuple_, number))
 
     def _receive_requests(self, front_end: FrontEnd) -> None:
         by_partition: list[list[t.Command]] = [[] for _ in range(self.spec.limits.partitions)]
@@ -546,13 +550,16 @@ class Container:
             self._queue.extend((answer, number) for answer in store.take())
 
     def _work(self) -> None:
-        """Let the nodes work until they have nothing left to say to each other. Executors come last: others wait for
+        """Let the nodes work until they have nothing left to say to each other. Committers with a journal come late:
+        what the others say does not depend on it, and leaves before it is written. Executors come last: others wait for
         the votes that leave here, but nobody waits for an execution except the clients of this site."""
         self._process(self._queue)
-        while self._for_executors:
-            self._send_frames()
-            self._process(self._for_executors)
-            self._process(self._queue)
+        while self._for_committers or self._for_executors:
+            for late in (self._for_committers, self._for_executors):
+                if late:
+                    self._send_frames()
+                    self._process(late)
+                    self._process(self._queue)
 
     def _process(self, queue: deque[Delivery]) -> None:
         nodes = self._nodes

@@ -4,6 +4,10 @@ The committers say how far they have accepted requests. A command that was answe
 accepted by f+1 committers, so at least one of any f+1 that answer knows of it: unless that one lost its memory, and
 then the answers of the others expose it (rule R2, as for records). When this executor has executed that far, its state
 contains everything that the asking client may have heard of. (Quorum reads: Charapko et al., HotStorage 2019.)
+
+The more committers answer, the less has to be waited for: at most f of them do not know of that command, so the next
+one above the f lowest answers does. With all 2f+1, nothing is waited for that f+1 have not accepted, that is, nothing
+that is not decided.
 """
 
 import heapq
@@ -25,7 +29,7 @@ class _Read:
     def __init__(self, partitions: int) -> None:
         self.questions: list[t.Question] | None = None
         self.indexes: list[dict[int, t.ReadIndex]] = [{} for _ in range(partitions)]
-        #: It can be answered when the requests below this execution number are executed; None: not known yet.
+        #: It can be answered when the requests below this execution number are executed; None: not known yet. Falls.
         self.until: int | None = None
 
 
@@ -48,9 +52,8 @@ class Reads:
     def index(self, index: t.ReadIndex) -> None:
         key = (index.source, index.epoch, index.nonce)
         read = self._find(key)
-        if read.until is None:
-            read.indexes[index.partition][index.committer] = index
-            self._settle(key, read)
+        read.indexes[index.partition][index.committer] = index
+        self._settle(key, read)
 
     def due(self, executed: int) -> list[t.Question]:
         """The questions that can be answered when the requests below this execution number are executed."""
@@ -72,21 +75,22 @@ class Reads:
         return read
 
     def _settle(self, key: Key, read: _Read) -> None:
-        if read.until is None:
-            positions = [self._position(answers) for answers in read.indexes]
-            if None in positions:
-                return
-            partitions = self._graph.partitions
-            read.until = max(
-                (position - 1) * partitions + partition + 1 if position else 0
-                for partition, position in enumerate(positions)
-                if position is not None
-            )
-        if read.questions is not None:
-            heapq.heappush(self._waiting, (read.until, key))
+        positions = [self._position(answers) for answers in read.indexes]
+        if read.questions is None or None in positions:
+            return
+        partitions = self._graph.partitions
+        until = max(
+            (position - 1) * partitions + partition + 1 if position else 0
+            for partition, position in enumerate(positions)
+            if position is not None
+        )
+        if read.until is None or until < read.until:
+            read.until = until
+            heapq.heappush(self._waiting, (until, key))
 
     def _position(self, answers: dict[int, t.ReadIndex]) -> int | None:
-        """How far f+1 committers are, none of which another one knows to have lost its memory since."""
+        """How far everything is accepted that may be decided, by f+1 committers or more, none of which another one
+        knows to have lost its memory since."""
         if len(answers) < self._quorum:
             return None
         known = [max(column) for column in zip(*(answer.memories for answer in answers.values()), strict=True)]
@@ -95,4 +99,4 @@ class Reads:
             for answer in answers.values()
             if answer.memory >= known[self._graph.member(Stage.COMMITTER, answer.committer)]
         ]
-        return max(usable) if len(usable) >= self._quorum else None
+        return sorted(usable)[self._graph.f] if len(usable) >= self._quorum else None
