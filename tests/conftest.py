@@ -16,6 +16,7 @@ LONGEST = (
     "experiments/test_shapes.py",
     "simulator/test_run.py",
     "streaming/test_query.py",
+    "simulator/test_mutants.py",
     "runtime/test_site.py",
     "simulator/test_shrink.py",
     "streaming/test_live_log.py",
