@@ -9,26 +9,34 @@ from hypothesis import HealthCheck, settings
 from tara.operations import asking
 
 TESTS = Path(__file__).parent
-#: What takes longest, longest first. `make test` hands out files in this order: begun last, they would be waited for
-#: while one processor has nothing to do.
+#: What takes longest, longest first, and while there are any, one without processes of its own after each one with.
+#: `make test` hands out files in this order. Begun last, they would be waited for while one processor is idle; begun
+#: together, two clusters are in each other's way.
 LONGEST = (
-    "experiments/test_drills.py",
-    "streaming/test_live_log.py",
     "experiments/test_shapes.py",
-    "coordination/test_failover.py",
-    "runtime/test_site.py",
-    "experiments/test_evaluation.py",
-    "runtime/test_log_live.py",
+    "simulator/test_run.py",
     "streaming/test_query.py",
+    "simulator/test_mutants.py",
+    "runtime/test_site.py",
+    "simulator/test_shrink.py",
+    "streaming/test_live_log.py",
+    "simulator/test_applications.py",
+    "experiments/test_evaluation.py",
+    "experiments/test_drills.py",
+    "runtime/test_log_live.py",
+    "coordination/test_failover.py",
     "runtime/test_trouble.py",
     "runtime/test_recovery.py",
     "streaming/test_connector.py",
     "runtime/test_live.py",
+    "test_examples.py",
     "coordination/test_spark_masters.py",
     "coordination/test_client.py",
     "coordination/test_kazoo.py",
+    "coordination/test_against_zookeeper.py",
+    "runtime/test_apart.py",
+    "runtime/test_security.py",
     "experiments/test_peers.py",
-    "test_examples.py",
 )
 
 # A user is told soon that nobody answers; on a machine that stands still, a test would be told a lie.

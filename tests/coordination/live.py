@@ -21,7 +21,9 @@ def start_cluster(directory: Path, **options: Any) -> Cluster:
     """Time-outs that are short, so that tests do not wait for long, but longer than a slow machine stands still."""
     gateway = {
         "port": 0,
-        "tick_time_ms": 1_000,
+        # A front end that is not served for two ticks closes its connections.
+        "tick_time_ms": 3_000,
+        "session_timeout_ms_min": 2_000,
         "session_timeout_ms_max": 10_000,
         "max_client_connections": 0,
         "collect_interval_ms": 200,

@@ -351,7 +351,7 @@ def test_four_letter_words(hosts: str, client: KazooClient) -> None:
     assert "Mode: " in four_letter_word(address, b"srvr")
     assert "zk_znode_count\t" in four_letter_word(address, b"mntr")
     assert "Clients:" in four_letter_word(address, b"stat")
-    assert "tickTime=1000" in four_letter_word(address, b"conf")
+    assert "tickTime=3000" in four_letter_word(address, b"conf")
     for word in (b"cons", b"dump", b"wchs", b"envi"):
         assert four_letter_word(address, word)
     assert client.server_version()[:2] == (3, 8)

@@ -10,19 +10,17 @@ import pytest
 
 from tara.protocol.errors import ConfigurationError
 from tara.simulator.campaign import Job, run_seed, summarize
-from tara.simulator.mutants import MUTANTS, hunt
 from tara.simulator.plan import BEYOND_MEMORY, NOISE, SCHEDULED, make_plan
-from tara.simulator.run import play
+from tara.simulator.run import Outcome, play
 from tara.simulator.transcript import Transcript
 from tara.simulator.world import Container, World
 
 
-def outcomes(seeds: range, f: int, partitions: int) -> Counter[str]:
-    """Run seeds, require that none breaks an invariant, and add up what happened."""
+def total(outcomes: list[Outcome]) -> Counter[str]:
+    """Require that no run breaks an invariant, and add up what happened."""
     totals: Counter[str] = Counter()
-    for seed in seeds:
-        outcome = run_seed(Job(seed, f, partitions))
-        assert outcome.violation is None, f"seed {seed}: {outcome.violation}: {outcome.detail}"
+    for outcome in outcomes:
+        assert outcome.violation is None, f"seed {outcome.seed}: {outcome.violation}: {outcome.detail}"
         totals.update(outcome.checks)
         totals.update(
             commands=outcome.commands,
@@ -50,16 +48,29 @@ CHECKS = [
 ]
 
 
-@pytest.mark.parametrize(("f", "partitions", "count"), [(1, 1, 40), (2, 1, 6), (1, 3, 8)])
-def test_no_violation_and_every_check_runs(f: int, partitions: int, count: int) -> None:
-    totals = outcomes(range(count), f, partitions)
+@pytest.fixture(scope="module")
+def with_journals() -> list[Outcome]:
+    """Runs with every kind of fault."""
+    return [run_seed(Job(seed, 1, 1, "disk")) for seed in range(100, 130)]
 
+
+def check_runs(outcomes: list[Outcome]) -> None:
+    totals, count = total(outcomes), len(outcomes)
     assert totals["commands"] >= 200 * count
     assert totals["view_changes"] >= count
     assert totals["restarts"] >= count
     assert totals["checkpoints"] >= count
     assert totals["checkpoints_loaded"] > 0
     assert [check for check in CHECKS if totals[check] == 0] == []
+
+
+def test_no_violation_and_every_check_runs(with_journals: list[Outcome]) -> None:
+    check_runs(with_journals + [run_seed(Job(seed, 1, 1)) for seed in range(10)])
+
+
+@pytest.mark.parametrize(("f", "partitions", "count"), [(2, 1, 6), (1, 3, 8)])
+def test_no_violation_in_other_shapes(f: int, partitions: int, count: int) -> None:
+    check_runs([run_seed(Job(seed, f, partitions)) for seed in range(count)])
 
 
 @pytest.mark.parametrize(("f", "count"), [(1, 10), (2, 3)])
@@ -90,10 +101,10 @@ def test_seeds_alternate_between_disk_and_memory() -> None:
         make_plan(1, durability="paper")
 
 
-def test_every_fault_kind_fires() -> None:
+def test_every_fault_kind_fires(with_journals: list[Outcome]) -> None:
     fired: Counter[str] = Counter()
-    for seed in range(100, 130):
-        fired.update(run_seed(Job(seed, 1, 1, "disk")).faults)
+    for outcome in with_journals:
+        fired.update(outcome.faults)
     rare = {"idle_partition"}  # needs several partitions
 
     assert [kind for kind in (*SCHEDULED, *NOISE) if fired[kind] == 0 and kind not in rare] == []
@@ -101,7 +112,7 @@ def test_every_fault_kind_fires() -> None:
 
 FINGERPRINT = """
 from tara.simulator.plan import make_plan
-from tara.simulator.run import play
+from tara.simulator.run import Outcome, play
 from tara.simulator.transcript import Transcript
 transcript = Transcript(reports=True)
 print(play(make_plan({seed}, 1, {partitions}), transcript).fingerprint)
@@ -126,38 +137,3 @@ def test_the_transcript_does_not_change_the_run() -> None:
     plan = make_plan(11)
 
     assert play(plan).fingerprint == play(plan, Transcript()).fingerprint
-
-
-def test_there_are_enough_mutants_with_names_of_their_own() -> None:
-    assert len(MUTANTS) >= 20
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
-
-
-#: The quick ones; `tara sim mutants` hunts all.
-QUICK = [
-    "stale_records",
-    "records_ignored",
-    "next_off_by_one",
-    "proposer_starts_active",
-    "votes_of_any_view",
-    "too_few_records",
-    "promise_forgotten",
-    "any_start_restores_memory",
-    "records_of_past_memories",
-    "stamped_again",
-    "no_duplicate_filter",
-    "early_command_executes",
-    "unanimous_controllers",
-    "load_tried_once",
-]
-
-
-@pytest.mark.parametrize("name", QUICK)
-def test_a_mutant_is_caught(name: str) -> None:
-    assert hunt(name, seeds_max=60).caught
-
-
-def test_a_mutant_is_gone_afterwards() -> None:
-    hunt("records_ignored", seeds_max=3)
-
-    assert run_seed(Job(0, 1, 1)).violation is None

@@ -150,7 +150,10 @@ def test_rows_are_executed_once_though_the_driver_is_killed(
 
 
 def test_two_lives_of_a_stream_cannot_disagree(cluster: Cluster) -> None:
-    with Client(endpoints(cluster), name="s") as one, Client(endpoints(cluster), name="s") as two:
+    with (
+        Client(endpoints(cluster), name="s", timeout_s=60) as one,
+        Client(endpoints(cluster), name="s", timeout_s=60) as two,
+    ):
         mine, theirs = one.claim(5, b"mine"), two.claim(5, b"theirs")
         assert mine.value == theirs.value == b"mine"
         with pytest.raises(CommandFailed, match="claim 4 is older than claim 5"):

@@ -29,7 +29,9 @@ from tara.runtime.registry import Registry
 from tara.transport.where import AUTO, same_everywhere
 
 JAVA_MINIMUM = 17
+#: How long a start may take, and how much longer for each container: with a process per node there are dozens.
 START_TIMEOUT_S = 90.0
+START_TIMEOUT_S_EACH = 5.0
 SUPERVISE_S = 0.5
 #: A look at the containers that comes so late tells of a pause of this process.
 PAUSED_S = 3.0
@@ -211,11 +213,12 @@ class Cluster:
         return [self.registry.graph.label(number) for number in self.registry.placement[container]]
 
     def _await(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
+        timeout_s = START_TIMEOUT_S + START_TIMEOUT_S_EACH * len(self.registry.hosted)
+        deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:
                 self.stop()
-                raise SparkError(f"not all containers started within {START_TIMEOUT_S:.0f} s: see Spark's log")
+                raise SparkError(f"not all containers started within {timeout_s:.0f} s: see Spark's log")
             time.sleep(0.05)
 
     def await_gateways(self) -> None:

@@ -1,0 +1,42 @@
+"""Versions of the code with one rule taken away: the simulator catches them."""
+
+import pytest
+
+from tara.simulator.campaign import Job, run_seed
+from tara.simulator.mutants import MUTANTS, hunt
+
+
+def test_there_are_enough_mutants_with_names_of_their_own() -> None:
+    assert len(MUTANTS) >= 20
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+#: Some, each with a seed that catches it. Other code draws other faults: then the hunt goes on from there. `tara sim
+#: mutants` hunts all of them.
+QUICK = {
+    "stale_records": 0,
+    "records_ignored": 0,
+    "next_off_by_one": 0,
+    "proposer_starts_active": 0,
+    "votes_of_any_view": 0,
+    "too_few_records": 0,
+    "promise_forgotten": 0,
+    "any_start_restores_memory": 0,
+    "records_of_past_memories": 0,
+    "stamped_again": 0,
+    "no_duplicate_filter": 0,
+    "early_command_executes": 0,
+    "unanimous_controllers": 0,
+    "load_tried_once": 0,
+}
+
+
+@pytest.mark.parametrize(("name", "seed"), QUICK.items())
+def test_a_mutant_is_caught(name: str, seed: int) -> None:
+    assert hunt(name, seeds_max=200, start=seed).caught
+
+
+def test_a_mutant_is_gone_afterwards() -> None:
+    hunt("records_ignored", seeds_max=3)
+
+    assert run_seed(Job(0, 1, 1)).violation is None
