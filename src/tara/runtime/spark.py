@@ -29,9 +29,8 @@ from tara.runtime.registry import Registry
 from tara.transport.where import AUTO, same_everywhere
 
 JAVA_MINIMUM = 17
-#: How long a start may take, and how much longer for each container: with a process per node there are dozens.
-START_TIMEOUT_S = 90.0
-START_TIMEOUT_S_EACH = 5.0
+#: With a process per node there are dozens, each with an interpreter that starts.
+START_TIMEOUT_S = 180.0
 SUPERVISE_S = 0.5
 #: A look at the containers that comes so late tells of a pause of this process.
 PAUSED_S = 3.0
@@ -213,12 +212,11 @@ class Cluster:
         return [self.registry.graph.label(number) for number in self.registry.placement[container]]
 
     def _await(self, condition: Callable[[], bool]) -> None:
-        timeout_s = START_TIMEOUT_S + START_TIMEOUT_S_EACH * len(self.registry.hosted)
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + START_TIMEOUT_S
         while not condition():
             if time.monotonic() > deadline:
                 self.stop()
-                raise SparkError(f"not all containers started within {timeout_s:.0f} s: see Spark's log")
+                raise SparkError(f"not all containers started within {START_TIMEOUT_S:.0f} s: see Spark's log")
             time.sleep(0.05)
 
     def await_gateways(self) -> None:
