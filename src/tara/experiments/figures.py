@@ -133,6 +133,11 @@ def _legend(axes: Axes, **where: Any) -> None:
     axes.legend(fontsize=8, framealpha=0.9, **where)
 
 
+def _legend_below(axes: Axes, ncols: int, **what: Any) -> None:
+    """Where lines go everywhere."""
+    _legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=ncols, **what)
+
+
 def unbatched(results: Results, axes: Axes) -> bool:
     series = [*_all_series(results, "unbatched"), *_all_series(results, "coordination")]
     if not series:
@@ -147,7 +152,7 @@ def unbatched(results: Results, axes: Axes) -> bool:
         label="paper: BFT-SMaRt, maximum",
     )
     axes.set_title("Unbatched: one command per request (numbers: clients)")
-    _legend(axes)
+    _legend_below(axes, 2)
     return True
 
 
@@ -158,7 +163,7 @@ def batched(results: Results, axes: Axes) -> bool:
     _curves(axes, series, lambda each: each.label)
     _paper_line(axes, reference.PAPER_BATCHED_PER_S, f"paper: batch size {reference.PAPER_BATCH_SIZE}, maximum")
     axes.set_title("Batched: several commands per request (numbers: clients)")
-    _legend(axes)
+    _legend_below(axes, 3)
     return True
 
 
@@ -227,7 +232,7 @@ def proposer_failures(results: Results, axes: Axes) -> bool:
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0, right=timeline.rates[-1][0] if timeline.rates else None)
     axes.set_title("The active proposer's site is killed, twice")
-    _legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=5)
+    _legend_below(axes, 5)
     return True
 
 
@@ -313,7 +318,7 @@ def payload(results: Results, axes: Axes) -> bool:
     bytes_axes.grid(visible=False)
     axes.set_title("Size of the values")
     lines = [*axes.get_legend_handles_labels()[0], *bytes_axes.get_legend_handles_labels()[0]]
-    _legend(axes, handles=lines, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+    _legend_below(axes, 2, handles=lines)
     return True
 
 
