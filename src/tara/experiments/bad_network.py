@@ -15,12 +15,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from msgspec import Struct
-
 from tara.configuration.settings import Settings
 from tara.experiments.contained import Contained
 from tara.experiments.deployment import Say
 from tara.experiments.load_process import LoadPlan, LoadProcess
+from tara.experiments.safety import Safety
 from tara.operations import health
 from tara.runtime import control
 from tara.runtime.registry import Registry
@@ -218,7 +217,7 @@ def random_fault(network: Network, random: Random) -> Fault:
     )
 
 
-class NetworkVerdict(Struct, kw_only=True):
+class NetworkVerdict(Safety, kw_only=True):
     drill: str = "network"
     seed: int
     faults: int
@@ -228,30 +227,16 @@ class NetworkVerdict(Struct, kw_only=True):
     views: list[int]
     full_strength_s: list[float]
     died: list[str]
-    halted: dict[str, str]
     throughput_per_s: float
     gap_ms_max: float
-    lost: int
-    duplicated: int
-    linearizable: bool
-    recorded: int
-    replicas_equal: bool
 
     @property
     def failures(self) -> list[str]:
         """What is not as promised, in words."""
-        found = [f"{name} has ended" for name in self.died]
-        found += [f"{name} has halted: {reason}" for name, reason in self.halted.items()]
+        found = self.violations
+        found += [f"{name} has ended" for name in self.died]
         found += [f"no progress during: {what}" for what in self.standstills]
         found += [f"a fault cost {views} views" for views in self.views if views > VIEWS_PER_FAULT_MAX]
-        if self.lost:
-            found.append(f"{self.lost} commands lost")
-        if self.duplicated:
-            found.append(f"{self.duplicated} commands executed twice")
-        if not self.linearizable:
-            found.append("the history is not linearizable")
-        if not self.replicas_equal:
-            found.append("the replicas differ")
         return found
 
     @property
@@ -260,8 +245,7 @@ class NetworkVerdict(Struct, kw_only=True):
         return (
             f"{self.faults} faults, at most {max(self.views, default=0)} views for one, full strength within "
             f"{slowest:.1f} s, {self.throughput_per_s:.0f} commands/s, longest gap {self.gap_ms_max:.0f} ms, "
-            f"{self.lost} lost, {self.duplicated} executed twice, {self.recorded} recorded operations linearizable: "
-            f"{self.linearizable}, replicas equal: {self.replicas_equal}"
+            f"{self.in_short}"
         )
 
 

@@ -13,7 +13,6 @@ from random import Random
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import Struct
 
 from tara.experiments.bad_network import network, random_fault
 from tara.experiments.deployment import Deployment, DrillError, Say, Sites, children, send
@@ -21,6 +20,7 @@ from tara.experiments.fuzz import fuzz
 from tara.experiments.load_process import LoadPlan, LoadProcess
 from tara.experiments.machine import work_s
 from tara.experiments.proxied import Proxied
+from tara.experiments.safety import Safety
 from tara.experiments.standalone import Standalone
 from tara.operations import health
 from tara.simulator.linearizability import KeyValueModel, check
@@ -38,7 +38,7 @@ WARM_S = 120
 UNTIL_STOPPED_S = 24 * 3600.0
 
 
-class Verdict(Struct, kw_only=True):
+class Verdict(Safety, kw_only=True):
     """What came of a drill. A field that a drill does not judge is None."""
 
     drill: str
@@ -50,13 +50,6 @@ class Verdict(Struct, kw_only=True):
     #: Seconds from each fault to full strength.
     full_strength_s: list[float]
     restarts: int
-    lost: int
-    duplicated: int
-    linearizable: bool
-    replicas_equal: bool
-    recorded: int
-    #: Nodes that a broken invariant stopped, and why.
-    halted: dict[str, str]
     gap_ms_limit: float | None = None
     #: Throughput of the last minute against the second one, on a machine of constant speed; and what the machine's
     #: own speed did meanwhile.
@@ -72,24 +65,13 @@ class Verdict(Struct, kw_only=True):
     def summary(self) -> str:
         return (
             f"{self.faults} faults, {self.restarts} restarts, {self.throughput_per_s:.0f} commands/s, longest gap "
-            f"{self.gap_ms_max:.0f} ms, {self.lost} lost, {self.duplicated} executed twice, "
-            f"{self.recorded} recorded operations linearizable: {self.linearizable}, "
-            f"replicas equal: {self.replicas_equal}"
+            f"{self.gap_ms_max:.0f} ms, {self.in_short}"
         )
 
     @property
     def failures(self) -> list[str]:
         """What is not as promised, in words."""
-        found = []
-        if self.lost:
-            found.append(f"{self.lost} commands lost")
-        if self.duplicated:
-            found.append(f"{self.duplicated} commands executed twice")
-        if not self.linearizable:
-            found.append("the history is not linearizable")
-        if not self.replicas_equal:
-            found.append("the replicas differ")
-        found += [f"{name} has halted: {reason}" for name, reason in self.halted.items()]
+        found = self.violations
         if self.gap_ms_limit is not None and self.gap_ms_max >= self.gap_ms_limit:
             found.append(f"a gap of {self.gap_ms_max:.0f} ms")
         if self.drift is not None and abs(self.drift) > THROUGHPUT_DRIFT_MAX:

@@ -21,7 +21,6 @@ from typing import Any
 
 import msgspec
 import zmq
-from msgspec import Struct
 
 from tara.coordination import jute
 from tara.coordination.client import CoordinationClient
@@ -30,6 +29,7 @@ from tara.experiments.contained import ClusterTrouble, Contained
 from tara.experiments.deployment import Say
 from tara.experiments.hostile import ClientFrames, ControlMessages, FileQuestions, Identity, PeerFrames
 from tara.experiments.load_process import LoadPlan, LoadProcess
+from tara.experiments.safety import Safety
 from tara.operations import health
 from tara.runtime import control
 from tara.runtime.registry import Registry
@@ -50,7 +50,7 @@ TIMEOUT_S = 60.0
 GROWTH_MB_MAX = 200.0
 
 
-class FuzzVerdict(Struct, kw_only=True):
+class FuzzVerdict(Safety, kw_only=True):
     drill: str = "fuzz"
     seed: int
     seconds: float
@@ -60,16 +60,10 @@ class FuzzVerdict(Struct, kw_only=True):
     refusable: int
     refused: int
     died: list[str]
-    halted: dict[str, str]
     restarts: int
-    lost: int
-    duplicated: int
-    linearizable: bool
-    recorded: int
     #: Increments of a node of the coordination service that were acknowledged, and its value.
     increments: int
     value: int
-    replicas_equal: bool
     growth_mb: float
     metrics_served: bool
 
@@ -77,30 +71,20 @@ class FuzzVerdict(Struct, kw_only=True):
     def summary(self) -> str:
         return (
             f"{sum(self.frames.values())} frames in {self.seconds:.0f} s, {self.refused} of {self.refusable} refused "
-            f"and counted, {self.lost} lost, {self.duplicated} executed twice, {self.increments} increments, "
-            f"{self.recorded} recorded operations linearizable: {self.linearizable}, "
-            f"replicas equal: {self.replicas_equal}, growth {self.growth_mb:.0f} MB"
+            f"and counted, {self.increments} increments, {self.in_short}, growth {self.growth_mb:.0f} MB"
         )
 
     @property
     def failures(self) -> list[str]:
         """What is not as promised, in words."""
-        found = [f"{name} has ended" for name in self.died]
-        found += [f"{name} has halted: {reason}" for name, reason in self.halted.items()]
+        found = self.violations
+        found += [f"{name} has ended" for name in self.died]
         if self.refused != self.refusable:
             found.append(f"{self.refused} of {self.refusable} hostile frames were counted as refused")
         if self.restarts:
             found.append(f"{self.restarts} restarts")
-        if self.lost:
-            found.append(f"{self.lost} commands lost")
-        if self.duplicated:
-            found.append(f"{self.duplicated} commands executed twice")
-        if not self.linearizable:
-            found.append("the history is not linearizable")
         if self.value != self.increments:
             found.append(f"{self.increments} increments were acknowledged, but the value is {self.value}")
-        if not self.replicas_equal:
-            found.append("the replicas differ")
         if self.growth_mb > GROWTH_MB_MAX:
             found.append(f"a process grew by {self.growth_mb:.0f} MB")
         if not self.metrics_served:
