@@ -43,10 +43,10 @@ class StreamReport(Struct):
     #: What the driver, Spark and the Python workers used, all together.
     cpu_ms_per_batch: float
     cpu_us_per_command: float
-    #: What Spark's state store holds, and the whole checkpoint directory: when the measurement begins, and in the end.
+    #: What Spark's state store holds; and the whole checkpoint directory, medians of the first and the last quarter.
     state_bytes: int
     checkpoint_bytes_first: int
-    checkpoint_bytes: int
+    checkpoint_bytes_last: int
     #: Commands without a result, or with several, among those below the highest number that was answered.
     wrong: int
 
@@ -96,17 +96,17 @@ def _measure(
     try:
         progress: dict[int, dict[str, Any]] = {}
         _watch(query, progress, warm_up_s, tell)
+        sizes: list[int] = []
         measured_from = max(progress, default=-1) + 1
         begun_s, begun_cpu_s = time.time(), cpu_s_of_tree(os.getpid())
-        checkpoint_first = _size(directory / "checkpoint")
-        _watch(query, progress, seconds, tell)
+        _watch(query, progress, seconds, tell, lambda: sizes.append(_size(directory / "checkpoint")))
         ended_s, ended_cpu_s = time.time(), cpu_s_of_tree(os.getpid())
         check(query)
     finally:
         query.stop()
     batches = [progress[number] for number in sorted(progress) if number >= measured_from]
     durations = [batch["durationMs"]["triggerExecution"] for batch in batches]
-    quarter = max(len(durations) // 4, 1)
+    quarter, size_quarter = max(len(durations) // 4, 1), max(len(sizes) // 4, 1)
     answered, wrong = _evaluate(results, begun_s, ended_s)
     return StreamReport(
         seconds=round(ended_s - begun_s, 1),
@@ -121,19 +121,24 @@ def _measure(
         cpu_ms_per_batch=round((ended_cpu_s - begun_cpu_s) * 1e3 / max(len(batches), 1), 1),
         cpu_us_per_command=round((ended_cpu_s - begun_cpu_s) * 1e6 / max(answered, 1), 1),
         state_bytes=sum(operator["memoryUsedBytes"] for operator in batches[-1]["stateOperators"]) if batches else 0,
-        checkpoint_bytes_first=checkpoint_first,
-        checkpoint_bytes=_size(directory / "checkpoint"),
+        checkpoint_bytes_first=int(statistics.median(sizes[:size_quarter] or [0])),
+        checkpoint_bytes_last=int(statistics.median(sizes[-size_quarter:] or [0])),
         wrong=wrong,
     )
 
 
 def _watch(
-    query: "StreamingQuery", progress: dict[int, dict[str, Any]], seconds: float, tell: Callable[[str], None]
+    query: "StreamingQuery",
+    progress: dict[int, dict[str, Any]],
+    seconds: float,
+    tell: Callable[[str], None],
+    look: Callable[[], None] = lambda: None,
 ) -> None:
     """Collect what the query reports. The 100 newest reports are kept by Spark: more than come in a second."""
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s and query.isActive:
         time.sleep(1.0)
+        look()
         for report in query.recentProgress:
             if "addBatch" in report["durationMs"]:
                 progress[report["batchId"]] = report
