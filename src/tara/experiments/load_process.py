@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import queue
+import sys
 import time
 from collections.abc import Iterator
 from multiprocessing.queues import Queue
@@ -103,6 +104,13 @@ def _work(plan: LoadPlan, messages: "Queue[Any]", stop: Event) -> None:
         else:
             uses.extend(meter.stop() for meter in meters)
 
+    def is_over() -> bool:
+        """Who started it may have been killed; nobody is to be under load for ever."""
+        parent = multiprocessing.parent_process()
+        if parent is not None and not parent.is_alive():
+            sys.exit("the load: whoever started it is gone")
+        return stop.is_set()
+
     try:
         load = Load(
             plan.endpoints, plan.clients, plan.payload_bytes, plan.reads, plan.recorded_keys, plan.target, plan.keys
@@ -114,7 +122,7 @@ def _work(plan: LoadPlan, messages: "Queue[Any]", stop: Event) -> None:
             plan.seconds,
             plan.warm_up_s,
             lambda now_s, count: messages.put(("second", (now_s - started_s, count))),
-            stop.is_set,
+            is_over,
             plan.interval_s,
             on_measuring,
         )
