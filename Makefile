@@ -87,14 +87,14 @@ soak: setup ## Long campaigns: many simulated seeds, seeded bugs, SOAK_MINUTES o
 	$(BIN)/tara sim run --app coordination --seeds 200 --jobs $(JOBS)
 	$(BIN)/tara sim mutants
 	$(BIN)/pytest -m soak
-	$(BIN)/tara drill kill kill-twice hang loss flat
+	$(BIN)/tara drill kill kill-twice hang loss workers sites flat
 	$(BIN)/tara drill memory --kills 50
 	$(BIN)/tara drill network --seconds 600
 	$(BIN)/tara drill fuzz --frames $(SOAK_FRAMES)
 	$(BIN)/tara drill chaos --minutes $(SOAK_MINUTES)
 
 .PHONY: bench
-bench: setup ## The paper's evaluation with the peers beside it, into docs/evaluation.md (BENCH=--quick: 20 minutes)
+bench: setup ## The paper's evaluation with the peers beside it, into docs/evaluation.md (BENCH=--quick: 10 minutes)
 	$(BIN)/tara bench paper $(BENCH)
 
 .PHONY: clean
