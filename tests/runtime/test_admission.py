@@ -1,6 +1,7 @@
 """What a peer's frame may bring to the nodes: real tuples, and mutations of them that no node must ever see."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -18,6 +19,9 @@ from tara.protocol.graph import EDGES, Graph, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.proposer import HeldRequests
 from tara.runtime import control
+from tara.simulator.plan import make_plan
+from tara.simulator.run import play
+from tara.simulator.world import Container, World
 from tara.transport import wire
 from tara.transport.admission import Admission
 from tara.transport.exchange import Ask
@@ -57,6 +61,31 @@ def test_what_nodes_say_is_admitted(partitions: int) -> None:
                 if graph.names[number].stage in stages and graph.names[number].partition in (0, partition)
             ][-1:]
             assert admission.refusal(brings(numbers, tuple_)) is None
+
+
+@pytest.mark.parametrize(("f", "partitions", "seeds"), [(1, 1, range(6)), (2, 1, range(2)), (1, 3, range(2))])
+def test_whatever_happens_an_honest_node_is_not_refused(
+    f: int, partitions: int, seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Simulated runs with all their faults, view changes and lost memories: every tuple that leaves for another
+    container would be admitted there."""
+    seen: Counter[type[t.Tuple]] = Counter()
+    send = World._send_frame
+
+    def watch(world: World, sender: Container, peer: Container, parcels: list[tuple[t.Tuple, int]]) -> None:
+        admission = Admission(world.graph, world.plan.limits, peer.numbers)
+        for tuple_, number in parcels:
+            seen[type(tuple_)] += 1
+            assert admission.refusal(brings([number], tuple_)) is None, tuple_
+            message = wire.message_of(tuple_)
+            if isinstance(message, wire.Vote):
+                assert admission.open(message) == tuple_
+        send(world, sender, peer, parcels)
+
+    monkeypatch.setattr(World, "_send_frame", watch)
+    for seed in seeds:
+        assert play(make_plan(seed, f, partitions)).violation is None
+    assert {t.Start, t.Record, t.Commit, t.Proposal, t.ReadIndex, t.Presence, t.Vote} <= seen.keys()
 
 
 def test_mutations_with_a_right_header_are_refused_and_those_with_a_wrong_one_seen_to_be_foreign() -> None:

@@ -559,15 +559,13 @@ def test_reading_goes_on_while_the_log_is_written(tmp_path: Path, monkeypatch: p
     assert counters == list(range(1, 3001))
 
 
-def test_rows_are_visible_within_a_second_without_a_checkpoint(tmp_path: Path) -> None:
+def test_rows_become_visible_without_a_checkpoint_or_another_row(tmp_path: Path) -> None:
     log = DecidedLog(tmp_path, settings(), [])
     await_condition(lambda: log.status()["last"] == 0, "the log to be open")
     log.append(simple(5)[0])  # type: ignore[arg-type]
     await_condition(lambda: LogReader(tmp_path).bounds().end == 2, "the row")
 
     log.close()
-    # How long that took is the machine's; this is ours.
-    assert log_module.FLUSH_S < 0.5
 
 
 def test_a_checkpoint_is_written_only_when_the_log_up_to_it_is_durable(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ import msgspec
 from tara.configuration.settings import Settings, load_settings
 from tara.operations import health
 from tara.protocol.errors import TaraError
-from tara.runtime.container import ContainerSpec
 from tara.runtime.hosting import run_container
 from tara.runtime.registry import Registry
+from tara.runtime.spark import spec_of
 from tara.sites.site import SiteRegistry
 from tara.transport.site_address import PORTS
 from tara.transport.where import free_row
@@ -34,27 +34,7 @@ class ClusterTrouble(TaraError):
 
 def start_container(registry: Registry, container: int) -> SpawnProcess:
     """As a Spark task would run it."""
-    settings, ports = registry.settings, registry.ports(container)
-    spec = ContainerSpec(
-        cluster=registry.state.cluster,
-        era=registry.state.era,
-        container=container,
-        placement=registry.placement,
-        limits=settings.limits,
-        durability=settings.durability,
-        data_dir=settings.container_dir or settings.data_dir,
-        host=settings.container_host or settings.host,
-        keys=settings.keys,
-        port=ports.clients,
-        peer_port=ports.peers,
-        files_port=ports.files,
-        label=registry.label(container),
-        shape=registry.shape,
-        threshold=registry.state.threshold,
-        log_retention_bytes=settings.log_retention_bytes if settings.log else None,
-        gateway=settings.gateway,
-    )
-    arguments = (msgspec.json.encode(spec), settings.app, registry.address)
+    arguments = (msgspec.json.encode(spec_of(registry, container)), registry.settings.app, registry.address)
     process = multiprocessing.get_context("spawn").Process(target=run_container, args=arguments, daemon=True)
     process.start()
     return process

@@ -5,6 +5,7 @@ At the end: no process has ended, no node has halted, every frame that had to be
 load was lost or executed twice, what it saw is linearizable, and the replicas are equal.
 """
 
+import abc
 import contextlib
 import os
 import select
@@ -92,7 +93,7 @@ class FuzzVerdict(Safety, kw_only=True):
         return found
 
 
-class Attack:
+class Attack(abc.ABC):
     """Frames for one port, on a thread of its own."""
 
     def __init__(self, kind: str, address: str, count: int) -> None:
@@ -120,8 +121,9 @@ class Attack:
         except Exception as error:
             self.failure = error
 
+    @abc.abstractmethod
     def attack(self) -> None:
-        raise NotImplementedError
+        """Send all of them."""
 
     def connect(self) -> socket.socket:
         return socket.create_connection(self.address, timeout=TIMEOUT_S)

@@ -145,10 +145,10 @@ class Container:
         }
         self._routes: dict[Receivers, Route] = {}
         self._queue: deque[Delivery] = deque()
-        self._for_committers: deque[Delivery] = deque()
+        #: Without a journal, committers need no turn of their own.
+        self._for_committers: deque[Delivery] = deque() if spec.durability == "disk" else self._queue
         self._for_executors: deque[Delivery] = deque()
-        queues = {Stage.COMMITTER: self._for_committers if spec.durability == "disk" else self._queue}
-        queues[Stage.EXECUTOR] = self._for_executors
+        queues = {Stage.COMMITTER: self._for_committers, Stage.EXECUTOR: self._for_executors}
         self._queues = [queues.get(name.stage, self._queue) for name in self.graph.names]
         self._outgoing = [wire.Outgoing() for _ in spec.placement]
         #: Also what is patient leaves now.

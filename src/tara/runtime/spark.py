@@ -55,6 +55,30 @@ def check_java() -> None:
         raise SparkError(f"{java} is version {major or 'unknown'}. {hint}")
 
 
+def spec_of(registry: Registry, container: int) -> ContainerSpec:
+    """What a container is told when it starts, wherever it runs."""
+    settings, ports = registry.settings, registry.ports(container)
+    return ContainerSpec(
+        cluster=registry.state.cluster,
+        era=registry.state.era,
+        container=container,
+        placement=registry.placement,
+        limits=settings.limits,
+        durability=settings.durability,
+        data_dir=same_everywhere(settings.container_dir or settings.data_dir),
+        host=settings.container_host or (settings.host if settings.local else AUTO),
+        keys=same_everywhere(settings.keys),
+        port=ports.clients,
+        peer_port=ports.peers,
+        files_port=ports.files,
+        label=registry.label(container),
+        shape=registry.shape,
+        threshold=registry.state.threshold,
+        log_retention_bytes=settings.log_retention_bytes if settings.keeps_log else None,
+        gateway=settings.gateway,
+    )
+
+
 class Cluster:
     """A running cluster: the registry, a Spark session, and a thread per container that waits for its job."""
 
@@ -139,27 +163,7 @@ class Cluster:
         from pyspark import InheritableThread
 
         registry = self.registry
-        ports = registry.ports(container)
-        spec = ContainerSpec(
-            cluster=registry.state.cluster,
-            era=registry.state.era,
-            container=container,
-            placement=registry.placement,
-            limits=self.settings.limits,
-            durability=self.settings.durability,
-            data_dir=same_everywhere(self.settings.container_dir or self.settings.data_dir),
-            host=self.settings.container_host or (self.settings.host if self.settings.local else AUTO),
-            keys=same_everywhere(self.settings.keys),
-            port=ports.clients,
-            peer_port=ports.peers,
-            files_port=ports.files,
-            label=registry.label(container),
-            shape=registry.shape,
-            threshold=registry.state.threshold,
-            log_retention_bytes=self.settings.log_retention_bytes if self.settings.keeps_log else None,
-            gateway=self.settings.gateway,
-        )
-        task = _Task(msgspec.json.encode(spec), self.settings.app, registry.address)
+        task = _Task(msgspec.json.encode(spec_of(registry, container)), self.settings.app, registry.address)
         label = registry.label(container)
         description = describe_job(label, registry.state.lives[container] + 1, self._labels(container))
 
