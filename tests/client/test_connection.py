@@ -13,7 +13,7 @@ from tests.patience import DEADLINE_S
 
 
 class FrontEnd:
-    """Answers everything: opens sessions, and echoes commands."""
+    """Opens sessions, and echoes commands; a sign of life is not answered."""
 
     def __init__(self) -> None:
         self._front_end = PlainFrontEnd(Address("127.0.0.1", 0), 1 << 20, print)
@@ -28,7 +28,8 @@ class FrontEnd:
             time.sleep(0.001)
             for name, data in self._front_end.receive():
                 self.heard += 1
-                results = [self._answer(command) for command in wire.decode_request(data).commands]
+                commands = [command for command in wire.decode_request(data).commands if command.kind != t.KEEPALIVE]
+                results = [self._answer(command) for command in commands]
                 self._front_end.send(name, wire.encode(wire.ClientReply(t.FORMAT_VERSION, results)))
 
     def _answer(self, command: t.Command) -> t.Result:

@@ -126,6 +126,14 @@ def test_an_idle_session_gives_signs_of_life() -> None:
     assert session.due(11.1) == []
 
 
+def test_an_opening_is_a_sign_of_life() -> None:
+    session = make()
+    (opening,) = session.due(50.0)
+    session.hear(t.Result(0, opening.number, 1, t.OK, msgspec.msgpack.encode((9, 30_000))), 50.1)
+
+    assert session.due(50.2) == []
+
+
 def test_the_pipeline_is_bounded() -> None:
     session = make()
     opened(session)
