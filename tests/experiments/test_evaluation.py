@@ -171,7 +171,12 @@ def all_results() -> Results:
             "payload": section(
                 series=[series(OWN, f"{n} clients", MEMORY, {64: 9_000 + n, 65_536: 500}, n) for n in (16, 64)]
             ),
-            "reads": section(series=[series(OWN, "", MEMORY, {0: 9_000, 50: 12_000, 100: 20_000}, 64)]),
+            "reads": section(
+                series=[
+                    series(OWN, "", DISK, {0: 5_000, 50: 7_000, 100: 19_000}, 64),
+                    series(OWN, "", MEMORY, {0: 9_000, 50: 12_000, 100: 20_000}, 64),
+                ]
+            ),
             "steps": section(
                 steps=[Step(step="executors", microseconds=[9.0]), Step(step=JOURNAL, microseconds=[50.0])]
             ),
@@ -236,7 +241,7 @@ def test_the_report_has_every_figure_and_ratio(published: Path) -> None:
     assert "**etcd is ahead** with 64 clients, memory: 2.00 times our throughput" in page
     assert "other: not installed (apt-get install other)" in page
     assert page.count("is ahead") == 1
-    assert "| 65,536 | 64 | 500 (450–600) | 0.06 |" in page
+    assert "| 65,536 | memory | 64 | 500 (450–600) | 0.06 |" in page
 
 
 def test_the_report_says_what_is_doubtful(tmp_path: Path) -> None:

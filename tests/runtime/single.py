@@ -14,18 +14,21 @@ from tara.transport.gateway import Options
 from tests.patience import DEADLINE_S
 
 
-@contextlib.contextmanager
-def single_site(
-    application: Callable[[], StateMachine], directory: Path, gateway: Options | None = None, **limits: int
-) -> Iterator[Container]:
-    graph = Graph(0, 1)
+def container_of(
+    application: Callable[[], StateMachine],
+    directory: Path,
+    gateway: Options | None,
+    durability: str,
+    **limits: int,
+) -> Container:
+    """Founded, and ready to run."""
     spec = ContainerSpec(
         cluster=1,
         era=1,
         container=0,
-        placement=placement_of(graph, "site"),
+        placement=placement_of(Graph(0, 1), "site"),
         limits=Limits(f=0, **limits),
-        durability="memory",
+        durability=durability,
         data_dir=str(directory),
         host="127.0.0.1",
         port=0,
@@ -34,6 +37,14 @@ def single_site(
     container = Container(spec, application)
     container.start(Start(life=1, genesis=True))
     container.found()
+    return container
+
+
+@contextlib.contextmanager
+def single_site(
+    application: Callable[[], StateMachine], directory: Path, gateway: Options | None = None, **limits: int
+) -> Iterator[Container]:
+    container = container_of(application, directory, gateway, "memory", **limits)
     thread = threading.Thread(target=container.run, args=(lambda: None,), name="site", daemon=True)
     thread.start()
     try:

@@ -111,10 +111,11 @@ def payload(run: Run) -> None:
 
 def reads(run: Run) -> None:
     """Linearizable reads beside the writes, 0 to 100 %."""
-    series = run.series(OWN, "", MEMORY)
-    for repetition in run.repetitions:
-        for share in run.plan.read_shares:
-            run.measure(series, repetition, round(100 * share), SOME_CLIENTS, reads=share)
+    for durability in (DISK, MEMORY):
+        series = run.series(OWN, "", durability)
+        for repetition in run.repetitions:
+            for share in run.plan.read_shares:
+                run.measure(series, repetition, round(100 * share), SOME_CLIENTS, reads=share)
 
 
 def batched(run: Run) -> None:

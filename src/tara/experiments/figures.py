@@ -330,18 +330,20 @@ def reads(results: Results, axes: Axes) -> bool:
     series = _all_series(results, "reads")
     if not series:
         return False
-    points = series[0].points
-    axes.errorbar(
-        [point.x for point in points],
-        [point.throughput_per_s for point in points],
-        yerr=_error_bars(points, throughput),
-        color=_OWN_COLOUR, marker="o", capsize=3, label="reads and writes",
-    )  # fmt: skip
+    for each, line in zip(series, ("-", "--"), strict=False):
+        points = each.points
+        axes.errorbar(
+            [point.x for point in points],
+            [point.throughput_per_s for point in points],
+            yerr=_error_bars(points, throughput),
+            color=_OWN_COLOUR, marker="o", linestyle=line, capsize=3, label=each.durability,
+        )  # fmt: skip
+    axes.legend()
     axes.set_xlabel("Share of linearizable reads [%]")
     axes.set_ylabel("Throughput [1,000 requests/s]")
     axes.yaxis.set_major_formatter(FuncFormatter(_thousands))
     axes.set_ylim(bottom=0)
-    axes.set_title(f"Reads and writes, {points[0].clients} clients")
+    axes.set_title(f"Reads and writes, {series[0].points[0].clients} clients")
     return True
 
 

@@ -407,6 +407,7 @@ class Page:
         rows = [
             (
                 f"{point.x:,g}",
+                each.durability,
                 f"{point.clients}",
                 _with_spread(point, throughput),
                 _ratio(point.throughput_per_s, each.points[0].throughput_per_s),
@@ -418,7 +419,8 @@ class Page:
             for point in each.points
         ]
         yield from _table(
-            (what, "clients", "requests/s", "÷ first", "p50 [ms]", "p99 [ms]", "errors or never answered"), rows
+            (what, "votes in", "clients", "requests/s", "÷ first", "p50 [ms]", "p99 [ms]", "errors or never answered"),
+            rows,
         )
         yield from self._figure(name, title)
 

@@ -48,8 +48,14 @@ from tara.transport.front_end import Address, CurveFrontEnd, FrontEnd, PlainFron
 from tara.transport.gate import MEMBERS, Gate
 from tara.transport.gateway import Gateway, Options, make_gateway
 from tara.transport.links import CurveLinks, Links, PlainLinks
+from tara.transport.questions import OpenQuestions
 
 TICK_MS = 5.0
+#: While a container with a journal is asked this many questions per tick, its proposers make a run of requests when
+#: there are this many, or this long after the last run: each run costs every site a sync, and readers wait meanwhile.
+BUSY_QUESTIONS = 32
+BUSY_RUN = 24
+BUSY_PAUSE_S = 0.004
 #: Stands for the gateway where a client connection is named; no connection has an empty identity.
 GATEWAY = b""
 
@@ -159,18 +165,20 @@ class Container:
         self._session_routes: dict[int, bytes] = {}
         self._opening: dict[int, bytes] = {}
         self._replies: dict[bytes, list[t.Result]] = {}
-        #: Who asked which question, by the ticket under which it goes through the graph.
-        self._tickets: dict[int, tuple[bytes, int]] = {}
-        self._ticket = 0
-        self._questions: list[t.Question] = []
-        self._answers: dict[bytes, list[tuple[int, int, bytes]]] = {}
+        self._questions = OpenQuestions(spec.limits.reads_max)
+        #: How many questions came since the last tick, and whether they were many in the tick before.
+        self._asked = 0
+        self._busy = False
+        #: Requests that have come for the proposers here, and when the last ones were passed on.
+        self._requests: dict[int, list[t.Request]] = {}
+        self._run_s = 0.0
         #: Bytes of answers to stale reads that this turn may still give.
         self._answer_room = 0
         #: What the application has published, by connection.
         self._published: dict[bytes, list[t.Event]] = {}
         self._nodes: dict[int, Node] = {}
         self._outboxes: dict[int, Outbox] = {}
-        self._stores: dict[int, CheckpointStore] = {}
+        self.stores: dict[int, CheckpointStore] = {}
         self._journal: FileJournal | None = None
         self._gateway: Gateway | None = None
         self._clock_base_ms = time.time() * 1e3 - time.monotonic() * 1e3
@@ -275,7 +283,7 @@ class Container:
         self._files.start(
             {
                 (kind, replica): path(directory, replica)
-                for replica in (self.graph.names[number].replica for number in self._stores)
+                for replica in (self.graph.names[number].replica for number in self.stores)
                 for kind, path in ((CHECKPOINTS, checkpoint_directory), (LOG, log_directory))
             }
         )
@@ -334,7 +342,7 @@ class Container:
                     self._remote_files(CHECKPOINTS, stores[name.replica]),
                 )
                 store.on_event = partial(self._on_store_event, self.graph.label(number))
-                self._stores[number] = store
+                self.stores[number] = store
 
     def _make_log(self, replica: int) -> DecidedLog | None:
         spec, limits = self.spec, self.spec.limits
@@ -445,8 +453,11 @@ class Container:
         self.events.flood("bad_frame", sender=sender, reason=reason)
 
     def _deliver(self, tuple_: t.Tuple, number: int) -> None:
-        # How far a committer is, is no promise: it can be told before the journal is written.
-        (self._queue if type(tuple_) is t.Read else self._queues[number]).append((tuple_, number))
+        if type(tuple_) is t.Requests:
+            self._requests.setdefault(number, []).extend(tuple_.requests)
+        else:
+            # How far a committer is, is no promise: it can be told before the journal is written.
+            (self._queue if type(tuple_) is t.Read else self._queues[number]).append((tuple_, number))
 
     def _receive_requests(self, front_end: FrontEnd) -> None:
         by_partition: list[list[t.Command]] = [[] for _ in range(self.spec.limits.partitions)]
@@ -466,9 +477,9 @@ class Container:
         for number, commands in zip(self._sources, by_partition, strict=True):
             if commands:
                 self._submit(number, commands)
-        if self._questions:
-            self._queue.append((t.Ask(self._questions), self._sources[0]))
-            self._questions = []
+        if questions := self._questions.take_asked():
+            self._asked += len(questions)
+            self._queue.append((t.Ask(questions), self._sources[0]))
 
     def _tell_front_ends(self, identity: bytes) -> None:
         if len(self._told) >= self.spec.limits.sessions_max:
@@ -516,29 +527,15 @@ class Container:
     def _take_reads(self, identity: bytes, reads: list[client_wire.Read]) -> None:
         """Answer stale reads from the copy of the application that is here; have the others answered by the nodes."""
         executor = self._nodes.get(self.graph.number(Stage.EXECUTOR, self.site))
-        answers: list[tuple[int, int, bytes]] = []
         for read in reads:
             if not read.stale:
-                self._ticket += 1
-                self._tickets[self._ticket] = (identity, read.id)
-                self._questions.append(t.Question(self._ticket, read.question))
+                self._questions.ask(identity, read)
             elif isinstance(executor, Executor) and self._answer_room > 0:
                 status, payload = executor.sessions.ask(read.question)
                 self._answer_room -= len(payload)
-                answers.append((read.id, status, payload))
+                self._questions.answer(identity, (read.id, status, payload))
             else:
-                answers.append((read.id, t.OVERLOADED, b""))
-        while len(self._tickets) > self.spec.limits.reads_max:
-            # Its client has the question ordered.
-            del self._tickets[next(iter(self._tickets))]
-        if answers:
-            self._answers.setdefault(identity, []).extend(answers)
-
-    def _route_answers(self, answers: t.Answers) -> None:
-        for answer in answers.answers:
-            identity, id_ = self._tickets.pop(answer.ticket, (b"", 0))
-            if identity:
-                self._answers.setdefault(identity, []).append((id_, answer.status, answer.payload))
+                self._questions.answer(identity, (read.id, t.OVERLOADED, b""))
 
     def _reply(self, identity: bytes, reply: client_wire.ClientReply) -> None:
         if self._front_end is not None:
@@ -546,7 +543,7 @@ class Container:
 
     def _receive_from_stores(self) -> None:
         os.eventfd_read(self._wake)
-        for number, store in self._stores.items():
+        for number, store in self.stores.items():
             self._queue.extend((answer, number) for answer in store.take())
 
     def _work(self) -> None:
@@ -554,12 +551,23 @@ class Container:
         what the others say does not depend on it, and leaves before it is written. Executors come last: others wait for
         the votes that leave here, but nobody waits for an execution except the clients of this site."""
         self._process(self._queue)
+        if self._requests:
+            self._pass_requests_on()
+            self._process(self._queue)
         while self._for_committers or self._for_executors:
             for late in (self._for_committers, self._for_executors):
                 if late:
                     self._send_frames()
                     self._process(late)
                     self._process(self._queue)
+
+    def _pass_requests_on(self) -> None:
+        """Those that came together become one run."""
+        now_s = time.monotonic()
+        few = sum(map(len, self._requests.values())) < BUSY_RUN
+        if not (self._busy and few and now_s - self._run_s < BUSY_PAUSE_S):
+            self._queue.extend([(t.Requests(requests), number) for number, requests in self._requests.items()])
+            self._requests, self._run_s = {}, now_s
 
     def _process(self, queue: deque[Delivery]) -> None:
         nodes = self._nodes
@@ -584,6 +592,7 @@ class Container:
 
     def _tick(self) -> None:
         now_ms = self._now_ms()
+        self._busy, self._asked = self._journal is not None and self._asked >= BUSY_QUESTIONS, 0
         for number, node in list(self._nodes.items()):
             try:
                 node.tick(now_ms)
@@ -625,7 +634,7 @@ class Container:
                 if type(tuple_) is t.Results:
                     self._route_results(tuple_)
                 elif type(tuple_) is t.Answers:
-                    self._route_answers(tuple_)
+                    self._questions.route(tuple_)
                 else:
                     self._store_jobs.append((number, tuple_))
         outbox.emitted = []
@@ -678,7 +687,7 @@ class Container:
     def _flush(self) -> None:
         """Let everything out."""
         self._send_frames()
-        if self._published or self._replies or self._answers:
+        if self._published or self._replies:
             # Events first: who has a result has heard of everything up to it.
             for identity, published in self._published.items():
                 self._reply(identity, client_wire.ClientReply(t.FORMAT_VERSION, [], published))
@@ -689,13 +698,13 @@ class Container:
                     self._reply(identity, client_wire.ClientReply(t.FORMAT_VERSION, results))
                 elif self._gateway is not None:
                     self._gateway.take(results)
-            for identity, answers in self._answers.items():
-                self.counters.answers += len(answers)
-                self._reply(identity, client_wire.ClientReply(t.FORMAT_VERSION, [], [], answers))
-            self._published, self._replies, self._answers = {}, {}, {}
+            self._published, self._replies = {}, {}
+        for identity, answers in self._questions.take_answers().items():
+            self.counters.answers += len(answers)
+            self._reply(identity, client_wire.ClientReply(t.FORMAT_VERSION, [], [], answers))
         if self._store_jobs:
             for number, job in self._store_jobs:
-                self._stores[number].submit(job)  # type: ignore[arg-type]
+                self.stores[number].submit(job)  # type: ignore[arg-type]
             self._store_jobs = []
 
     def _sync(self) -> None:
@@ -724,10 +733,6 @@ class Container:
     def lives(self) -> list[int]:
         """The newest life of each container that was heard of."""
         return self._arrivals.lives
-
-    @property
-    def stores(self) -> dict[int, CheckpointStore]:
-        return self._stores
 
     @property
     def gateway(self) -> Gateway | None:
@@ -761,7 +766,7 @@ class Container:
     def _close(self) -> None:
         if self._gateway is not None:
             self._gateway.close()
-        for store in self._stores.values():
+        for store in self.stores.values():
             store.close()
         self.release()
         self.events.info("stopped")
