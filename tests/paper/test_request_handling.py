@@ -115,6 +115,17 @@ def test_a_source_sends_again_what_does_not_move() -> None:
     assert [numbers for numbers in again if numbers][:2] == [[1, 2, 1, 2], [1, 2, 1, 2]]
 
 
+def test_a_source_passes_on_what_other_sources_cannot_deliver() -> None:
+    """Not in the paper (liveness): to the active proposer, in tuples of bounded length."""
+    bench = Bench(run_bytes_max=1_000)
+    source = bench.make(RequestSource, Stage.REQUEST_SOURCE)
+    source.feed(*bench.views(1, [0, 1]))
+    others = [t.Request(1, 1, number, 0, bytes(400)) for number in range(6)]
+    sent = source.feed(t.Requests(others)).of(t.Requests)
+    assert [item for tuple_ in sent for item in tuple_.requests] == others
+    assert all(sum(len(item.body) for item in tuple_.requests) <= 1_400 for tuple_ in sent)
+
+
 def test_a_source_whose_requests_do_not_move_sends_them_less_and_less_often() -> None:
     """Up to a limit; and with the next movement the pauses are short again."""
     bench = Bench()

@@ -1,12 +1,17 @@
 """How requests become runs: what comes together is proposed together, and while many read, a few wait for more."""
 
+import contextlib
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tara.application import KeyValueStore
+from tara.client import wire
+from tara.client.framing import FrameSocket
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.committer import Committer
@@ -15,9 +20,17 @@ from tara.runtime.container import Container
 from tests.patience import DEADLINE_S
 from tests.runtime.single import container_of
 
+#: Nobody is deposed while a test is slow.
+PATIENT = {"controller_timeout_ms": 1000 * int(DEADLINE_S), "controller_timeout_ms_max": 1000 * int(DEADLINE_S)}
+
 
 def turn(container: Container) -> None:
     container.turn(True, True, False, False, lambda: None)
+
+
+def tick(container: Container) -> None:
+    time.sleep(module.TICK_MS / 1e3)
+    turn(container)
 
 
 def accepted(container: Container) -> int:
@@ -30,20 +43,42 @@ def submit(container: Container, number: int) -> None:
     container.submit([t.Command(9, number, 0, b"")])
 
 
+@contextlib.contextmanager
+def started(directory: Path, durability: str) -> Iterator[Container]:
+    """In its first view; its turns are the test's."""
+    container = container_of(KeyValueStore, directory, None, durability, **PATIENT)
+    try:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while accepted(container) < 0:
+            assert time.monotonic() < deadline_s
+            turn(container)
+        yield container
+    finally:
+        container.stopping = True
+        container.run(lambda: None)
+
+
 @pytest.fixture
 def container(tmp_path: Path) -> Iterator[Container]:
-    """On a disk, and in its first view; its turns are the test's."""
-    container = container_of(KeyValueStore, tmp_path, None, "disk")
-    deadline_s = time.monotonic() + DEADLINE_S
-    while accepted(container) < 0:
-        assert time.monotonic() < deadline_s
-        turn(container)
-    yield container
-    container.release()
+    with started(tmp_path, "disk") as container:
+        yield container
 
 
 def runs(container: Container) -> int:
     return container.counters.journal_entries
+
+
+def ask(container: Container, count: int) -> None:
+    """Turns until this many questions of a client are answered."""
+    reads = [wire.Read(number, msgspec.msgpack.encode(["get", "key"])) for number in range(count)]
+    connection = FrameSocket.connect(container.client_address, 1 << 20)
+    connection.send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, [], reads)))
+    deadline_s = time.monotonic() + DEADLINE_S
+    while container.counters.answers < count:
+        assert time.monotonic() < deadline_s
+        connection.flush()
+        turn(container)
+    connection.close()
 
 
 def test_what_comes_together_is_proposed_together(container: Container) -> None:
@@ -62,22 +97,20 @@ def busy(container: Container, monkeypatch: pytest.MonkeyPatch) -> Container:
     monkeypatch.setattr(module, "BUSY_QUESTIONS", 0)
     monkeypatch.setattr(module, "BUSY_RUN", 3)
     monkeypatch.setattr(module, "BUSY_PAUSE_S", DEADLINE_S)
-    time.sleep(module.TICK_MS / 1e3)
+    tick(container)
+    for number in range(3):
+        submit(container, number)
     turn(container)
-    monkeypatch.setattr(module, "BUSY_RUN", 1)
-    submit(container, 0)
-    turn(container)
-    monkeypatch.setattr(module, "BUSY_RUN", 3)
     return container
 
 
 def test_while_many_read_a_few_requests_wait_for_more(busy: Container) -> None:
     position, before = accepted(busy), runs(busy)
-    for number in (1, 2):
+    for number in (3, 4):
         submit(busy, number)
         turn(busy)
     assert accepted(busy) == position
-    submit(busy, 3)
+    submit(busy, 5)
     turn(busy)
 
     assert accepted(busy) == position + 3
@@ -86,10 +119,33 @@ def test_while_many_read_a_few_requests_wait_for_more(busy: Container) -> None:
 
 def test_they_do_not_wait_long(busy: Container, monkeypatch: pytest.MonkeyPatch) -> None:
     position = accepted(busy)
-    submit(busy, 1)
+    submit(busy, 3)
     turn(busy)
     assert accepted(busy) == position
     monkeypatch.setattr(module, "BUSY_PAUSE_S", 0.0)
     turn(busy)
 
     assert accepted(busy) == position + 1
+
+
+@pytest.mark.parametrize(
+    ("durability", "questions", "waits"), [("disk", 32, True), ("disk", 31, False), ("memory", 32, False)]
+)
+def test_many_questions_make_them_wait_where_there_is_a_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, questions: int, waits: bool
+) -> None:
+    monkeypatch.setattr(module, "BUSY_PAUSE_S", DEADLINE_S)
+    with started(tmp_path, durability) as container:
+        submit(container, 0)
+        turn(container)
+        position = accepted(container)
+        # All of them within one tick, and what follows within the next.
+        monkeypatch.setattr(module, "TICK_MS", math.inf)
+        container._next_tick_ms = math.inf
+        ask(container, questions)
+        container._next_tick_ms = 0.0
+        turn(container)
+        submit(container, 1)
+        turn(container)
+
+        assert accepted(container) == (position if waits else position + 1)

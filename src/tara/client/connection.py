@@ -252,7 +252,8 @@ class Client:
     def _send(self, channel: Channel, commands: list[t.Command]) -> None:
         reads = self._reads.due(time.monotonic())
         if commands or reads:
-            channel.send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, commands, reads)))
+            for piece in wire.encode_request(commands, reads):
+                channel.send(piece)
 
     def _receive(self, channel: Channel) -> None:
         now_s = time.monotonic()

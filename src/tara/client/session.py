@@ -173,7 +173,7 @@ class Session:
                 self.id, _, *following = msgspec.msgpack.decode(result.payload, type=tuple[int, ...])
                 self._number = following[0] if following else 0
                 self._patience_s = PATIENCE_S
-                self._sent_s = now_s
+                self._sent_s = self._opened_s
             return
         if result.session != self.id:
             return

@@ -1,6 +1,7 @@
 """What travels between a client and a front end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -39,6 +40,36 @@ class ClientReply(Struct, array_like=True, frozen=True):
     answers: list[tuple[int, int, bytes]] = []
     #: Where the front ends are now; said once to every connection, and again when it changes.
     endpoints: list[str] = []
+
+
+#: A client's message that would be longer leaves in pieces.
+REQUEST_BYTES_MAX = 128 << 10
+
+
+def encode_in_pieces(make: Callable[..., Struct], lists: Sequence[Sequence[object]], bytes_max: int) -> list[bytes]:
+    """The message with these lists, as several with a part of them each if it would be too long: who receives a longer
+    one than it takes hangs up, and would again when the same is sent again. What cannot be divided stays as it is."""
+    data = t.encode(make(*lists))
+    count = sum(map(len, lists))
+    if len(data) <= bytes_max or count <= 1:
+        return [data]
+    first: list[Sequence[object]] = []
+    second: list[Sequence[object]] = []
+    middle = count // 2
+    for items in lists:
+        first.append(items[:middle])
+        second.append(items[middle:])
+        middle = max(middle - len(items), 0)
+    return encode_in_pieces(make, first, bytes_max) + encode_in_pieces(make, second, bytes_max)
+
+
+def encode_request(commands: list[t.Command], reads: list[Read]) -> list[bytes]:
+    return encode_in_pieces(partial(ClientRequest, t.FORMAT_VERSION), (commands, reads), REQUEST_BYTES_MAX)
+
+
+def encode_reply(reply: ClientReply, bytes_max: int) -> list[bytes]:
+    lists = (reply.results, reply.events, reply.answers, reply.endpoints)
+    return encode_in_pieces(partial(ClientReply, reply.version), lists, bytes_max)
 
 
 _decode_request: Callable[[bytes], ClientRequest] = msgspec.msgpack.Decoder(ClientRequest).decode

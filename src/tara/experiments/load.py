@@ -266,7 +266,7 @@ class Load:
                 for answer in reply.answers:
                     self._hear_answer(answer, now_s, following)
             if following:
-                channel.send(_request(following))
+                _send(channel, following)
 
     def _hear(self, result: t.Result, now_s: float, following: list[Message]) -> None:
         session = self._by_id.get(result.session)
@@ -343,7 +343,7 @@ class Load:
                 self._send(session.connection, [session.command or self._order(session, now_s)])
 
     def _send(self, connection: int, messages: list[Message]) -> None:
-        self._open_channels[connection].send(_request(messages))
+        _send(self._open_channels[connection], messages)
 
     def _record(self, session: _Session, returned_s: float | None, result: object) -> None:
         invoked = int(session.first_sent_s * 1e6)
@@ -367,10 +367,11 @@ class Load:
         self._channels.close()
 
 
-def _request(messages: list[Message]) -> bytes:
+def _send(channel: Channel, messages: list[Message]) -> None:
     commands = [message for message in messages if type(message) is t.Command]
     reads = [message for message in messages if type(message) is wire.Read]
-    return wire.encode(wire.ClientRequest(t.FORMAT_VERSION, commands, reads))
+    for piece in wire.encode_request(commands, reads):
+        channel.send(piece)
 
 
 def _quantile(ordered: list[float], quantile: float) -> float:

@@ -51,7 +51,7 @@ from tara.transport.links import CurveLinks, Links, PlainLinks
 from tara.transport.questions import OpenQuestions
 
 TICK_MS = 5.0
-#: While a container with a journal is asked this many questions per tick, its proposers make a run of requests when
+#: While a container with a journal is asked this many questions per tick, its proposer makes a run of requests when
 #: there are this many, or this long after the last run: each run costs every site a sync, and readers wait meanwhile.
 BUSY_QUESTIONS = 32
 BUSY_RUN = 24
@@ -169,7 +169,7 @@ class Container:
         #: How many questions came since the last tick, and whether they were many in the tick before.
         self._asked = 0
         self._busy = False
-        #: Requests that have come for the proposers here, and when the last ones were passed on.
+        #: Requests that have come for nodes here, and when the last ones were passed on.
         self._requests: dict[int, list[t.Request]] = {}
         self._run_s = 0.0
         #: Bytes of answers to stale reads that this turn may still give.
@@ -179,11 +179,10 @@ class Container:
         self._nodes: dict[int, Node] = {}
         self._outboxes: dict[int, Outbox] = {}
         self.stores: dict[int, CheckpointStore] = {}
-        self._journal: FileJournal | None = None
-        self._gateway: Gateway | None = None
+        self.journal: FileJournal | None = None
+        self.gateway: Gateway | None = None
         self._clock_base_ms = time.time() * 1e3 - time.monotonic() * 1e3
         self._next_tick_ms = 0.0
-        #: The socket may have more to read, although its descriptor says nothing.
         self.stopping = False
 
     def _make_links(self) -> Links:
@@ -260,23 +259,23 @@ class Container:
         directory = Path(spec.data_dir)
         if spec.durability == "disk":
             identity = Identity(t.FORMAT_VERSION, spec.cluster, spec.era, spec.container)
-            self._journal = FileJournal(
+            self.journal = FileJournal(
                 journal_directory(directory, spec.container),
                 identity,
                 on_trouble=lambda error: self.events.flood("journal_waits", reason=str(error)),
             )
-            if not start.keep_journal and not self._journal.is_empty:
-                self._set_aside(self._journal, StaleJournal("this container has run elsewhere since it was written"))
+            if not start.keep_journal and not self.journal.is_empty:
+                self._set_aside(self.journal, StaleJournal("this container has run elsewhere since it was written"))
             if start.journal:
-                self._journal.rename(start.journal)
-            journals = self._replay(self._journal)
+                self.journal.rename(start.journal)
+            journals = self._replay(self.journal)
         try:
             self._create_nodes(start, journals)
         except (NodeHalted, AssertionError) as error:
             # A journal that reads well but makes no sense is as good as none.
-            if self._journal is None or not journals:
+            if self.journal is None or not journals:
                 raise
-            self._set_aside(self._journal, error)
+            self._set_aside(self.journal, error)
             self._create_nodes(start, {})
         for number in self._nodes:
             self._collect(number)
@@ -301,7 +300,7 @@ class Container:
         if isinstance(executor, Executor):
             name = getattr(executor.application, "gateway", None)
             if name is not None:
-                self._gateway = make_gateway(name, _Site(self, executor), self.spec.gateway)
+                self.gateway = make_gateway(name, _Site(self, executor), self.spec.gateway)
 
     def _replay(self, journal: FileJournal) -> dict[int, list[t.JournalEntry]]:
         """What the journal has. From one that cannot be trusted, nothing: the committers rejoin without memory, under
@@ -391,7 +390,7 @@ class Container:
         """Loop until `stopping` is set; `on_tick` is called about every tick."""
         links, wake = self._links.fileno(), self._wake
         clients = -1 if self._front_end is None else self._front_end.fileno()
-        gateway = -1 if self._gateway is None else self._gateway.fileno()
+        gateway = -1 if self.gateway is None else self.gateway.fileno()
         epoll = select.epoll()
         for descriptor in (links, clients, wake, gateway):
             if descriptor >= 0:
@@ -413,8 +412,8 @@ class Container:
             self._receive_requests(self._front_end)
         if stores:
             self._receive_from_stores()
-        if gateway and self._gateway is not None:
-            self._gateway.receive()
+        if gateway and self.gateway is not None:
+            self.gateway.receive()
         self._work()
         monotonic_ms = time.monotonic() * 1e3
         if monotonic_ms >= self._next_tick_ms:
@@ -424,8 +423,8 @@ class Container:
             self._links.tick()
             on_tick()
         self._flush()
-        if self._gateway is not None:
-            self._gateway.respond(monotonic_ms / 1e3)
+        if self.gateway is not None:
+            self.gateway.respond(monotonic_ms / 1e3)
 
     def _now_ms(self) -> float:
         return self._clock_base_ms + time.monotonic() * 1e3
@@ -539,7 +538,8 @@ class Container:
 
     def _reply(self, identity: bytes, reply: client_wire.ClientReply) -> None:
         if self._front_end is not None:
-            self._front_end.send(identity, wire.encode(reply))
+            for piece in client_wire.encode_reply(reply, self.spec.limits.frame_bytes_max):
+                self._front_end.send(identity, piece)
 
     def _receive_from_stores(self) -> None:
         os.eventfd_read(self._wake)
@@ -550,24 +550,25 @@ class Container:
         """Let the nodes work until they have nothing left to say to each other. Committers with a journal come late:
         what the others say does not depend on it, and leaves before it is written. Executors come last: others wait for
         the votes that leave here, but nobody waits for an execution except the clients of this site."""
-        self._process(self._queue)
-        if self._requests:
-            self._pass_requests_on()
-            self._process(self._queue)
+        self._settle()
         while self._for_committers or self._for_executors:
             for late in (self._for_committers, self._for_executors):
                 if late:
                     self._send_frames()
                     self._process(late)
-                    self._process(self._queue)
+                    self._settle()
 
-    def _pass_requests_on(self) -> None:
-        """Those that came together become one run."""
+    def _settle(self) -> None:
+        """Process what is in the queue; then the requests that have come, which become one run."""
+        self._process(self._queue)
+        if not self._requests:
+            return
         now_s = time.monotonic()
         few = sum(map(len, self._requests.values())) < BUSY_RUN
         if not (self._busy and few and now_s - self._run_s < BUSY_PAUSE_S):
             self._queue.extend([(t.Requests(requests), number) for number, requests in self._requests.items()])
             self._requests, self._run_s = {}, now_s
+            self._process(self._queue)
 
     def _process(self, queue: deque[Delivery]) -> None:
         nodes = self._nodes
@@ -592,7 +593,9 @@ class Container:
 
     def _tick(self) -> None:
         now_ms = self._now_ms()
-        self._busy, self._asked = self._journal is not None and self._asked >= BUSY_QUESTIONS, 0
+        # Partitions do not wait: the others would have to, in the merged order.
+        paced = self.journal is not None and self.spec.limits.partitions == 1
+        self._busy, self._asked = paced and self._asked >= BUSY_QUESTIONS, 0
         for number, node in list(self._nodes.items()):
             try:
                 node.tick(now_ms)
@@ -604,9 +607,9 @@ class Container:
 
     def _halt(self, number: int, error: Exception) -> None:
         """A broken invariant stops one node, as if it had crashed, and shows."""
-        if isinstance(self._nodes[number], Executor) and self._gateway is not None:
-            self._gateway.close()
-            self._gateway = None
+        if isinstance(self._nodes[number], Executor) and self.gateway is not None:
+            self.gateway.close()
+            self.gateway = None
         del self._nodes[number]
         self.counters.halted[self.graph.label(number)] = repr(error)
         self.events.error("halted", self.graph.label(number), reason=repr(error))
@@ -670,18 +673,19 @@ class Container:
                 self._published.setdefault(receiver, []).append(event)
 
     def _send_frames(self) -> None:
-        """Sync, then one frame per peer."""
+        """Sync, then a frame for each peer."""
         if self._persisted:
             self._sync()
         for container, outgoing in enumerate(self._outgoing):
             frame = outgoing.take(self._header, self._ticked)
             if frame is None:
                 continue
-            if self._links.send(container, wire.encode(frame)):
-                self.counters.frames_out += 1
+            pieces = wire.encode_frame(frame, self.spec.limits.frame_bytes_max)
+            sent = sum([self._links.send(container, piece) for piece in pieces])
+            self.counters.frames_out += sent
+            self.counters.frames_dropped += len(pieces) - sent
+            if sent:
                 self.counters.tuples_out += len(frame.parcels) + len(frame.votes)
-            else:
-                self.counters.frames_dropped += 1
         self._ticked = False
 
     def _flush(self) -> None:
@@ -696,8 +700,8 @@ class Container:
                 self.latency.answered(results)
                 if identity != GATEWAY:
                     self._reply(identity, client_wire.ClientReply(t.FORMAT_VERSION, results))
-                elif self._gateway is not None:
-                    self._gateway.take(results)
+                elif self.gateway is not None:
+                    self.gateway.take(results)
             self._published, self._replies = {}, {}
         for identity, answers in self._questions.take_answers().items():
             self.counters.answers += len(answers)
@@ -709,12 +713,12 @@ class Container:
 
     def _sync(self) -> None:
         self.counters.journal_entries += len(self._persisted)
-        if self._journal is not None:
-            self._journal.append(self._persisted)
+        if self.journal is not None:
+            self.journal.append(self._persisted)
             self.counters.journal_syncs += 1
             if any(type(entry) is t.Collected for _, entry in self._persisted):
                 committers = {n: node for n, node in self._nodes.items() if isinstance(node, Committer)}
-                self._journal.roll(
+                self.journal.roll(
                     lambda: [(number, node.resumed()) for number, node in committers.items()],
                     lambda number: committers[number].commits.min if number in committers else 0,
                 )
@@ -734,18 +738,10 @@ class Container:
         """The newest life of each container that was heard of."""
         return self._arrivals.lives
 
-    @property
-    def gateway(self) -> Gateway | None:
-        return self._gateway
-
-    @property
-    def journal(self) -> FileJournal | None:
-        return self._journal
-
     def release(self) -> None:
         """Let go of what the next life needs, and of what must not outlive the context."""
-        if self._journal is not None:
-            self._journal.close()
+        if self.journal is not None:
+            self.journal.close()
         self._files.stop()
         if self._gate is not None:
             self._gate.stop()
@@ -764,8 +760,8 @@ class Container:
                 self._submit(number, some)
 
     def _close(self) -> None:
-        if self._gateway is not None:
-            self._gateway.close()
+        if self.gateway is not None:
+            self.gateway.close()
         for store in self.stores.values():
             store.close()
         self.release()

@@ -1,18 +1,19 @@
 """Frames: what travels between containers.
 
-A frame between containers carries all tuples of one loop turn for one peer, and says which cluster, era, container
+A frame between containers carries the tuples of one loop turn for one peer, and says which cluster, era, container
 and life it comes from, and the shape of that cluster; a receiver drops what is not of its cluster, era and shape, or
 of a life older than one it has seen.
 A bad frame is refused with a reason, counted by the receiver, and never kills it.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import zmq
 from msgspec import Raw, Struct
 
-from tara.client.wire import check_version
+from tara.client.wire import check_version, encode_in_pieces
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple
 
@@ -78,6 +79,11 @@ class Outgoing:
         frame = OutgoingFrame(header, self._parcels, self._votes)
         self._parcels, self._votes, self._urgent = [], [], False
         return frame
+
+
+def encode_frame(frame: OutgoingFrame, bytes_max: int) -> list[bytes]:
+    """After a view change, say, there may be much to send at once. A tuple by itself is always short enough."""
+    return encode_in_pieces(partial(OutgoingFrame, frame.header), (frame.parcels, frame.votes), bytes_max)
 
 
 class Frame(Struct, array_like=True, frozen=True):

@@ -124,7 +124,7 @@ class RequestSource(Node):
 
     def _on_requests(self, requests: t.Requests) -> None:
         """Of another source, which may not reach the active proposer."""
-        self.emit(requests, self._active)
+        self._send(requests.requests, self._active)
 
     def _on_ask(self, ask: t.Ask) -> None:
         """Have questions answered without ordering them. Nothing is sent again: a client that gets no answer in time

@@ -1,0 +1,30 @@
+"""Much at once: more than a frame may hold, from clients to their site, between sites, and back."""
+
+from pathlib import Path
+
+import msgspec
+
+from tara.application import Get, Put
+from tara.client import Client
+from tara.experiments.contained import Contained
+from tests.patience import DEADLINE_S
+
+#: The shortest frames that these commands allow.
+LIMITS = {"command_bytes_max": 20_000, "run_bytes_max": 20_000, "frame_bytes_max": 160_000}
+COMMANDS = 200
+
+
+def test_a_pipeline_of_long_commands_is_executed_also_when_a_site_dies(tmp_path: Path) -> None:
+    value = bytes(19_000)
+    with Contained.whole(tmp_path, LIMITS) as cluster, Client(cluster.endpoints, timeout_s=DEADLINE_S) as client:
+        for round_ in range(2):
+            puts = [
+                client.submit(msgspec.msgpack.encode(Put(f"key-{number}", value + bytes([round_]))))
+                for number in range(COMMANDS)
+            ]
+            if round_ == 1:
+                cluster.processes[1].kill()
+            for put in puts:
+                put.result()
+        gets = [client.submit_query(msgspec.msgpack.encode(Get(f"key-{number}"))) for number in range(COMMANDS)]
+        assert all(msgspec.msgpack.decode(get.result()) == value + b"\x01" for get in gets)
