@@ -200,9 +200,13 @@ def site(
 
 def _check_gateway(settings: "Settings") -> None:
     if settings.app == "coordination":
-        from tara.coordination.settings import gateway_settings
+        from tara.coordination.settings import check_exposure, gateway_settings
+        from tara.transport.where import is_fixed
 
-        gateway_settings(settings.gateway)
+        options, host = gateway_settings(settings.gateway), settings.container_host or settings.host
+        # One that only the container will know is checked there.
+        if is_fixed(host):
+            check_exposure(host, options)
 
 
 def _serve(cluster: "Cluster") -> None:
@@ -1021,8 +1025,8 @@ def bench_protocol(
 
 @bench_app.command("zookeeper")
 def bench_zookeeper(
-    services: Annotated[str, typer.Option(help="tara, zookeeper, or both.")] = "tara,zookeeper",
-    durability: Annotated[str, typer.Option(help="disk, memory, or both.")] = "disk,memory",
+    services: Annotated[str, typer.Option(help="tara, zookeeper, or tara,zookeeper.")] = "tara,zookeeper",
+    durability: Annotated[str, typer.Option(help="disk, memory, or disk,memory.")] = "disk,memory",
     sessions: Annotated[str, typer.Option(help="Numbers of closed-loop sessions.")] = "1,64,256",
     seconds: Annotated[float, typer.Option(help="Measured seconds, each.", min=0.5)] = 5.0,
     warm_up: Annotated[float, typer.Option(help="Seconds of load before, per operation.", min=0.0)] = 5.0,

@@ -1,5 +1,6 @@
 """The front end by itself, beside a single site: TLS, limits, ports, clients that misbehave."""
 
+import contextlib
 import shutil
 import socket
 import ssl
@@ -14,7 +15,7 @@ from tara.coordination.acl import OPEN
 from tara.coordination.client import CoordinationClient
 from tara.coordination.codes import Code, Op
 from tara.coordination.service import CoordinationService
-from tara.coordination.settings import gateway_settings
+from tara.coordination.settings import check_exposure, gateway_settings
 from tara.experiments.zookeeper_peer import four_letter_word
 from tara.protocol.errors import ConfigurationError
 from tara.runtime.container import Container
@@ -175,6 +176,22 @@ def test_requests_before_the_session_are_refused(tmp_path: Path) -> None:
 def test_bad_options_are_named(options: Options, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         gateway_settings(options)
+
+
+@pytest.mark.parametrize(
+    ("host", "options", "allowed"),
+    [
+        ("127.0.0.1", {}, True),
+        ("10.0.0.1", {}, False),
+        ("10.0.0.1", {"tls_certificate": "c", "tls_key": "k"}, False),
+        ("10.0.0.1", {"tls_certificate": "c", "tls_key": "k", "tls_authorities": "a"}, True),
+        ("10.0.0.1", {"open": "true"}, True),
+    ],
+)
+def test_who_proves_nothing_is_served_on_loopback_only(host: str, options: Options, allowed: bool) -> None:
+    """Unless somebody wants it so. The cluster's keys are none of this port's."""
+    with contextlib.nullcontext() if allowed else pytest.raises(ConfigurationError, match="tls_authorities"):
+        check_exposure(host, gateway_settings(options))
 
 
 def test_words_are_answered_and_the_connection_closed(tmp_path: Path) -> None:

@@ -1,14 +1,12 @@
 """The decided log on a real disk: what is in it, and that it survives what disks and processes do."""
 
-import contextlib
 import random
-import resource
 import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -32,6 +30,7 @@ from tara.storage.log_writer import ASIDE, EncodedRun, LogSettings, LogWriter
 from tara.storage.store import CheckpointStore
 from tests.patience import DEADLINE_S, await_condition
 from tests.runtime.histories import INTERVAL, bench, executor, handed_over, history, puts
+from tests.runtime.small_disk import SmallDisk
 
 Handed = Sequence[t.Executed | t.Save]
 
@@ -322,27 +321,16 @@ def test_a_writer_that_is_killed_anywhere_leaves_a_log_that_goes_on(tmp_path: Pa
     assert LogReader(tmp_path).read(1).equals(written(tmp_path / "undisturbed", handed, interval=64).read(1))
 
 
-@contextlib.contextmanager
-def full_disk() -> Iterator[None]:
-    """Every write of more than a few bytes fails, really."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (16, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_nothing_is_lost_when_the_disk_is_full_for_a_while(tmp_path: Path) -> None:
     handed = simple(40)
     writer, _ = opened(tmp_path)
     write(writer, handed[:10])
-    with full_disk(), pytest.raises(OSError, match="File too large"):
+    with SmallDisk(16), pytest.raises(OSError, match="File too large"):
         writer.flush()
     write(writer, handed[10:16])
     save = handed[16]
     assert isinstance(save, t.Save)
-    with full_disk(), pytest.raises(OSError, match="File too large"):
+    with SmallDisk(16), pytest.raises(OSError, match="File too large"):
         writer.seal(save.number, save.state)
     assert list(tmp_path.iterdir()) == []
 

@@ -1,6 +1,8 @@
 """Checkpoints on a real disk."""
 
+import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from tara.protocol import tuples as t
 from tara.storage.store import CheckpointStore, digest_of
 from tests.patience import DEADLINE_S
+from tests.runtime.small_disk import SmallDisk
 
 
 class Stores:
@@ -21,6 +24,9 @@ class Stores:
 
     def ask(self, replica: int, job: t.Save | t.Load) -> t.Tuple:
         self.stores[replica].submit(job)
+        return self.answer(replica)
+
+    def answer(self, replica: int) -> t.Tuple:
         assert self._woken.acquire(timeout=DEADLINE_S)
         return next(self.stores[replica].take())
 
@@ -61,6 +67,49 @@ def test_a_damaged_checkpoint_is_passed_over(stores: Stores) -> None:
     assert isinstance(loaded, t.Loaded)
     assert loaded.state == b"good"
     assert "damaged" in stores.stores[0].errors[-1]
+
+
+@pytest.mark.parametrize("length", [0, 10, 60])
+def test_a_truncated_checkpoint_is_passed_over(stores: Stores, length: int) -> None:
+    stores.ask(0, t.Save(3, b"good", []))
+    stores.ask(0, t.Save(4, b"state", [b"chunk"]))
+    path = stores.directories[0] / "000000000004.checkpoint"
+    assert path.stat().st_size > length
+    os.truncate(path, length)
+
+    loaded = stores.ask(0, t.Load(0, []))
+
+    assert isinstance(loaded, t.Loaded)
+    assert loaded.state == b"good"
+
+
+def test_a_checkpoint_is_saved_when_the_disk_has_room_again(stores: Stores) -> None:
+    stores.ask(0, t.Save(3, b"state", []))
+    with SmallDisk(16):
+        stores.stores[0].submit(t.Save(4, b"state", [b"chunk" * 100]))
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not stores.stores[0].errors:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+
+    assert isinstance(stores.answer(0), t.Saved)
+    assert "cannot write checkpoint 4" in stores.stores[0].errors[0]
+    loaded = stores.ask(0, t.Load(0, []))
+    assert isinstance(loaded, t.Loaded)
+    assert loaded.chunks == [b"chunk" * 100]
+
+
+def test_other_files_among_the_checkpoints_are_left_alone(stores: Stores) -> None:
+    stores.ask(0, t.Save(3, b"state", []))
+    for name in ("copy.checkpoint", "000000000009.checkpoint.old", "notes"):
+        (stores.directories[0] / name).write_text("mine")
+
+    loaded = stores.ask(0, t.Load(0, []))
+    assert isinstance(loaded, t.Loaded)
+    assert loaded.state == b"state"
+    stores.stores[0].submit(t.Discard(9))
+    stores.ask(0, t.Save(10, b"newer", []))
+    assert (stores.directories[0] / "copy.checkpoint").read_text() == "mine"
 
 
 def test_nothing_to_load_is_said(stores: Stores) -> None:

@@ -41,7 +41,7 @@ from tara.coordination.jute import (
     pack_text,
 )
 from tara.coordination.service import CoordinationService
-from tara.coordination.settings import GatewaySettings, gateway_settings
+from tara.coordination.settings import GatewaySettings, check_exposure, gateway_settings
 from tara.coordination.tree import Change
 from tara.coordination.watches import REMOVABLE, Kind, Watches
 from tara.protocol import tuples as t
@@ -106,7 +106,9 @@ class Write:
 
 
 def make_gateway(site: Site, options: Options) -> "ZooKeeperGateway":
-    return ZooKeeperGateway(site, gateway_settings(options))
+    settings = gateway_settings(options)
+    check_exposure(site.host, settings)
+    return ZooKeeperGateway(site, settings)
 
 
 class ZooKeeperGateway:

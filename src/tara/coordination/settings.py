@@ -5,6 +5,7 @@ from msgspec import Struct
 
 from tara.protocol.errors import ConfigurationError
 from tara.transport.gateway import Options
+from tara.transport.where import is_loopback
 
 
 class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,6 +26,8 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tls_certificate: str = ""
     tls_key: str = ""
     tls_authorities: str = ""
+    #: Serve whoever connects, also beyond loopback.
+    open: bool = False
 
     def __post_init__(self) -> None:
         for name in ("tick_time_ms", "jute_max_buffer", "collect_interval_ms"):
@@ -45,6 +48,15 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return (
             self.session_timeout_ms_min or 2 * self.tick_time_ms,
             self.session_timeout_ms_max or 20 * self.tick_time_ms,
+        )
+
+
+def check_exposure(host: str, settings: GatewaySettings) -> None:
+    """Clients that prove nothing are served on loopback addresses only, unless somebody wants it so."""
+    if not (is_loopback(host) or settings.tls_authorities or settings.open):
+        raise ConfigurationError(
+            f"gateway: {host} is not a loopback address, so clients need certificates (gateway.tls_authorities); "
+            "gateway.open = true serves whoever connects"
         )
 
 

@@ -30,6 +30,7 @@ from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.sessions import SessionsState
 from tara.storage.journal import sync_directory
 from tara.storage.store import (
+    CHECKPOINT_FILES,
     StoreError,
     checkpoint_directory,
     checkpoint_path,
@@ -124,7 +125,7 @@ def _newest_stable(data_dir: Path, cluster: ClusterState) -> t.Loaded:
     problems: list[str] = []
     for _ in range(LOOKS_MAX):
         directories = [checkpoint_directory(data_dir, replica) for replica in range(2 * cluster.f + 1)]
-        numbers = {int(path.stem) for directory in directories for path in directory.glob("*.checkpoint")}
+        numbers = {int(path.stem) for directory in directories for path in directory.glob(CHECKPOINT_FILES)}
         for number in sorted(numbers, reverse=True):
             copies: dict[bytes, t.Loaded] = {}
             holders: Counter[bytes] = Counter()

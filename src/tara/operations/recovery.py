@@ -42,7 +42,7 @@ from tara.storage.journal import (
     lock_file,
     read_segment,
 )
-from tara.storage.store import StoreError, header_of, read_checkpoint
+from tara.storage.store import CHECKPOINT_FILES, StoreError, header_of, read_checkpoint
 
 
 class RecoveryError(TaraError):
@@ -356,7 +356,7 @@ def _directories(data_dir: Path, others: list[Path]) -> list[Path]:
 
 
 def _checkpoints(directories: list[Path]) -> list[Path]:
-    paths = [path for directory in directories for path in directory.glob("*.checkpoint") if path.stem.isdigit()]
+    paths = [path for directory in directories for path in directory.glob(CHECKPOINT_FILES)]
     return sorted(paths, key=lambda path: int(path.stem), reverse=True)
 
 

@@ -25,7 +25,7 @@ from tara.protocol.limits import Limits
 from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.sessions import Context, call
 from tara.storage.log_reader import LogBounds, LogReader, best_log
-from tara.storage.store import StoreError, digest_of, read_checkpoint
+from tara.storage.store import CHECKPOINT_FILES, StoreError, digest_of, read_checkpoint
 
 #: Differences that are listed; all are counted.
 LISTED_MAX = 100
@@ -256,7 +256,7 @@ def _beginning(data_dir: Path, cluster: ClusterState, bounds: LogBounds, to: int
 
 def _checkpoints(data_dir: Path, cluster: ClusterState) -> Iterator[_Beginning]:
     """Those of all replicas that are intact."""
-    for path in sorted(data_dir.glob("checkpoints-*/*.checkpoint")):
+    for path in sorted(data_dir.glob(f"checkpoints-*/{CHECKPOINT_FILES}")):
         try:
             loaded = read_checkpoint(path, cluster.cluster, cluster.era)
         except (OSError, StoreError):

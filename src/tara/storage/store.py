@@ -127,6 +127,10 @@ def checkpoint_directory(data_dir: Path, replica: int) -> Path:
     return data_dir / f"checkpoints-{replica}"
 
 
+#: The names of checkpoints; what else is in their directory is not touched.
+CHECKPOINT_FILES = "[0-9]" * 12 + ".checkpoint"
+
+
 def checkpoint_path(directory: Path, number: int) -> Path:
     return directory / f"{number:012}.checkpoint"
 
@@ -233,7 +237,7 @@ class CheckpointStore:
     def _find(self, load: t.Load) -> t.Loaded | None:
         directories = [self._directory, *(self._peers[holder] for holder in load.holders if holder < len(self._peers))]
         for directory in directories:
-            for path in sorted(directory.glob("*.checkpoint"), reverse=True):
+            for path in sorted(directory.glob(CHECKPOINT_FILES), reverse=True):
                 if int(path.stem) < load.minimum:
                     break
                 loaded = self._read_or_refuse(path, str(path))
@@ -279,7 +283,7 @@ class CheckpointStore:
 
     def _discard(self, below: int) -> None:
         # The newest stays in any case: a restart is quicker from an old one than from none.
-        kept = sorted(self._directory.glob("*.checkpoint"))[:-1]
+        kept = sorted(self._directory.glob(CHECKPOINT_FILES))[:-1]
         old = [path for path in kept if int(path.stem) < below]
         for path in old[: max(len(old) - KEEP_OLDER, 0)]:
             path.unlink(missing_ok=True)
