@@ -50,8 +50,7 @@ def encode_in_pieces(make: Callable[..., Struct], lists: Sequence[Sequence[objec
     """The message with these lists, as several with a part of them each if it would be too long: who receives a longer
     one than it takes hangs up, and would again when the same is sent again. What cannot be divided stays as it is."""
     data = t.encode(make(*lists))
-    count = sum(map(len, lists))
-    if len(data) <= bytes_max or count <= 1:
+    if len(data) <= bytes_max or (count := sum(map(len, lists))) <= 1:
         return [data]
     first: list[Sequence[object]] = []
     second: list[Sequence[object]] = []
