@@ -43,7 +43,7 @@ class ClientReply(Struct, array_like=True, frozen=True):
 
 
 #: A client's message that would be longer leaves in pieces.
-REQUEST_BYTES_MAX = 128 << 10
+REQUEST_BYTES_MAX = 64 << 10
 
 
 def encode_in_pieces(make: Callable[..., Struct], lists: Sequence[Sequence[object]], bytes_max: int) -> list[bytes]:
