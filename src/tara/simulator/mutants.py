@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
-from tara.protocol.graph import STORE, Graph
+from tara.protocol.graph import STORE
 from tara.protocol.nodes import controller as controller_module
 from tara.protocol.nodes import proposer as proposer_module
 from tara.protocol.nodes.committer import Committer
@@ -389,12 +389,10 @@ def poison_kills() -> Iterator[None]:
 
 @_mutant("a read asks f+1 committers")
 def one_committer_knows_the_end() -> Iterator[None]:
-    original = Reads.__init__
+    def position(self: Reads, answers: dict[int, t.ReadIndex]) -> int | None:
+        return min((answer.position for answer in answers.values()), default=None)
 
-    def init(self: Reads, graph: Graph, quorum: int, capacity: int) -> None:
-        original(self, graph, 1, capacity)
-
-    with _replace(Reads, "__init__", init):
+    with _replace(Reads, "_position", position):
         yield
 
 
