@@ -581,6 +581,13 @@ def test_no_verdict_without_budget(model: Model[Hashable]) -> None:
         check([*history, operation(0, 99, GET, "never written")], model, budget=1_000)
 
 
+def test_a_long_history_has_a_large_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linearizability, "BUDGET", 0)
+    history = [operation(2 * number, 2 * number + 1, put(number), key=number % 3) for number in range(3_000)]
+
+    assert check(history, KeyValueModel()).linearizable
+
+
 def test_budget_is_shared_by_the_keys() -> None:
     history = [operation(time, time + 1, put(time), key=key) for key in range(10) for time in range(0, 20, 2)]
     explored = check(history, KeyValueModel()).explored

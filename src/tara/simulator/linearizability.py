@@ -152,14 +152,22 @@ class KeyValueModel:
         return Effect.UPDATES
 
 
-def check(history: Iterable[Operation], model: Model[State], budget: int = 5_000_000) -> Verdict:
+#: Configurations that a check may visit, and more for each operation: where nothing is ambiguous, it visits about one.
+BUDGET = 5_000_000
+BUDGET_PER_OPERATION = 2
+
+
+def check(history: Iterable[Operation], model: Model[State], budget: int | None = None) -> Verdict:
     """Tell whether the history is linearizable with respect to the model.
 
     Raises CheckBudgetExceeded if it would have to visit more than `budget` configurations, and ValueError if
     an operation returns before it is invoked.
     """
     explored = 0
-    for key, operations in _by_key(history).items():
+    by_key = _by_key(history)
+    if budget is None:
+        budget = BUDGET + BUDGET_PER_OPERATION * sum(map(len, by_key.values()))
+    for key, operations in by_key.items():
         search = _Search(_Timeline(key, operations, model), model, budget - explored)
         linearizable = search.run()
         explored += search.explored
