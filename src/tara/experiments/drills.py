@@ -278,6 +278,7 @@ def chaos(directory: Path, say: Say, minutes: float = 60.0, seed: int = 1) -> Ve
                 course.await_full_strength()
             time.sleep(random.uniform(0.0, 3.0))
         after = _resident_mb(course.cluster.pids())
+        say("chaos: MB " + "  ".join(f"{name} {before[name]:.0f} → {after[name]:.0f}" for name in before))
         verdict = course.verdict()
         verdict.growth_mb = round(max(after[name] - before[name] for name in before), 1)
         return verdict
