@@ -29,6 +29,10 @@ __all__ = [
 ]
 
 
+#: Of larger values each is a chunk of a snapshot: encoding one stops whatever else the process does.
+CHUNK_BYTES_MAX = 1 << 20
+
+
 class Execute(Struct, frozen=True, tag=True):
     """A simulated client has a command executed."""
 
@@ -187,7 +191,11 @@ class KeyValueStore(StateMachine):
 def _encode_in_chunks(values: dict[str, bytes]) -> Iterator[bytes]:
     keys = sorted(values)
     for start in range(0, len(keys), 1000):
-        yield _encode({key: values[key] for key in keys[start : start + 1000]})
+        chunk = {key: values[key] for key in keys[start : start + 1000]}
+        if sum(map(len, chunk.values())) <= CHUNK_BYTES_MAX:
+            yield _encode(chunk)
+        else:
+            yield from (_encode({key: value}) for key, value in chunk.items())
 
 
 class Counter(StateMachine):

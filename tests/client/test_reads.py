@@ -1,7 +1,7 @@
 """Questions on their way: answered, late, refused."""
 
 from tara.client.errors import ClientError, CommandFailed, NotReachable
-from tara.client.reads import PATIENCE_S, Question, Reads
+from tara.client.reads import ANSWERS_BYTES_MAX, PATIENCE_S, PATIENCE_S_MAX, Question, Reads
 from tara.protocol import tuples as t
 
 
@@ -20,9 +20,9 @@ def test_an_answer_finds_its_question() -> None:
     sent = reads.due(0.0)
     assert [read.stale for read in sent] == [False, True]
     assert reads.due(0.0) == []
-    reads.hear(sent[1].id, t.OK, b"two")
-    reads.hear(sent[0].id, t.FAILED, b"no")
-    reads.hear(sent[0].id, t.OK, b"again")
+    reads.hear(sent[1].id, t.OK, b"two", 0.0)
+    reads.hear(sent[0].id, t.FAILED, b"no", 0.0)
+    reads.hear(sent[0].id, t.OK, b"again", 0.0)
     assert second.outcomes == [b"two"]
     assert [type(outcome) for outcome in first.outcomes] == [CommandFailed]
 
@@ -36,18 +36,57 @@ def test_a_late_question_is_to_be_ordered_and_the_front_end_to_be_left() -> None
     assert 0 < reads.wait_s(PATIENCE_S / 2) <= PATIENCE_S
     assert reads.late(PATIENCE_S) == [asked.question]
     assert reads.move_on
-    reads.hear(sent.id, t.OK, b"too late")
+    reads.hear(sent.id, t.OK, b"too late", 0.0)
     assert asked.outcomes == []
 
 
-def test_a_refused_question_is_ordered_at_once() -> None:
+def test_while_answers_come_a_question_may_take_longer_but_not_for_ever() -> None:
+    reads, others = Reads(), [Asked() for _ in range(20)]
+    patient = Asked()
+    reads.submit(patient.question)
+    for other in others:
+        reads.submit(other.question)
+    sent = reads.due(0.0)
+    step_s = PATIENCE_S / 2
+    now_s = 0.0
+    for read in sent[1:]:
+        now_s += step_s
+        if now_s >= PATIENCE_S_MAX:
+            break
+        assert reads.late(now_s) == []
+        reads.hear(read.id, t.OK, b"long", now_s)
+    assert reads.late(PATIENCE_S_MAX)[0] is patient.question
+
+
+def test_a_question_that_is_refused_twice_is_ordered_at_once() -> None:
     reads, asked = Reads(), Asked()
     reads.submit(asked.question)
-    (sent,) = reads.due(0.0)
-    reads.hear(sent.id, t.OVERLOADED, b"")
-    assert reads.wait_s(0.0) == 0.0
+    for _ in range(2):
+        (sent,) = reads.due(0.0)
+        reads.hear(sent.id, t.OVERLOADED, b"", 0.0)
+        assert reads.wait_s(0.0) == 0.0
     assert reads.late(0.0) == [asked.question]
     assert not reads.move_on
+
+
+def test_where_answers_are_long_only_so_many_are_asked_for_as_a_front_end_sends_at_once() -> None:
+    reads, asked = Reads(), [Asked(deadline_s=1.0) for _ in range(100)]
+    for one in asked:
+        reads.submit(one.question)
+    sent = reads.due(0.0)
+    assert len(sent) == 100
+    length = ANSWERS_BYTES_MAX // 4
+    for read in sent[:50]:
+        reads.hear(read.id, t.OK, bytes(length), 0.1)
+    for read in sent[50:]:
+        reads.hear(read.id, t.OVERLOADED, b"", 0.1)
+    again = reads.due(0.1)
+    assert len(again) == 4
+    assert reads.due(0.1) == []
+    reads.hear(again[0].id, t.OK, bytes(length), 0.2)
+    assert len(reads.due(0.2)) == 1
+    # What waits for room until its time is up is ordered, where it is told so.
+    assert len(reads.late(1.0)) == 46 - 1 + 4
 
 
 def test_a_stale_question_is_asked_again_until_its_time_is_up() -> None:

@@ -3,7 +3,7 @@
 import msgspec
 
 from tara.client.errors import ClientError, CommandFailed, CommandTooLarge, Overloaded, SessionExpired, TimedOut
-from tara.client.session import IN_FLIGHT_MAX, PATIENCE_S, Call, Session
+from tara.client.session import IN_FLIGHT_BYTES_MAX, IN_FLIGHT_MAX, PATIENCE_S, Call, Session
 from tara.protocol import tuples as t
 
 
@@ -55,6 +55,44 @@ def test_a_late_command_is_sent_again_elsewhere_with_growing_patience() -> None:
     assert session.move_on
     assert session.due(PATIENCE_S * 2) == []
     assert session.due(PATIENCE_S * 3) == first
+
+
+def test_a_service_that_is_slow_is_waited_for_longer() -> None:
+    session = make()
+    opened(session)
+    now_s = 0.0
+    for number in range(30):
+        call(session, [], deadline_s=100.0)
+        assert [command.number for command in session.due(now_s)] == [number]
+        now_s += PATIENCE_S * 0.9
+        session.hear(t.Result(9, number, 2, t.OK, b""), now_s)
+    call(session, [], deadline_s=100.0)
+    session.due(now_s)
+
+    assert session.due(now_s + PATIENCE_S * 2) == []
+    assert not session.move_on
+    assert len(session.due(now_s + PATIENCE_S * 3)) == 1
+
+
+def test_long_commands_wait_until_others_are_answered() -> None:
+    session = make()
+    opened(session)
+    long = IN_FLIGHT_BYTES_MAX // 2
+    for length in (IN_FLIGHT_BYTES_MAX + 1, long, long, 1):
+        session.submit(Call(bytes(length), t.EXECUTE, 100.0, lambda outcome: None))
+
+    def numbers_due() -> list[int]:
+        return [command.number for command in session.due(0.1)]
+
+    assert numbers_due() == [0]
+    session.hear(t.Result(9, 0, 2, t.OK, b""), 0.1)
+    assert numbers_due() == [1, 2]
+    session.hear(t.Result(9, 1, 0, t.TOO_LARGE, b""), 0.1)
+    # The question that takes the refused one's number, and what there is room for now.
+    assert numbers_due() == [1, 3]
+    for number in (1, 2, 3):
+        session.hear(t.Result(9, number, 3, t.OK, b""), 0.1)
+    assert session.idle
 
 
 def test_a_call_times_out_but_its_command_lives_on() -> None:

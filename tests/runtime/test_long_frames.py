@@ -28,3 +28,31 @@ def test_a_pipeline_of_long_commands_is_executed_also_when_a_site_dies(tmp_path:
                 put.result()
         gets = [client.submit_query(msgspec.msgpack.encode(Get(f"key-{number}"))) for number in range(COMMANDS)]
         assert all(msgspec.msgpack.decode(get.result()) == value + b"\x01" for get in gets)
+
+
+def test_the_longest_commands_do_not_make_the_sites_depose_each_other(tmp_path: Path) -> None:
+    """A hundred megabytes at once, more than the sites can pass on in any patience: everything waits for its turn, and
+    nothing is sent again and again. The answers are as long."""
+    value = bytes(1_000_000)
+    with Contained.whole(tmp_path, {}) as cluster, Client(cluster.endpoints, timeout_s=DEADLINE_S) as client:
+        puts = [client.submit(msgspec.msgpack.encode(Put(f"key-{number}", value))) for number in range(100)]
+        for put in puts:
+            put.result()
+        gets = [client.submit_query(msgspec.msgpack.encode(Get(f"key-{number}"))) for number in range(100)]
+        assert all(msgspec.msgpack.decode(get.result()) == value for get in gets)
+        counters = [container["counters"] for container in cluster.status()["containers"]]
+    # Each was sent about once; before there were bounds in bytes, each came three or four times.
+    assert sum(counter["commands"] for counter in counters) < 200
+    assert sum(counter["answers"] for counter in counters) < 300
+
+
+def test_the_longest_commands_are_executed_also_when_a_site_dies(tmp_path: Path) -> None:
+    value = bytes(1_000_000)
+    with Contained.whole(tmp_path, {}) as cluster, Client(cluster.endpoints, timeout_s=DEADLINE_S) as client:
+        puts = [client.submit(msgspec.msgpack.encode(Put(f"key-{number}", value))) for number in range(60)]
+        puts[10].result()
+        cluster.processes[1].kill()
+        for put in puts:
+            put.result()
+        gets = [client.submit_query(msgspec.msgpack.encode(Get(f"key-{number}"))) for number in range(60)]
+        assert all(msgspec.msgpack.decode(get.result()) == value for get in gets)

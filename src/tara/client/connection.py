@@ -271,7 +271,7 @@ class Client:
             if reply.endpoints:
                 self._learn(reply.endpoints)
             for id_, status, payload in reply.answers:
-                self._reads.hear(id_, status, payload)
+                self._reads.hear(id_, status, payload, now_s)
 
     def _learn(self, endpoints: list[str]) -> None:
         """The service has moved, or has front ends that we were not told of."""

@@ -4,35 +4,46 @@ A question is not part of a session: it changes nothing, so asking twice does no
 (its front end is gone, or a quorum of committers is not there) goes the safe way, as a command in the order.
 """
 
+from collections import deque
 from collections.abc import Callable
 
 from tara.client import wire
 from tara.client.errors import ClientError, CommandFailed, NotReachable
 from tara.protocol import tuples as t
 
-#: How long an answer may take before the question is ordered.
+#: How long nothing may be heard before the oldest question is ordered; and how long its answer may take at all, while
+#: others come: they may be long.
 PATIENCE_S = 0.4
+PATIENCE_S_MAX = 3.0
+
+#: Questions in flight at once, and bytes of the answers that are to be expected; more wait here.
+IN_FLIGHT_MAX = 512
+ANSWERS_BYTES_MAX = 8 << 20
 
 Done = Callable[[bytes | ClientError], None]
 
 
 class Question:
-    __slots__ = ("deadline_s", "done", "payload", "sent_s", "stale")
+    __slots__ = ("deadline_s", "done", "payload", "refused", "sent_s", "stale")
 
     def __init__(self, payload: bytes, stale: bool, deadline_s: float, done: Done) -> None:
         self.payload = payload
         self.stale = stale
         self.deadline_s = deadline_s
         self.done = done
+        self.refused = False
         self.sent_s = 0.0
 
 
 class Reads:
     def __init__(self) -> None:
-        self._new: list[Question] = []
+        self._new: deque[Question] = deque()
         self._in_flight: dict[int, Question] = {}
         self._id = 0
         self._refused: list[Question] = []
+        self._heard_s = 0.0
+        #: The length of the last answers, the newest counting most.
+        self._usual_bytes = 0.0
         #: The owner should try another front end.
         self.move_on = False
 
@@ -42,17 +53,21 @@ class Reads:
     def due(self, now_s: float) -> list[wire.Read]:
         """What has to be sent now."""
         reads = []
-        for question in self._new:
+        while self._new and self._has_room():
+            question = self._new.popleft()
             self._id += 1
             question.sent_s = now_s
             self._in_flight[self._id] = question
             reads.append(wire.Read(self._id, question.payload, question.stale))
-        self._new.clear()
         return reads
+
+    def _has_room(self) -> bool:
+        count = len(self._in_flight)
+        return count == 0 or (count < IN_FLIGHT_MAX and (count + 1) * self._usual_bytes <= ANSWERS_BYTES_MAX)
 
     def ask_again(self) -> None:
         """The connection is gone, and with it perhaps what was asked on it."""
-        self._new[:0] = self._in_flight.values()
+        self._new.extendleft(reversed(self._in_flight.values()))
         self._in_flight.clear()
 
     def late(self, now_s: float) -> list[Question]:
@@ -60,29 +75,41 @@ class Reads:
         late, self._refused = self._refused, []
         while self._in_flight:
             oldest = next(iter(self._in_flight))
-            question = self._in_flight[oldest]
-            if now_s - question.sent_s < PATIENCE_S:
+            if now_s < self._late_s(self._in_flight[oldest]):
                 break
-            del self._in_flight[oldest]
+            question = self._in_flight.pop(oldest)
             self.move_on = True
-            if not question.stale:
+            if question.stale:
+                self._new.append(question)
+            else:
                 late.append(question)
-            elif now_s >= question.deadline_s:
+        while self._new and now_s >= self._new[0].deadline_s:
+            question = self._new.popleft()
+            if question.stale:
                 question.done(NotReachable("no replica answered in time"))
             else:
-                self._new.append(question)
+                late.append(question)
         return late
 
-    def hear(self, id_: int, status: int, payload: bytes) -> None:
+    def _late_s(self, question: Question) -> float:
+        return min(max(question.sent_s, self._heard_s) + PATIENCE_S, question.sent_s + PATIENCE_S_MAX)
+
+    def hear(self, id_: int, status: int, payload: bytes, now_s: float) -> None:
+        self._heard_s = now_s
         question = self._in_flight.pop(id_, None)
         if question is None:
             return
         if status == t.OK:
+            self._usual_bytes += (len(payload) - self._usual_bytes) / 8
             question.done(payload)
-        elif status == t.OVERLOADED:
+        elif status != t.OVERLOADED:
+            question.done(CommandFailed(payload.decode(errors="replace")))
+        elif question.refused:
             self._refused.append(question)
         else:
-            question.done(CommandFailed(payload.decode(errors="replace")))
+            # The answers to all at once may have been too long.
+            question.refused = True
+            self._new.append(question)
 
     def fail(self, reason: ClientError) -> None:
         """The owner ends: no answer will come any more."""
@@ -94,9 +121,9 @@ class Reads:
 
     def wait_s(self, now_s: float) -> float:
         """How long nothing needs to be done."""
-        if self._new or self._refused:
+        if self._refused or (self._new and self._has_room()):
             return 0.0
         if not self._in_flight:
             return 3600.0
         oldest = self._in_flight[next(iter(self._in_flight))]
-        return max(oldest.sent_s + PATIENCE_S - now_s, 0.0)
+        return max(self._late_s(oldest) - now_s, 0.0)

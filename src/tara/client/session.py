@@ -15,8 +15,14 @@ from tara.protocol import tuples as t
 
 #: Commands in flight at once; more wait here. Below the replicas' limit for unacknowledged results.
 IN_FLIGHT_MAX = 512
+#: The same in bytes: all of it is sent again when an answer is late, so it must not be more than a slow service takes
+#: in that time.
+IN_FLIGHT_BYTES_MAX = 4 << 20
+#: How long an answer may take before what is in flight is sent again; and how many times as long as the last ones took,
+#: if that is longer: a service with much to do is not given everything twice.
 PATIENCE_S = 0.4
 PATIENCE_S_MAX = 3.0
+PATIENCE_TIMES = 3
 #: Openings that were asked for and whose answers are still good.
 OPENINGS_MAX = 16
 
@@ -34,7 +40,7 @@ class State(enum.Enum):
 class Call:
     """One command of the user."""
 
-    __slots__ = ("deadline_s", "done", "kind", "number", "payload", "refused", "sent_s")
+    __slots__ = ("begun_s", "deadline_s", "done", "kind", "number", "payload", "refused", "sent_s")
 
     def __init__(self, payload: bytes, kind: int, deadline_s: float, done: Done) -> None:
         self.payload = payload
@@ -43,6 +49,8 @@ class Call:
         #: Called once; None afterwards. The command itself may live on: its number must not be missing.
         self.done: Done | None = done
         self.number = -1
+        #: When it was sent for the first time, and for the last time.
+        self.begun_s = 0.0
         self.sent_s = 0.0
         self.refused = False
 
@@ -67,10 +75,12 @@ class Session:
         self._number = 0
         self._waiting: deque[Call] = deque()
         self._in_flight: dict[int, Call] = {}
+        self._in_flight_bytes = 0
         #: In flight, but to be sent at once.
         self._again: list[Call] = []
         self._patience_s = PATIENCE_S
-        self._heard_s = 0.0
+        #: How long the last answers took, the newest counting most.
+        self._usual_s = 0.0
         self._sent_s = 0.0
         #: The owner should try another front end.
         self.move_on = False
@@ -94,11 +104,11 @@ class Session:
         if self._in_flight:
             oldest = next(iter(self._in_flight.values()))
             if now_s - oldest.sent_s >= self._patience_s:
-                self._lose_patience()
-                commands += [self._command(call, now_s) for call in self._in_flight.values()]
-        while self._waiting and len(self._in_flight) < IN_FLIGHT_MAX:
-            if self._must_wait(self._waiting[0]):
-                break
+                # One that was refused waits for room, and the others with it: another front end has no more.
+                late = [oldest] if oldest.refused else list(self._in_flight.values())
+                self._lose_patience(oldest.refused)
+                commands += [self._command(call, now_s) for call in late]
+        while self._waiting and not self._must_wait(self._waiting[0]):
             call = self._waiting.popleft()
             if call.done is None:
                 continue
@@ -110,6 +120,8 @@ class Session:
                 call.number = self._number
                 self._number += 1
             self._in_flight[call.number] = call
+            self._in_flight_bytes += len(call.payload)
+            call.begun_s = now_s
             commands.append(self._command(call, now_s))
         if not commands and now_s - self._sent_s >= self._timeout_ms / 3000:
             commands.append(t.Command(self.id, 0, 0, b"", t.KEEPALIVE))
@@ -124,13 +136,17 @@ class Session:
         return self.due(now_s)
 
     def _must_wait(self, call: Call) -> bool:
-        """A claim says what the next numbers stand for, so nothing else is on its way with it."""
+        """For room. A claim says what the next numbers stand for, so nothing else is on its way with it."""
+        if self._in_flight and self._in_flight_bytes + len(call.payload) > IN_FLIGHT_BYTES_MAX:
+            return True
+        if len(self._in_flight) >= IN_FLIGHT_MAX:
+            return True
         if call.kind == t.CLAIM:
             return bool(self._in_flight)
         return any(other.kind == t.CLAIM for other in self._in_flight.values()) if len(self._in_flight) == 1 else False
 
     def _command(self, call: Call, now_s: float) -> t.Command:
-        call.sent_s = now_s
+        call.sent_s, call.refused = now_s, False
         acknowledged = min(next(iter(self._in_flight), call.number), call.number)
         return t.Command(self.id, call.number, acknowledged, call.payload, call.kind)
 
@@ -143,9 +159,9 @@ class Session:
         self._openings.append(self._nonce)
         return [t.Command(0, self._nonce, 0, msgspec.msgpack.encode(self._name or self._timeout_ms), t.OPEN)]
 
-    def _lose_patience(self) -> None:
+    def _lose_patience(self, refused: bool = False) -> None:
         self._patience_s = min(2 * self._patience_s, PATIENCE_S_MAX)
-        self.move_on = True
+        self.move_on = not refused
 
     def _expire(self, now_s: float) -> None:
         for call in (*self._waiting, *self._in_flight.values()):
@@ -166,7 +182,6 @@ class Session:
     # What was heard
 
     def hear(self, result: t.Result, now_s: float) -> None:
-        self._heard_s = now_s
         if result.session == 0:
             if result.number in self._openings and self.id == 0 and result.status == t.OK:
                 self._openings.clear()
@@ -190,7 +205,9 @@ class Session:
             return
         call = self._in_flight.pop(result.number, None)
         if call is not None:
-            self._patience_s = PATIENCE_S
+            self._in_flight_bytes -= len(call.payload)
+            self._usual_s += (now_s - call.begun_s - self._usual_s) / 8
+            self._patience_s = min(max(PATIENCE_TIMES * self._usual_s, PATIENCE_S), PATIENCE_S_MAX)
             if call.kind == t.CLAIM and result.status == t.OK:
                 self._number = msgspec.msgpack.decode(result.payload, type=t.Claim).next
             call.finish(_outcome(result))
@@ -200,6 +217,7 @@ class Session:
         call = self._in_flight.get(refused.number)
         if call is not None and call.done is not None:
             call.finish(CommandTooLarge(refused.payload.decode(errors="replace")))
+            self._in_flight_bytes -= len(call.payload)
             call.payload, call.kind = b"", t.QUERY
             self._again.append(call)
 
@@ -209,10 +227,11 @@ class Session:
             call.finish(reason)
         self._waiting.clear()
         self._in_flight.clear()
+        self._in_flight_bytes = 0
 
     def lose(self) -> None:
         """The session is gone: what is in flight has an unknown outcome, what waits goes to the next session."""
-        lost, self._in_flight = self._in_flight, {}
+        lost, self._in_flight, self._in_flight_bytes = self._in_flight, {}, 0
         self._again.clear()
         self.id, self._nonce, self._number = 0, 0, 0
         self._openings.clear()

@@ -183,6 +183,8 @@ _LOCAL_LIMITS = frozenset(
         "report_interval_ms",
         "resend_rounds",
         "resend_burst",
+        "resend_bytes_max",
+        "source_bytes_max",
         "skip_delay_ms",
         "controller_timeout_ms",
         "controller_timeout_ms_max",

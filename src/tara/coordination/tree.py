@@ -21,6 +21,7 @@ from tara.coordination.jute import STAT, Acl
 from tara.coordination.paths import child_of, is_valid, name_of, parent_of
 
 NODES_PER_CHUNK = 500
+CHUNK_BYTES_MAX = 1 << 20
 #: In place of a time to live, for nodes that have none.
 NO_TTL = -1
 #: Nodes that nobody may delete.
@@ -360,11 +361,13 @@ class Tree:
 
 def _encode(nodes: dict[str, Node]) -> Iterator[bytes]:
     rows: list[Row] = []
+    size = 0
     for path, node in nodes.items():
         rows.append(node.row(path))
-        if len(rows) == NODES_PER_CHUNK:
+        size += len(node.data or b"")
+        if len(rows) == NODES_PER_CHUNK or size >= CHUNK_BYTES_MAX:
             yield msgspec.msgpack.encode(rows)
-            rows = []
+            rows, size = [], 0
     yield msgspec.msgpack.encode(rows)
 
 

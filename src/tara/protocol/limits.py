@@ -27,6 +27,8 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source_pending_max: int = 16_384
     #: Commands that wait in a source while it may not number more; beyond this the client is made to wait.
     source_backlog_max: int = 16_384
+    #: Bytes of both; at this the source takes no further commands. A new view's proposer is sent so much at once.
+    source_bytes_max: int = 8 << 20
 
     #: Reads of one executor that may wait for the committers' answers; one that is pushed out is ordered instead.
     reads_max: int = 4_096
@@ -61,8 +63,9 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     report_interval_ms: float = 50.0
     #: Report rounds without movement before a gap is re-sent.
     resend_rounds: int = 2
-    #: Slots re-sent at once.
+    #: Slots re-sent at once, and bytes of requests in them (a single one may be larger).
     resend_burst: int = 4096
+    resend_bytes_max: int = 4 << 20
     #: How long a partition without requests lags behind the others before it skips.
     skip_delay_ms: float = 5.0
     #: How long the oldest open request may make no progress before a controller asks for a new view.

@@ -8,6 +8,11 @@ down, or what was sent is still on its way. Nothing is kept per tuple.
 """
 
 from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+
+from tara.protocol import tuples as t
+from tara.protocol.limits import Limits
 
 #: The pause between two bursts grows up to this many times the first pause.
 BACKOFF_MAX = 16
@@ -64,3 +69,8 @@ class Laggards:
         self._stuck = [0] * receivers
         self._pause = [self._rounds] * receivers
         self._until = [-1] * receivers
+
+
+def burst(requests: Iterable[t.Request], limits: Limits) -> list[t.Request]:
+    """The first of them, as many as are sent again at once."""
+    return next(t.split(list(islice(requests, limits.resend_burst)), limits.resend_burst, limits.resend_bytes_max), [])

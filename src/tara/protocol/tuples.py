@@ -576,7 +576,7 @@ def identity(request: Request) -> tuple[int, int, int]:
     return (request.source, request.epoch, request.number)
 
 
-Sized = TypeVar("Sized", Request, Result, Event, Answer)
+Sized = TypeVar("Sized", Request, Accepted, Result, Event, Answer)
 
 
 def split(items: list[Sized], count_max: int, bytes_max: int) -> Iterator[list[Sized]]:
@@ -597,5 +597,6 @@ def split(items: list[Sized], count_max: int, bytes_max: int) -> Iterator[list[S
     yield piece
 
 
-def _cost(item: Request | Result | Event | Answer) -> int:
-    return len(item.body if isinstance(item, Request) else item.payload) + 48
+def _cost(item: Request | Accepted | Result | Event | Answer) -> int:
+    held = item.request if isinstance(item, Accepted) else item
+    return len(held.body if isinstance(held, Request) else held.payload) + 48

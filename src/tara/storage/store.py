@@ -27,6 +27,8 @@ DIGEST_BYTES = 16
 HEADER_BYTES_MAX = 4096
 #: Checkpoints older than the stable one that are kept all the same.
 KEEP_OLDER = 1
+#: What may wait for the disk at once while a file is written: the journal's next record would have to wait behind it.
+UNSYNCED_BYTES_MAX = 8 << 20
 
 
 class CheckpointHeader(Struct, frozen=True):
@@ -80,7 +82,13 @@ def write_whole(path: Path, parts: Iterable[bytes]) -> None:
     """Write a file durably, as a whole or not at all."""
     temporary = path.with_name(f"{path.name}.tmp")
     with temporary.open("wb") as file:
-        file.writelines(parts)
+        unsynced = 0
+        for part in parts:
+            unsynced += file.write(part)
+            if unsynced >= UNSYNCED_BYTES_MAX:
+                unsynced = 0
+                file.flush()
+                os.fdatasync(file.fileno())
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(path)

@@ -21,7 +21,7 @@ from tara.protocol.graph import Graph, Name, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.observer import Observer
-from tara.protocol.resend import BACKOFF_MAX, Laggards
+from tara.protocol.resend import BACKOFF_MAX, Laggards, burst
 from tara.protocol.status import Newest
 from tara.protocol.window import Window
 
@@ -191,42 +191,19 @@ class Committer(Node):
     def _send_record(self) -> None:
         """Send the record through one sink, another one each time: f of them may be down."""
         sink = self._record_sinks[(self.index + self._record_sends) % len(self._record_sinks)]
+        minimum, end = self.records.min, self.records.pos
+        slots, first = self.records.slice(minimum, end), minimum
         # All sinks in turn first: with f sinks and f sources down, one way may be all that is left. Then less often.
+        # A long record is on its way for longer.
         rotations = self._record_sends // len(self._record_sinks)
-        self._record_due = self._round + self.limits.resend_rounds * min(1 << rotations, BACKOFF_MAX)
+        bursts = 1 + sum([len(slot.request.body) for slot in slots]) // self.limits.resend_bytes_max
+        self._record_due = self._round + self.limits.resend_rounds * min(bursts << rotations, BACKOFF_MAX)
         self.resent += self._record_sends > 0
         self._record_sends += 1
-        minimum, end = self.records.min, self.records.pos
-        first = minimum
-        while True:
-            last = self._part_end(first, end)
-            self.emit(
-                t.Record(
-                    self.index,
-                    self.partition,
-                    self.view,
-                    self.memory,
-                    self.memories,
-                    minimum,
-                    end,
-                    first,
-                    self.records.slice(first, last),
-                ),
-                sink,
-            )
-            first = last
-            if first >= end:
-                break
-
-    def _part_end(self, first: int, end: int) -> int:
-        """As many slots as fit a tuple."""
-        size, last = 0, first
-        while last < end and last - first < self.limits.run_length_max:
-            size += len(self.records[last].request.body) + 64
-            if size > self.limits.run_bytes_max and last > first:
-                break
-            last += 1
-        return last
+        head = (self.index, self.partition, self.view, self.memory, self.memories, minimum, end)
+        for part in [*t.split(slots, self.limits.run_length_max, self.limits.run_bytes_max)] or [[]]:
+            self.emit(t.Record(*head, first, part), sink)
+            first += len(part)
 
     # Garbage collection and re-sending
 
@@ -281,12 +258,10 @@ class Committer(Node):
             position = max(status.positions[self.partition], self.commits.min)
             heard = (status.life, status.round)
             if self._laggards.lags(executor, position, heard) and position < self.commits.pos:
-                end = min(position + self.limits.resend_burst, self.commits.pos)
-                self._laggards.resent(executor, end)
-                self.resent += end - position
-                for run in t.split(
-                    self.commits.slice(position, end), self.limits.run_length_max, self.limits.run_bytes_max
-                ):
+                requests = burst(self.commits.slice(position, self.commits.pos), self.limits)
+                self._laggards.resent(executor, position + len(requests))
+                self.resent += len(requests)
+                for run in t.split(requests, self.limits.run_length_max, self.limits.run_bytes_max):
                     commit = t.Commit(self.index, self.partition, self.view, position, run)
                     self.emit(commit, self._executor[executor])
                     position += len(run)

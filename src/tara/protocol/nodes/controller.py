@@ -6,7 +6,8 @@ that the active proposer is gone. f+1 of the 2f+1 controllers must think so. Onl
 the others may just be waiting for it.
 
 The clock of a source runs from its last progress, not from its last new request: otherwise new requests would hide
-a dead proposer. The time-out doubles with every fruitless view, up to a maximum, and falls back with progress.
+a dead proposer. The time-out doubles with every view that it asks for, up to a maximum, and falls back by and by while
+there is progress: where work is long, views that each get a little done would follow each other for ever.
 """
 
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.observer import Observer
 from tara.protocol.opinions import ProgressOpinions, Reach
+
+#: A time-out that was doubled is halved after so many of the shortest time-outs with progress.
+CALM_TIMEOUTS = 8
 
 
 class Controller(Node):
@@ -34,6 +38,8 @@ class Controller(Node):
         #: Per source, and last for the partition's skips: since when it waits without progress.
         self._since_ms: list[float | None] = [None] * (sources + 1)
         self.timeout_ms = limits.controller_timeout_ms
+        #: Since when the view, or this time-out, has been good enough.
+        self._calm_since_ms = boot.now_ms
         #: The view it asks for, until it comes or progress makes it needless.
         self.asked: int | None = None
         self._views = Observer(limits.replicas, limits.quorum)
@@ -64,8 +70,11 @@ class Controller(Node):
         if advanced or moved:
             self.asked = None
         # Skips alone do not shorten the time-out: a view that has to catch up first needs time for the requests.
-        if advanced or self._nothing_waits():
+        if self._nothing_waits():
             self.timeout_ms = self.limits.controller_timeout_ms
+        elif advanced and self.now_ms - self._calm_since_ms >= CALM_TIMEOUTS * self.limits.controller_timeout_ms:
+            self._calm_since_ms = self.now_ms
+            self.timeout_ms = max(self.timeout_ms / 2, self.limits.controller_timeout_ms)
 
     def _nothing_waits(self) -> bool:
         """As far as it can tell: in a new view it has to hear of the sources first."""
@@ -112,7 +121,7 @@ class Controller(Node):
     def _on_view(self, view: t.View) -> None:
         if not self._views.update(view.source, view.view):
             return
-        self.asked = None
+        self.asked, self._calm_since_ms = None, self.now_ms
         # Living sources report again at once. A dead one may have died with requests that nobody else has.
         self._target = [(0, 0)] * len(self._target)
         for item in range(len(self._since_ms)):

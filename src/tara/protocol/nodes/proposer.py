@@ -18,7 +18,7 @@ from tara.protocol.graph import Graph, Name, Receivers, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.observer import Observer
-from tara.protocol.resend import Laggards
+from tara.protocol.resend import Laggards, burst
 from tara.protocol.status import Newest
 from tara.protocol.throttle import Throttle
 from tara.protocol.window import Window
@@ -360,11 +360,11 @@ class Proposer(Node):
             if not started:
                 self.emit(self._start, receiver)
             begin = max(status.position if started else 0, self.proposals.min)
-            end = min(begin + self.limits.resend_burst, self.proposals.pos)
-            if begin < end:
-                self.resent += end - begin
-                self._send(begin, self.proposals.slice(begin, end), receiver)
-                self._laggards.resent(committer, end)
+            if begin < self.proposals.pos:
+                requests = burst(self.proposals.slice(begin, self.proposals.pos), self.limits)
+                self.resent += len(requests)
+                self._send(begin, requests, receiver)
+                self._laggards.resent(committer, begin + len(requests))
 
 
 def _maximum(vectors: list[list[int]]) -> list[int]:

@@ -11,14 +11,13 @@ when it is that far.
 """
 
 from collections import deque
-from itertools import islice
 
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph, Name, Receivers, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.observer import Observer
-from tara.protocol.resend import BACKOFF_MAX
+from tara.protocol.resend import BACKOFF_MAX, burst
 
 
 class RequestSource(Node):
@@ -39,6 +38,7 @@ class RequestSource(Node):
         #: What is in them and in the backlog. A client that loses patience sends its commands again; they are taken
         #: once, or an overload would feed itself.
         self._taken: set[tuple[int, int, int]] = set()
+        self._bytes = 0
         self._commands: deque[list[t.Command]] = deque()
         self._backlog: deque[t.Command] = deque()
         self._batch_since_ms = boot.now_ms
@@ -62,7 +62,8 @@ class RequestSource(Node):
     @property
     def capacity(self) -> int:
         """How many more commands it takes now; the host makes clients wait for the rest."""
-        return self.limits.source_backlog_max - len(self._backlog)
+        room = self.limits.source_backlog_max - len(self._backlog)
+        return room if self._bytes < self.limits.source_bytes_max else 0
 
     @property
     def pending(self) -> int:
@@ -84,6 +85,7 @@ class RequestSource(Node):
             key = _key(command)
             if room > 0 and key not in taken and len(command.payload) <= limit:
                 taken.add(key)
+                self._bytes += len(command.payload)
                 self._backlog.append(command)
                 room -= 1
         self._pump()
@@ -152,7 +154,9 @@ class RequestSource(Node):
             if epoch == self.epoch:
                 while self._pending and self._pending[0].number < low:
                     self._pending.popleft()
-                    self._taken.difference_update(map(_key, self._commands.popleft()))
+                    commands = self._commands.popleft()
+                    self._taken.difference_update(map(_key, commands))
+                    self._bytes -= sum([len(command.payload) for command in commands])
         if self._backlog:
             self._pump()
 
@@ -178,7 +182,7 @@ class RequestSource(Node):
 
     def _resend(self) -> None:
         """They may have been lost, or sent to the proposer of a view that is over."""
-        oldest = list(islice(self._pending, self.limits.resend_burst))
+        oldest = burst(self._pending, self.limits)
         self.resent += len(oldest)
         self._send(oldest, self._proposers)
         if self._others.numbers:
