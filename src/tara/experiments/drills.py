@@ -389,10 +389,15 @@ def _lose_driver(course: Course) -> None:
 
 
 def _resident_mb(pids: Mapping[str, int]) -> dict[str, float]:
-    """The memory of the processes and, for the driver, of its JVM."""
+    """The memory of the processes and, for the driver, of its JVM. (The load may be a child of the driver, too; it
+    remembers the whole history.)"""
     sizes = {name: _rss_mb(pid) for name, pid in pids.items()}
-    sizes["jvm"] = sum(_rss_mb(child) for child in children(pids["driver"]))
-    return sizes
+    (jvm,) = [child for child in children(pids["driver"]) if _command(child) == "java"]
+    return {**sizes, "jvm": _rss_mb(jvm)}
+
+
+def _command(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def _rss_mb(pid: int) -> float:
