@@ -53,7 +53,7 @@ from tara.transport.questions import OpenQuestions
 TICK_MS = 5.0
 #: While a container with a journal is asked this many questions per tick, its proposer makes a run of requests when
 #: there are this many, or this long after the last run: each run costs every site a sync, and readers wait meanwhile.
-BUSY_QUESTIONS = 32
+BUSY_QUESTIONS = 12
 BUSY_RUN = 24
 BUSY_PAUSE_S = 0.004
 #: Stands for the gateway where a client connection is named; no connection has an empty identity.
