@@ -129,7 +129,12 @@ def test_they_do_not_wait_long(busy: Container, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("durability", "questions", "waits"), [("disk", module.BUSY_QUESTIONS, True), ("disk", module.BUSY_QUESTIONS - 1, False), ("memory", module.BUSY_QUESTIONS, False)]
+    ("durability", "questions", "waits"),
+    [
+        ("disk", module.BUSY_QUESTIONS, True),
+        ("disk", module.BUSY_QUESTIONS - 1, False),
+        ("memory", module.BUSY_QUESTIONS, False),
+    ],
 )
 def test_many_questions_make_them_wait_where_there_is_a_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, questions: int, waits: bool
