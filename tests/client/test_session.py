@@ -118,6 +118,24 @@ def test_an_overloaded_front_end_is_named_when_the_time_is_up() -> None:
     assert isinstance(outcomes[0], Overloaded)
 
 
+def test_of_refused_commands_the_oldest_tries_its_luck_elsewhere() -> None:
+    session = make()
+    opened(session)
+    for _ in range(3):
+        call(session, [], deadline_s=100.0)
+    session.due(0.0)
+    for number in range(3):
+        session.hear(t.Result(9, number, 0, t.OVERLOADED, b""), 0.1)
+
+    assert [command.number for command in session.due(PATIENCE_S)] == [0]
+    assert session.move_on
+    # There is no word of it: the others are needed there, too.
+    assert [command.number for command in session.due(PATIENCE_S * 3)] == [0, 1, 2]
+    session.hear(t.Result(9, 0, 2, t.OK, b""), PATIENCE_S * 3)
+    session.hear(t.Result(9, 1, 0, t.OVERLOADED, b""), PATIENCE_S * 3)
+    assert [command.number for command in session.due(PATIENCE_S * 5)] == [1]
+
+
 def test_an_expired_session_fails_what_is_in_flight_and_keeps_what_waits() -> None:
     session, outcomes = make(), list[bytes | ClientError]()
     opened(session)

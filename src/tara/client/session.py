@@ -104,9 +104,9 @@ class Session:
         if self._in_flight:
             oldest = next(iter(self._in_flight.values()))
             if now_s - oldest.sent_s >= self._patience_s:
-                # One that was refused waits for room, and the others with it: another front end has no more.
+                # Where one was refused there is no room for the others, either: they wait until it is answered.
                 late = [oldest] if oldest.refused else list(self._in_flight.values())
-                self._lose_patience(oldest.refused)
+                self._lose_patience()
                 commands += [self._command(call, now_s) for call in late]
         while self._waiting and not self._must_wait(self._waiting[0]):
             call = self._waiting.popleft()
@@ -159,9 +159,9 @@ class Session:
         self._openings.append(self._nonce)
         return [t.Command(0, self._nonce, 0, msgspec.msgpack.encode(self._name or self._timeout_ms), t.OPEN)]
 
-    def _lose_patience(self, refused: bool = False) -> None:
+    def _lose_patience(self) -> None:
         self._patience_s = min(2 * self._patience_s, PATIENCE_S_MAX)
-        self.move_on = not refused
+        self.move_on = True
 
     def _expire(self, now_s: float) -> None:
         for call in (*self._waiting, *self._in_flight.values()):
