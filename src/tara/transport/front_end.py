@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import zmq
 
-from tara.client.framing import QUEUED_FRAMES_MAX, Broken
+from tara.client.framing import QUEUED_FRAMES_MAX, UNCONFIRMED_MS_MAX, Broken
 from tara.transport.gate import CLIENTS, Gate
 from tara.transport.links import FRAMES_PER_TURN, Accepted, Connection, OnBad
 from tara.transport.wire import readable
@@ -122,6 +122,9 @@ class CurveFrontEnd:
         self._socket.setsockopt(zmq.RCVHWM, QUEUED_FRAMES_MAX)
         self._socket.setsockopt(zmq.SNDHWM, QUEUED_FRAMES_MAX)
         self._socket.setsockopt(zmq.MAXMSGSIZE, frame_bytes_max)
+        # What waits for a client that is silent is not to wait for long.
+        self._socket.setsockopt(zmq.HEARTBEAT_IVL, UNCONFIRMED_MS_MAX // 5)
+        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, UNCONFIRMED_MS_MAX)
         gate.guard(self._socket, CLIENTS)
         try:
             self._socket.bind(f"tcp://{address.host}:{address.port or '*'}")

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import zmq
 
-from tara.client.framing import QUEUED_FRAMES_MAX, Broken, Closed, FrameSocket
+from tara.client.framing import QUEUED_FRAMES_MAX, UNCONFIRMED_MS_MAX, Broken, Closed, FrameSocket
 from tara.client.keys import Keys
 from tara.transport.gate import MEMBERS, Gate
 from tara.transport.wire import readable
@@ -297,6 +297,10 @@ class CurveLinks:
             link.setsockopt(zmq.SNDHWM, QUEUED_FRAMES_MAX)
             link.setsockopt(zmq.RECONNECT_IVL, 20)
             link.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
+            # There is no bound in bytes on what waits for a peer; so one that is silent does not let it wait for long.
+            link.setsockopt(zmq.HEARTBEAT_IVL, UNCONFIRMED_MS_MAX // 5)
+            link.setsockopt(zmq.HEARTBEAT_TIMEOUT, UNCONFIRMED_MS_MAX)
+            link.setsockopt(zmq.IMMEDIATE, 1)
             self._keys.secure_connecting(link)
             link.connect(address)
             self._outgoing[peer] = link
