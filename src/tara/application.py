@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-#: Of larger values each is a chunk of a snapshot: encoding one stops whatever else the process does.
+#: A chunk of a snapshot is not to become longer: encoding one stops whatever else the process does.
 CHUNK_BYTES_MAX = 1 << 20
 
 
@@ -189,13 +189,16 @@ class KeyValueStore(StateMachine):
 
 
 def _encode_in_chunks(values: dict[str, bytes]) -> Iterator[bytes]:
-    keys = sorted(values)
-    for start in range(0, len(keys), 1000):
-        chunk = {key: values[key] for key in keys[start : start + 1000]}
-        if sum(map(len, chunk.values())) <= CHUNK_BYTES_MAX:
+    chunk: dict[str, bytes] = {}
+    size = 0
+    for key in sorted(values):
+        chunk[key] = value = values[key]
+        size += len(key) + len(value)
+        if len(chunk) == 1000 or size >= CHUNK_BYTES_MAX:
             yield _encode(chunk)
-        else:
-            yield from (_encode({key: value}) for key, value in chunk.items())
+            chunk, size = {}, 0
+    if chunk:
+        yield _encode(chunk)
 
 
 class Counter(StateMachine):

@@ -99,3 +99,20 @@ def test_a_stale_question_is_asked_again_until_its_time_is_up() -> None:
     assert reads.late(PATIENCE_S * 2) == []
     assert [type(outcome) for outcome in asked.outcomes] == [NotReachable]
     assert reads.due(PATIENCE_S * 2) == []
+
+
+def test_every_question_is_told_when_its_time_is_up() -> None:
+    """Also one that waits behind others with more time, and where every connection breaks before it is old."""
+    reads, patient, hurried, ordered = Reads(), Asked(True, 1000.0), Asked(True, 1.0), Asked(deadline_s=1.0)
+    for asked in (patient, hurried, ordered):
+        reads.submit(asked.question)
+    now_s = 0.0
+    late: list[Question] = []
+    while now_s < 1.2:
+        reads.due(now_s)
+        late += reads.late(now_s)
+        reads.ask_again()
+        now_s += PATIENCE_S / 4
+    assert [type(outcome) for outcome in hurried.outcomes] == [NotReachable]
+    assert late == [ordered.question]
+    assert patient.outcomes == []

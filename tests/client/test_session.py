@@ -118,22 +118,52 @@ def test_an_overloaded_front_end_is_named_when_the_time_is_up() -> None:
     assert isinstance(outcomes[0], Overloaded)
 
 
-def test_of_refused_commands_the_oldest_tries_its_luck_elsewhere() -> None:
+def test_what_every_front_end_refused_never_executes_once_that_is_said() -> None:
+    session, outcomes = make(), list[bytes | ClientError]()
+    opened(session)
+    call(session, outcomes, deadline_s=1.0)
+    for now_s in (0.0, PATIENCE_S):
+        session.due(now_s)
+        session.hear(t.Result(9, 0, 0, t.OVERLOADED, b""), now_s + 0.1)
+    session.due(1.1)
+    (again,) = session.due(10.0)
+
+    assert isinstance(outcomes[0], Overloaded)
+    assert (again.number, again.kind, again.payload) == (0, t.QUERY, b"")
+
+
+def test_a_command_that_one_front_end_may_have_taken_is_not_said_to_be_refused() -> None:
+    session, outcomes = make(), list[bytes | ClientError]()
+    opened(session)
+    call(session, outcomes, deadline_s=1.0)
+    session.due(0.0)
+    session.due(PATIENCE_S)
+    session.hear(t.Result(9, 0, 0, t.OVERLOADED, b""), PATIENCE_S)
+    session.due(1.1)
+
+    assert isinstance(outcomes[0], TimedOut)
+
+
+def test_a_command_that_is_refused_as_too_long_after_its_time_does_not_stop_the_others() -> None:
+    session, outcomes = make(), list[bytes | ClientError]()
+    opened(session)
+    session.submit(Call(bytes(2 * IN_FLIGHT_BYTES_MAX), t.EXECUTE, 0.3, outcomes.append))
+    call(session, outcomes)
+    session.due(0.0)
+    assert session.due(0.35) == []
+    session.hear(t.Result(9, 0, 0, t.TOO_LARGE, b""), 0.36)
+
+    assert isinstance(outcomes[0], TimedOut)
+    assert [(c.number, c.kind) for c in session.due(0.36)] == [(0, t.QUERY), (1, t.EXECUTE)]
+
+
+def test_questions_with_long_answers_are_not_ordered_all_at_once() -> None:
     session = make()
     opened(session)
-    for _ in range(3):
-        call(session, [], deadline_s=100.0)
-    session.due(0.0)
-    for number in range(3):
-        session.hear(t.Result(9, number, 0, t.OVERLOADED, b""), 0.1)
+    for _ in range(8):
+        session.submit(Call(b"?", t.QUERY, 10.0, lambda outcome: None, expected=IN_FLIGHT_BYTES_MAX // 3))
 
-    assert [command.number for command in session.due(PATIENCE_S)] == [0]
-    assert session.move_on
-    # There is no word of it: the others are needed there, too.
-    assert [command.number for command in session.due(PATIENCE_S * 3)] == [0, 1, 2]
-    session.hear(t.Result(9, 0, 2, t.OK, b""), PATIENCE_S * 3)
-    session.hear(t.Result(9, 1, 0, t.OVERLOADED, b""), PATIENCE_S * 3)
-    assert [command.number for command in session.due(PATIENCE_S * 5)] == [1]
+    assert len(session.due(0.0)) == 2
 
 
 def test_an_expired_session_fails_what_is_in_flight_and_keeps_what_waits() -> None:

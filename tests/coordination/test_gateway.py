@@ -230,3 +230,19 @@ def test_a_request_that_comes_in_very_small_pieces(tmp_path: Path) -> None:
         answer = wire.reply()
         assert answer is not None
         assert answer[0] == 2
+
+
+def test_many_long_writes_at_once_are_all_answered(tmp_path: Path) -> None:
+    """More than a request source takes at once; none may get lost between the front end and the source."""
+    data = bytes(1_000_000)
+    with single_site(CoordinationService, tmp_path, {"port": 0}) as site:
+        client = KazooClient(address_of(site), timeout=30.0)
+        client.start(timeout=DEADLINE_S)
+        try:
+            writes = [client.create_async(f"/node-{number}", data) for number in range(60)]
+            assert [write.get(timeout=DEADLINE_S) for write in writes] == [f"/node-{number}" for number in range(60)]
+            assert client.get("/node-59")[0] == data
+        finally:
+            client.stop()
+            client.close()
+        assert site.status()["gateway"]["stalls"] == 0  # type: ignore[index]

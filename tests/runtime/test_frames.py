@@ -68,12 +68,13 @@ def test_a_command_that_is_too_long_by_itself_is_sent_as_it_is() -> None:
 
 
 def test_what_many_wait_for_leaves_in_pieces() -> None:
-    results = [t.Result(9, number, number, t.OK, bytes(300)) for number in range(10)]
-    answers = [(number, t.OK, bytes(300)) for number in range(5)]
+    length = client_wire.REPLY_BYTES_MAX // 3 - 100
+    results = [t.Result(9, number, number, t.OK, bytes(length)) for number in range(10)]
+    answers = [(number, t.OK, bytes(length)) for number in range(5)]
     reply = client_wire.ClientReply(t.FORMAT_VERSION, results, [], answers)
-    pieces = client_wire.encode_reply(reply, 1_000)
+    pieces = client_wire.encode_reply(reply)
     replies = [client_wire.decode_reply(piece) for piece in pieces]
 
-    assert max(map(len, pieces)) <= 1_000
+    assert max(map(len, pieces)) <= client_wire.REPLY_BYTES_MAX
     assert [result for piece in replies for result in piece.results] == results
     assert [answer for piece in replies for answer in piece.answers] == answers

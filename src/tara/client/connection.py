@@ -208,13 +208,13 @@ class Client:
             while self._questions:
                 self._reads.submit(self._questions.popleft())
             for late in self._reads.late(now_s):
-                self._session.submit(Call(late.payload, t.QUERY, late.deadline_s, late.done))
+                expected = int(self._reads.usual_bytes)
+                self._session.submit(Call(late.payload, t.QUERY, late.deadline_s, late.done, expected))
             commands = self._session.due(now_s)
-            if self._session.move_on or self._reads.move_on:
-                # What is due goes to the next front end: this one has been silent.
+            silent = self._session.move_on or self._reads.move_on
+            if silent or (channel.broken and now_s - self._connected_s >= CONNECT_PAUSE_S):
+                # What is on its way here is lost: the answers to it, too.
                 self._session.move_on = self._reads.move_on = False
-                channel = self._move_on(channel)
-            elif channel.broken and now_s - self._connected_s >= CONNECT_PAUSE_S:
                 channel = self._move_on(channel)
                 self._reads.ask_again()
                 commands = self._session.send_again(now_s)

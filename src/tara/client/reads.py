@@ -4,6 +4,7 @@ A question is not part of a session: it changes nothing, so asking twice does no
 (its front end is gone, or a quorum of committers is not there) goes the safe way, as a command in the order.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -42,13 +43,16 @@ class Reads:
         self._id = 0
         self._refused: list[Question] = []
         self._heard_s = 0.0
+        #: The first deadline of those that are not answered.
+        self._deadline_s = math.inf
         #: The length of the last answers, the newest counting most.
-        self._usual_bytes = 0.0
+        self.usual_bytes = 0.0
         #: The owner should try another front end.
         self.move_on = False
 
     def submit(self, question: Question) -> None:
         self._new.append(question)
+        self._deadline_s = min(self._deadline_s, question.deadline_s)
 
     def due(self, now_s: float) -> list[wire.Read]:
         """What has to be sent now."""
@@ -63,7 +67,7 @@ class Reads:
 
     def _has_room(self) -> bool:
         count = len(self._in_flight)
-        return count == 0 or (count < IN_FLIGHT_MAX and (count + 1) * self._usual_bytes <= ANSWERS_BYTES_MAX)
+        return count == 0 or (count < IN_FLIGHT_MAX and (count + 1) * self.usual_bytes <= ANSWERS_BYTES_MAX)
 
     def ask_again(self) -> None:
         """The connection is gone, and with it perhaps what was asked on it."""
@@ -83,13 +87,24 @@ class Reads:
                 self._new.append(question)
             else:
                 late.append(question)
-        while self._new and now_s >= self._new[0].deadline_s:
-            question = self._new.popleft()
+        if now_s >= self._deadline_s:
+            late += self._expired(now_s)
+        return late
+
+    def _expired(self, now_s: float) -> list[Question]:
+        """Those whose time is up; the owner tells them so."""
+        expired = [question for question in self._new if now_s >= question.deadline_s]
+        for id_, question in list(self._in_flight.items()):
+            if now_s >= question.deadline_s:
+                expired.append(self._in_flight.pop(id_))
+        self._new = deque(question for question in self._new if now_s < question.deadline_s)
+        self._deadline_s = min(
+            (question.deadline_s for question in (*self._new, *self._in_flight.values())), default=math.inf
+        )
+        for question in expired:
             if question.stale:
                 question.done(NotReachable("no replica answered in time"))
-            else:
-                late.append(question)
-        return late
+        return [question for question in expired if not question.stale]
 
     def _late_s(self, question: Question) -> float:
         return min(max(question.sent_s, self._heard_s) + PATIENCE_S, question.sent_s + PATIENCE_S_MAX)
@@ -100,7 +115,7 @@ class Reads:
         if question is None:
             return
         if status == t.OK:
-            self._usual_bytes += (len(payload) - self._usual_bytes) / 8
+            self.usual_bytes += (len(payload) - self.usual_bytes) / 8
             question.done(payload)
         elif status != t.OVERLOADED:
             question.done(CommandFailed(payload.decode(errors="replace")))
@@ -126,4 +141,4 @@ class Reads:
         if not self._in_flight:
             return 3600.0
         oldest = self._in_flight[next(iter(self._in_flight))]
-        return max(self._late_s(oldest) - now_s, 0.0)
+        return max(min(self._late_s(oldest), self._deadline_s) - now_s, 0.0)

@@ -40,10 +40,23 @@ class State(enum.Enum):
 class Call:
     """One command of the user."""
 
-    __slots__ = ("begun_s", "deadline_s", "done", "kind", "number", "payload", "refused", "sent_s")
+    __slots__ = (
+        "begun_s",
+        "deadline_s",
+        "done",
+        "expected",
+        "kind",
+        "number",
+        "payload",
+        "refused",
+        "sent_s",
+        "unsure",
+    )
 
-    def __init__(self, payload: bytes, kind: int, deadline_s: float, done: Done) -> None:
+    def __init__(self, payload: bytes, kind: int, deadline_s: float, done: Done, expected: int = 0) -> None:
         self.payload = payload
+        #: Bytes of its answer, if it is known to be long: the replicas keep it until we have it.
+        self.expected = expected
         self.kind = kind
         self.deadline_s = deadline_s
         #: Called once; None afterwards. The command itself may live on: its number must not be missing.
@@ -51,8 +64,18 @@ class Call:
         self.number = -1
         #: When it was sent for the first time, and for the last time.
         self.begun_s = 0.0
-        self.sent_s = 0.0
+        self.sent_s = -1.0
+        #: A front end had no room for it; and whether another one may have had, before.
         self.refused = False
+        self.unsure = False
+
+    @property
+    def cost(self) -> int:
+        return len(self.payload) + self.expected
+
+    def empty(self) -> None:
+        """Keep its number, and nothing else: a question that changes nothing takes its place."""
+        self.payload, self.kind, self.expected = b"", t.QUERY, 0
 
     def finish(self, outcome: bytes | ClientError) -> None:
         if self.done is not None:
@@ -104,10 +127,8 @@ class Session:
         if self._in_flight:
             oldest = next(iter(self._in_flight.values()))
             if now_s - oldest.sent_s >= self._patience_s:
-                # Where one was refused there is no room for the others, either: they wait until it is answered.
-                late = [oldest] if oldest.refused else list(self._in_flight.values())
                 self._lose_patience()
-                commands += [self._command(call, now_s) for call in late]
+                commands += [self._command(call, now_s) for call in self._in_flight.values()]
         while self._waiting and not self._must_wait(self._waiting[0]):
             call = self._waiting.popleft()
             if call.done is None:
@@ -120,7 +141,7 @@ class Session:
                 call.number = self._number
                 self._number += 1
             self._in_flight[call.number] = call
-            self._in_flight_bytes += len(call.payload)
+            self._in_flight_bytes += call.cost
             call.begun_s = now_s
             commands.append(self._command(call, now_s))
         if not commands and now_s - self._sent_s >= self._timeout_ms / 3000:
@@ -137,7 +158,7 @@ class Session:
 
     def _must_wait(self, call: Call) -> bool:
         """For room. A claim says what the next numbers stand for, so nothing else is on its way with it."""
-        if self._in_flight and self._in_flight_bytes + len(call.payload) > IN_FLIGHT_BYTES_MAX:
+        if self._in_flight and self._in_flight_bytes + call.cost > IN_FLIGHT_BYTES_MAX:
             return True
         if len(self._in_flight) >= IN_FLIGHT_MAX:
             return True
@@ -146,6 +167,7 @@ class Session:
         return any(other.kind == t.CLAIM for other in self._in_flight.values()) if len(self._in_flight) == 1 else False
 
     def _command(self, call: Call, now_s: float) -> t.Command:
+        call.unsure = call.unsure or (call.sent_s >= 0 and not call.refused)
         call.sent_s, call.refused = now_s, False
         acknowledged = min(next(iter(self._in_flight), call.number), call.number)
         return t.Command(self.id, call.number, acknowledged, call.payload, call.kind)
@@ -164,9 +186,11 @@ class Session:
         self.move_on = True
 
     def _expire(self, now_s: float) -> None:
+        """Tell whose time is up. A command that was sent lives on, unless every front end has refused it."""
         for call in (*self._waiting, *self._in_flight.values()):
             if call.done is not None and now_s >= call.deadline_s:
-                if call.refused:
+                if call.refused and not call.unsure:
+                    self._empty(call)
                     call.finish(Overloaded("the service had no room for the command in time"))
                 else:
                     call.finish(TimedOut("no answer in time; the command may still execute, once"))
@@ -205,7 +229,7 @@ class Session:
             return
         call = self._in_flight.pop(result.number, None)
         if call is not None:
-            self._in_flight_bytes -= len(call.payload)
+            self._in_flight_bytes -= call.cost
             self._usual_s += (now_s - call.begun_s - self._usual_s) / 8
             self._patience_s = min(max(PATIENCE_TIMES * self._usual_s, PATIENCE_S), PATIENCE_S_MAX)
             if call.kind == t.CLAIM and result.status == t.OK:
@@ -215,11 +239,14 @@ class Session:
     def _fill(self, refused: t.Result) -> None:
         """A front end did not pass a command on. Its number must not be missing, so a question takes its place."""
         call = self._in_flight.get(refused.number)
-        if call is not None and call.done is not None:
+        if call is not None and call.payload:
+            self._empty(call)
             call.finish(CommandTooLarge(refused.payload.decode(errors="replace")))
-            self._in_flight_bytes -= len(call.payload)
-            call.payload, call.kind = b"", t.QUERY
             self._again.append(call)
+
+    def _empty(self, call: Call) -> None:
+        self._in_flight_bytes -= call.cost
+        call.empty()
 
     def fail(self, reason: ClientError) -> None:
         """The owner ends: no answer will come any more."""

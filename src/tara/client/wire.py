@@ -42,8 +42,9 @@ class ClientReply(Struct, array_like=True, frozen=True):
     endpoints: list[str] = []
 
 
-#: A client's message that would be longer leaves in pieces.
+#: A message that would be longer leaves in pieces. Of a long reply, each piece is a sign that there is more to come.
 REQUEST_BYTES_MAX = 64 << 10
+REPLY_BYTES_MAX = 1 << 20
 
 
 def encode_in_pieces(make: Callable[..., Struct], lists: Sequence[Sequence[object]], bytes_max: int) -> list[bytes]:
@@ -66,9 +67,9 @@ def encode_request(commands: list[t.Command], reads: list[Read]) -> list[bytes]:
     return encode_in_pieces(partial(ClientRequest, t.FORMAT_VERSION), (commands, reads), REQUEST_BYTES_MAX)
 
 
-def encode_reply(reply: ClientReply, bytes_max: int) -> list[bytes]:
+def encode_reply(reply: ClientReply) -> list[bytes]:
     lists = (reply.results, reply.events, reply.answers, reply.endpoints)
-    return encode_in_pieces(partial(ClientReply, reply.version), lists, bytes_max)
+    return encode_in_pieces(partial(ClientReply, reply.version), lists, REPLY_BYTES_MAX)
 
 
 _decode_request: Callable[[bytes], ClientRequest] = msgspec.msgpack.Decoder(ClientRequest).decode

@@ -602,7 +602,9 @@ class ZooKeeperGateway:
         if collect:
             self._collect_due_s = now_s + self.settings.collect_interval_ms / 1e3
         self._touch_sent_s, self._touch_due_s = now_s, now_s + TIME_INTERVAL_S
-        self._order(commands.touch(sessions, collect), lambda result: self._on_touched(result.counter, pinging))
+        # Whether the site is served shows in how long this takes, not in how much waits here.
+        touch = commands.touch(sessions, collect)
+        self._channel.order(touch, lambda result: self._on_touched(result.counter, pinging), first=True)
 
     def _on_touched(self, zxid: int, pinging: list[Connection]) -> None:
         self._touch_sent_s, self.stalled = None, False

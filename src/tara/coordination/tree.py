@@ -364,7 +364,7 @@ def _encode(nodes: dict[str, Node]) -> Iterator[bytes]:
     size = 0
     for path, node in nodes.items():
         rows.append(node.row(path))
-        size += len(node.data or b"")
+        size += len(path) + len(node.data or b"")
         if len(rows) == NODES_PER_CHUNK or size >= CHUNK_BYTES_MAX:
             yield msgspec.msgpack.encode(rows)
             rows, size = [], 0

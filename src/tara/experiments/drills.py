@@ -392,12 +392,18 @@ def _resident_mb(pids: Mapping[str, int]) -> dict[str, float]:
     """The memory of the processes and, for the driver, of its JVM. (The load may be a child of the driver, too; it
     remembers the whole history.)"""
     sizes = {name: _rss_mb(pid) for name, pid in pids.items()}
-    (jvm,) = [child for child in children(pids["driver"]) if _command(child) == "java"]
-    return {**sizes, "jvm": _rss_mb(jvm)}
+    jvms = [child for child in children(pids["driver"]) if _command(child) == "java"]
+    if not jvms:
+        raise DrillError(f"the driver, process {pids['driver']}, has no JVM")
+    return {**sizes, "jvm": sum(map(_rss_mb, jvms))}
 
 
 def _command(pid: int) -> str:
-    return Path(f"/proc/{pid}/comm").read_text().strip()
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except FileNotFoundError:
+        # It has just ended.
+        return ""
 
 
 def _rss_mb(pid: int) -> float:

@@ -60,6 +60,7 @@ class _Node(Struct):
     stable: int = 0
     pending: int = 0
     backlog: int = 0
+    backlog_bytes: int = 0
     resent: int = 0
     views_entered: int = 0
 

@@ -79,6 +79,7 @@ NODE_VALUES = (
     ("stable", "tara_node_stable", "gauge", "What the node knows to be stable: a checkpoint's number, or a slot."),
     ("pending", "tara_source_pending", "gauge", "Requests of a request source that are not known to be decided."),
     ("backlog", "tara_source_backlog", "gauge", "Commands that wait in a request source."),
+    ("backlog_bytes", "tara_source_backlog_bytes", "gauge", "Bytes of commands that wait in a request source."),
     ("resent", "tara_resends_total", "counter", "Requests, slots and records that the node sent again."),
     ("views_entered", "tara_view_changes_total", "counter", "Views that a committer has entered."),
 )

@@ -27,8 +27,10 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source_pending_max: int = 16_384
     #: Commands that wait in a source while it may not number more; beyond this the client is made to wait.
     source_backlog_max: int = 16_384
-    #: Bytes of both; at this the source takes no further commands. A new view's proposer is sent so much at once.
-    source_bytes_max: int = 8 << 20
+    #: Bytes of undecided requests at which a source numbers no more: a new view's proposer is sent them all at once.
+    source_pending_bytes_max: int = 8 << 20
+    #: Bytes of waiting commands at which it takes no more.
+    source_backlog_bytes_max: int = 64 << 20
 
     #: Reads of one executor that may wait for the committers' answers; one that is pushed out is ordered instead.
     reads_max: int = 4_096

@@ -475,7 +475,7 @@ class Container:
                 self._take_reads(identity, request.reads)
         for number, commands in zip(self._sources, by_partition, strict=True):
             if commands:
-                self._submit(number, commands)
+                self._submit(number, commands, self.spec.limits.source_backlog_bytes_max)
         if questions := self._questions.take_asked():
             self._asked += len(questions)
             self._queue.append((t.Ask(questions), self._sources[0]))
@@ -508,16 +508,15 @@ class Container:
             while len(table) > self.spec.limits.sessions_max:
                 del table[next(iter(table))]
 
-    def _submit(self, number: int, commands: list[t.Command]) -> None:
+    def _submit(self, number: int, commands: list[t.Command], bytes_max: int | None) -> None:
         """Pass commands on to a request source, and refuse those that it has no room for."""
         source = self._nodes.get(number)
-        capacity = max(source.capacity, 0) if isinstance(source, RequestSource) else 0
-        self.counters.overloaded += len(commands[capacity:])
-        for command in commands[capacity:]:
+        refused = source.take(commands, bytes_max) if isinstance(source, RequestSource) else commands
+        self.counters.overloaded += len(refused)
+        for command in refused:
             table, key = (self._session_routes, command.session) if command.session else (self._opening, command.number)
             self._refuse(table[key], command, t.OVERLOADED, b"")
-        if capacity:
-            self._queue.append((t.Submit(commands[:capacity]), number))
+        self._queue.append((t.Submit([]), number))
 
     def _refuse(self, identity: bytes, command: t.Command, status: int, message: bytes) -> None:
         result = t.Result(command.session, command.number, 0, status, message)
@@ -538,7 +537,7 @@ class Container:
 
     def _reply(self, identity: bytes, reply: client_wire.ClientReply) -> None:
         if self._front_end is not None:
-            for piece in client_wire.encode_reply(reply, self.spec.limits.frame_bytes_max):
+            for piece in client_wire.encode_reply(reply):
                 self._front_end.send(identity, piece)
 
     def _receive_from_stores(self) -> None:
@@ -757,7 +756,8 @@ class Container:
         self._take_commands(GATEWAY, commands, by_partition)
         for number, some in zip(self._sources, by_partition, strict=True):
             if some:
-                self._submit(number, some)
+                # What it has on its way at once is bounded there, and must not be refused.
+                self._submit(number, some, bytes_max=None)
 
     def _close(self) -> None:
         if self.gateway is not None:

@@ -106,7 +106,7 @@ def node_report(node: Node) -> dict[str, object]:
         case RequestSource():
             full = node.capacity <= 0
             report = {"state": "full" if full else "open", "position": node.next}
-            report |= {"pending": node.pending, "backlog": node.backlog}
+            report |= {"pending": node.pending, "backlog": node.backlog, "backlog_bytes": node.backlog_bytes}
         case Controller():
             asks = node.asked is not None
             report = {"state": f"asks for view {node.asked}" if asks else "watching", "timeout_ms": node.timeout_ms}

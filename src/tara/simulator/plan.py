@@ -164,7 +164,7 @@ def _limits(draw: random.Random, f: int, partitions: int) -> Limits:
         batch_size=draw.choice((1, 1, 1, 3, 8)),
         batch_delay_ms=draw.choice((0.0, 0.0, 10.0)),
         run_length_max=draw.choice((4, 64, 1024)),
-        source_bytes_max=draw.choice((100, 1_000, 1 << 20)),
+        source_pending_bytes_max=draw.choice((100, 1_000, 1 << 20)),
         resend_burst=draw.choice((8, 64)),
         resend_bytes_max=draw.choice((1_000, 1_000, 1 << 20)),
         session_pipeline_max=32,

@@ -30,7 +30,7 @@ from tara.streaming.rows import Row
 
 _log = logging.getLogger(__name__)
 #: The version of the states' format; a state of another one is refused.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _decode = msgspec.msgpack.Decoder(t.WireTuple | t.Load | t.Loaded).decode
 
 

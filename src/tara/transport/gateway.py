@@ -23,6 +23,7 @@ Token = TypeVar("Token")
 
 #: Commands of one channel in flight; well below the replicas' limit for results that are not acknowledged.
 IN_FLIGHT_MAX = 512
+IN_FLIGHT_BYTES_MAX = 8 << 20
 SESSION_TIMEOUT_MS = 30_000
 OPEN_PATIENCE_S = 5.0
 
@@ -101,15 +102,21 @@ class Channel(Generic[Token]):
         self._nonce_s = 0.0
         self._next = 0
         self._waiting: deque[tuple[bytes, Token]] = deque()
-        self._in_flight: deque[tuple[int, Token]] = deque()
+        #: Number, length and token of each.
+        self._in_flight: deque[tuple[int, int, Token]] = deque()
+        self._in_flight_bytes = 0
         #: Bytes of commands that wait.
         self.waiting_bytes = 0
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._in_flight)
 
-    def order(self, payload: bytes, token: Token) -> None:
-        self._waiting.append((payload, token))
+    def order(self, payload: bytes, token: Token, first: bool = False) -> None:
+        """Once there is room; before others that wait if it is to be the first."""
+        if first:
+            self._waiting.appendleft((payload, token))
+        else:
+            self._waiting.append((payload, token))
         self.waiting_bytes += len(payload)
 
     def pump(self, now_s: float) -> None:
@@ -123,9 +130,12 @@ class Channel(Generic[Token]):
         room = min(len(waiting), IN_FLIGHT_MAX - len(in_flight), self._site.capacity(self.id))
         commands = []
         for _ in range(room):
+            if self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
+                break
             payload, token = waiting.popleft()
             self.waiting_bytes -= len(payload)
-            in_flight.append((self._next, token))
+            self._in_flight_bytes += len(payload)
+            in_flight.append((self._next, len(payload), token))
             commands.append(t.Command(self.id, self._next, in_flight[0][0], payload))
             self._next += 1
         if commands:
@@ -151,13 +161,15 @@ class Channel(Generic[Token]):
             return None
         if not self._in_flight or self._in_flight[0][0] != result.number:
             return None
-        return self._in_flight.popleft()[1]
+        _, length, token = self._in_flight.popleft()
+        self._in_flight_bytes -= length
+        return token
 
     def reset(self) -> None:
         """Forget everything and open a new session."""
-        lost = [token for _, token in self._in_flight] + [token for _, token in self._waiting]
+        lost = [token for *_, token in self._in_flight] + [token for _, token in self._waiting]
         self._in_flight.clear()
         self._waiting.clear()
-        self.waiting_bytes = 0
+        self.waiting_bytes = self._in_flight_bytes = 0
         self.id = self._nonce = self._next = 0
         self._on_lost(lost)

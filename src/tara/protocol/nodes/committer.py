@@ -111,19 +111,10 @@ class Committer(Node):
         if self.recovering:
             return
         position = max(self.commits.pos, self.records.pos)
-        self.emit(
-            t.ReadIndex(
-                self.index,
-                self.partition,
-                self.memory,
-                self._known,
-                read.source,
-                read.epoch,
-                read.nonce,
-                position,
-            ),
-            self._executor[read.executor],
+        index = t.ReadIndex(
+            self.index, self.partition, self.memory, self._known, read.source, read.epoch, read.nonce, position
         )
+        self.emit(index, self._executor[read.executor])
 
     # View change
 
@@ -197,7 +188,8 @@ class Committer(Node):
         # A long record is on its way for longer.
         rotations = self._record_sends // len(self._record_sinks)
         bursts = 1 + sum([len(slot.request.body) for slot in slots]) // self.limits.resend_bytes_max
-        self._record_due = self._round + self.limits.resend_rounds * min(bursts << rotations, BACKOFF_MAX)
+        pause = min(bursts, max(BACKOFF_MAX // len(self._record_sinks), 1)) << rotations
+        self._record_due = self._round + self.limits.resend_rounds * min(pause, BACKOFF_MAX)
         self.resent += self._record_sends > 0
         self._record_sends += 1
         head = (self.index, self.partition, self.view, self.memory, self.memories, minimum, end)
@@ -227,19 +219,11 @@ class Committer(Node):
     def report(self) -> None:
         self._round += 1
         position = self.commits.pos if self.started else -1
-        self.emit(
-            t.CommitterStatus(
-                self.index,
-                self.partition,
-                self.boot.life,
-                self._round,
-                self.memory,
-                self.view,
-                position,
-                self.commits.min // self.limits.checkpoint_slots,
-            ),
-            self._gc_sinks,
+        stable = self.commits.min // self.limits.checkpoint_slots
+        status = t.CommitterStatus(
+            self.index, self.partition, self.boot.life, self._round, self.memory, self.view, position, stable
         )
+        self.emit(status, self._gc_sinks)
         if self.recovering:
             self._join()
             return

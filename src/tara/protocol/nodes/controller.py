@@ -7,7 +7,7 @@ the others may just be waiting for it.
 
 The clock of a source runs from its last progress, not from its last new request: otherwise new requests would hide
 a dead proposer. The time-out doubles with every view that it asks for, up to a maximum, and falls back by and by while
-there is progress: where work is long, views that each get a little done would follow each other for ever.
+less would do: where work takes long, views that each get a little done would follow each other for ever.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.observer import Observer
 from tara.protocol.opinions import ProgressOpinions, Reach
 
-#: A time-out that was doubled is halved after so many of the shortest time-outs with progress.
+#: A time-out that was doubled is halved when half of it would have done for so many of the shortest time-outs.
 CALM_TIMEOUTS = 8
 
 
@@ -38,8 +38,8 @@ class Controller(Node):
         #: Per source, and last for the partition's skips: since when it waits without progress.
         self._since_ms: list[float | None] = [None] * (sources + 1)
         self.timeout_ms = limits.controller_timeout_ms
-        #: Since when the view, or this time-out, has been good enough.
-        self._calm_since_ms = boot.now_ms
+        #: When something was decided last, or nothing waited; and since when that has never taken long.
+        self._moved_ms = self._calm_since_ms = boot.now_ms
         #: The view it asks for, until it comes or progress makes it needless.
         self.asked: int | None = None
         self._views = Observer(limits.replicas, limits.quorum)
@@ -70,16 +70,22 @@ class Controller(Node):
         if advanced or moved:
             self.asked = None
         # Skips alone do not shorten the time-out: a view that has to catch up first needs time for the requests.
-        if self._nothing_waits():
-            self.timeout_ms = self.limits.controller_timeout_ms
-        elif advanced and self.now_ms - self._calm_since_ms >= CALM_TIMEOUTS * self.limits.controller_timeout_ms:
+        if advanced or self._nothing_waits():
+            self._calm_down()
+
+    def _calm_down(self) -> None:
+        """Halve the time-out if that would have been enough for a while."""
+        if self.now_ms - self._moved_ms >= self.timeout_ms / 2:
+            self._calm_since_ms = self.now_ms
+        elif self.now_ms - self._calm_since_ms >= CALM_TIMEOUTS * self.limits.controller_timeout_ms:
             self._calm_since_ms = self.now_ms
             self.timeout_ms = max(self.timeout_ms / 2, self.limits.controller_timeout_ms)
+        self._moved_ms = self.now_ms
 
     def _nothing_waits(self) -> bool:
         """As far as it can tell: in a new view it has to hear of the sources first."""
         heard = sum(epoch > 0 for epoch, _ in self._target)
-        return heard >= self.limits.quorum and not any(map(self._waits, range(len(self._since_ms))))
+        return heard >= self.limits.quorum and not any(map(self._is_open, range(len(self._since_ms))))
 
     def _watch(self, item: int, advanced: bool) -> None:
         """Start, restart or stop the clock of a source (or of the skips)."""
@@ -89,8 +95,9 @@ class Controller(Node):
             self._since_ms[item] = self.now_ms
 
     def _waits(self, item: int) -> bool:
-        if self._is_excused():
-            return False
+        return self._is_open(item) and not self._is_excused()
+
+    def _is_open(self, item: int) -> bool:
         if item == len(self._actual):
             behind = any(place.position < place.frontier for place in self._fresh())
             return behind and not self._agree(lambda place: place.position >= place.frontier)

@@ -282,15 +282,10 @@ class Proposer(Node):
         first = self._stable_slot
         requests = _newest(chosen, first)
         self.mode = Mode.ACTIVE
-        self._start = t.Start(
-            self.index,
-            self.partition,
-            self.view,
-            _maximum([parts.credential.memories for parts in chosen]),
-            [parts.credential for parts in chosen],
-            first,
-            first + len(requests),
-        )
+        credentials = [parts.credential for parts in chosen]
+        memories = _maximum([credential.memories for credential in credentials])
+        end = first + len(requests)
+        self._start = t.Start(self.index, self.partition, self.view, memories, credentials, first, end)
         self._records.clear()
         self._laggards.reset()
         self.emit(self._start, self._to_committers)

@@ -38,7 +38,7 @@ class RequestSource(Node):
         #: What is in them and in the backlog. A client that loses patience sends its commands again; they are taken
         #: once, or an overload would feed itself.
         self._taken: set[tuple[int, int, int]] = set()
-        self._bytes = 0
+        self._pending_bytes = self.backlog_bytes = 0
         self._commands: deque[list[t.Command]] = deque()
         self._backlog: deque[t.Command] = deque()
         self._batch_since_ms = boot.now_ms
@@ -62,8 +62,7 @@ class RequestSource(Node):
     @property
     def capacity(self) -> int:
         """How many more commands it takes now; the host makes clients wait for the rest."""
-        room = self.limits.source_backlog_max - len(self._backlog)
-        return room if self._bytes < self.limits.source_bytes_max else 0
+        return self.limits.source_backlog_max - len(self._backlog)
 
     @property
     def pending(self) -> int:
@@ -75,19 +74,29 @@ class RequestSource(Node):
 
     # Request handling
 
-    def _on_submit(self, submit: t.Submit) -> None:
-        """Take commands. The host has asked `capacity` and refused commands that are too long, with an answer to the
-        client; here they would vanish."""
+    def take(self, commands: list[t.Command], bytes_max: int | None = None) -> list[t.Command]:
+        """Let commands wait for the next `Submit` or tick. Gives back those that there is no room for: the host has to
+        refuse or to keep them. It has refused those that are too long, with an answer; here they would vanish."""
         if not self._backlog:
             self._batch_since_ms = self.now_ms
-        limit, taken, room = self.limits.command_bytes_max, self._taken, self.capacity
-        for command in submit.commands:
-            key = _key(command)
-            if room > 0 and key not in taken and len(command.payload) <= limit:
-                taken.add(key)
-                self._bytes += len(command.payload)
-                self._backlog.append(command)
-                room -= 1
+        limit, taken, room, size = self.limits.command_bytes_max, self._taken, self.capacity, self.backlog_bytes
+        refused = []
+        for command in commands:
+            key, length = _key(command), len(command.payload)
+            if key in taken or length > limit:
+                continue
+            if room <= 0 or (bytes_max is not None and length and size >= bytes_max):
+                refused.append(command)
+                continue
+            taken.add(key)
+            self._backlog.append(command)
+            size += length
+            room -= 1
+        self.backlog_bytes = size
+        return refused
+
+    def _on_submit(self, submit: t.Submit) -> None:
+        self.take(submit.commands)
         self._pump()
 
     def _pump(self) -> None:
@@ -97,15 +106,16 @@ class RequestSource(Node):
         if rest and self.now_ms - self._batch_since_ms >= self.limits.batch_delay_ms:
             full += 1
         count = min(full, self.limits.source_pending_max - len(self._pending))
-        if count <= 0:
+        batches: list[list[t.Command]] = []
+        while len(batches) < count and self._pending_bytes < self.limits.source_pending_bytes_max:
+            batches.append([backlog.popleft()] if size == 1 else self._next_batch())
+            self._pending_bytes += _length(batches[-1])
+            self.backlog_bytes -= _length(batches[-1])
+        if not batches:
             return
-        if size == 1:
-            batches = [[backlog.popleft()] for _ in range(count)]
-        else:
-            batches = [self._next_batch() for _ in range(count)]
         encode, source, epoch = t.encode, self.index, self.epoch
         requests = [t.Request(source, epoch, number, 0, encode(batch)) for number, batch in enumerate(batches, first)]
-        self.next += count
+        self.next += len(requests)
         self._batch_since_ms = self._silent_since_ms = self.now_ms
         self._pending.extend(requests)
         self._commands.extend(batches)
@@ -156,7 +166,7 @@ class RequestSource(Node):
                     self._pending.popleft()
                     commands = self._commands.popleft()
                     self._taken.difference_update(map(_key, commands))
-                    self._bytes -= sum([len(command.payload) for command in commands])
+                    self._pending_bytes -= _length(commands)
         if self._backlog:
             self._pump()
 
@@ -192,3 +202,7 @@ class RequestSource(Node):
 def _key(command: t.Command) -> tuple[int, int, int]:
     """What tells one command from another; a keep-alive has no number of its own."""
     return (command.session, command.number, command.kind)
+
+
+def _length(commands: list[t.Command]) -> int:
+    return sum([len(command.payload) for command in commands])

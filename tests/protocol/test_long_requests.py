@@ -1,0 +1,133 @@
+"""Requests that are long: what is held, sent again and waited for is bounded in bytes."""
+
+import pytest
+
+from tara.protocol import tuples as t
+from tara.protocol.graph import Stage
+from tara.protocol.limits import Limits
+from tara.protocol.nodes.committer import Committer
+from tara.protocol.nodes.controller import CALM_TIMEOUTS, Controller
+from tara.protocol.nodes.request_source import RequestSource
+from tara.protocol.resend import burst
+from tests.protocol.driver import Bench, Driven
+
+
+def command(number: int, length: int, session: int = 1) -> t.Command:
+    return t.Command(session, number, 0, bytes(length))
+
+
+def numbered(step_requests: list[t.Requests]) -> int:
+    return sum(len(run.requests) for run in step_requests)
+
+
+def test_a_source_numbers_no_more_than_it_may_have_to_send_to_a_new_proposer() -> None:
+    bench = Bench(source_pending_bytes_max=250)
+    source = bench.make(RequestSource, Stage.REQUEST_SOURCE, life=1)
+    step = source.feed(t.Submit([command(number, 100) for number in range(5)]))
+
+    assert numbered(step.of(t.Requests)) == 3
+    assert (source.node.pending, source.node.backlog, source.node.backlog_bytes) == (3, 2, 200)
+    # One is decided: there is room for the next.
+    decided = bench.status(0, progress=[[(1, 1), (0, 0), (0, 0)]])
+    step = source.feed(*bench.stables(0, executors=[decided]))
+    assert numbered(step.of(t.Requests)) == 1
+    assert (source.node.pending, source.node.backlog, source.node.backlog_bytes) == (3, 1, 100)
+
+
+def test_a_source_gives_back_what_it_has_no_room_for() -> None:
+    source = Bench().make(RequestSource, Stage.REQUEST_SOURCE).node
+    commands = [command(number, 100) for number in range(4)]
+    keepalive = t.Command(2, 0, 0, b"", t.KEEPALIVE)
+
+    # The bound is passed by the second one. What has no bytes always fits, and what it has already is no refusal.
+    assert source.take([*commands, keepalive], bytes_max=150) == commands[2:]
+    assert source.take(commands, bytes_max=150) == commands[2:]
+    assert source.take([*commands[2:], commands[0]]) == []
+    assert (source.backlog, source.backlog_bytes) == (5, 400)
+
+
+def test_a_source_that_is_full_by_number_gives_back_the_rest() -> None:
+    source = Bench(source_backlog_max=3).make(RequestSource, Stage.REQUEST_SOURCE).node
+    commands = [command(number, 0) for number in range(5)]
+    assert source.take(commands) == commands[3:]
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "expected"), [(10, 10, 8), (3, 10, 3), (10, 400, 2), (10, 5_000, 1), (0, 0, 0)]
+)
+def test_a_burst_is_bounded_in_requests_and_bytes_and_never_empty(count: int, length: int, expected: int) -> None:
+    limits = Limits(resend_burst=8, resend_bytes_max=1_000)
+    requests = [t.Request(0, 1, number, 0, bytes(length)) for number in range(count)]
+    assert burst(iter(requests), limits) == requests[:expected]
+
+
+@pytest.mark.parametrize(("length", "pause"), [(10, 2), (300, 4), (100_000, 2 * 5)])
+def test_a_long_record_is_given_more_time_before_it_is_sent_again(length: int, pause: int) -> None:
+    """In reports: twice as long for twice `resend_bytes_max`, but all sinks have a turn within the longest pause."""
+    bench = Bench(resend_bytes_max=1_000)
+    committer = bench.make(Committer, Stage.COMMITTER)
+    committer.feed(*bench.views(1), bench.start(1))
+    committer.feed(bench.proposal(1, 0, [t.Request(0, 1, number, 0, bytes(length)) for number in range(4)]))
+    committer.feed(*bench.views(2))
+
+    rounds = [
+        round_ for round_ in range(1, 40) if committer.tick(round_ * bench.limits.report_interval_ms).of(t.Record)
+    ]
+    assert rounds[0] == pause
+    assert rounds[1] == 2 * pause
+
+
+class Watched:
+    """A controller that watches one source, whose requests are decided one after the other."""
+
+    def __init__(self) -> None:
+        self.bench = Bench()
+        self.controller: Driven[Controller] = self.bench.make(Controller, Stage.CONTROLLER)
+        self.view = 0
+        self.now_ms = 0.0
+        self.decided = 0
+        self._enter()
+
+    def _enter(self) -> None:
+        self.view += 1
+        self.controller.feed(*self.bench.views(self.view))
+
+    def go_on(self, duration_ms: float, stall_ms: float, waiting: bool = True) -> int:
+        """One request is decided every `stall_ms`; says how many views it asked for, and got."""
+        before, end_ms, due_ms = self.view, self.now_ms + duration_ms, self.now_ms + stall_ms
+        while self.now_ms < end_ms:
+            self.now_ms += 10.0
+            if self.now_ms >= due_ms:
+                due_ms, self.decided = self.now_ms + stall_ms, self.decided + 1
+            reach = (1, self.decided)
+            reports = [self.bench.progress(executor, {0: reach}, self.decided) for executor in range(3)]
+            wanted = self.decided + waiting
+            targets = [t.Target(source, 0, (1, wanted if source == 0 else 0)) for source in range(3)]
+            self.controller.feed(*targets, *reports)
+            if self.controller.tick(self.now_ms).of(t.Vote):
+                self._enter()
+        return self.view - before
+
+
+@pytest.mark.parametrize("stall_ms", [300.0, 600.0, 1200.0, 3000.0])
+def test_where_everything_takes_long_views_stop_changing(stall_ms: float) -> None:
+    watched = Watched()
+    watched.go_on(30_000.0, stall_ms)
+    assert watched.go_on(30_000.0, stall_ms) == 0
+
+
+def test_the_time_out_falls_back_when_less_would_do() -> None:
+    watched = Watched()
+    shortest = watched.bench.limits.controller_timeout_ms
+    watched.go_on(20_000.0, 3_000.0)
+    assert watched.controller.node.timeout_ms >= 8 * shortest
+    watched.go_on(6 * CALM_TIMEOUTS * shortest, 20.0)
+    assert watched.controller.node.timeout_ms == shortest
+
+
+def test_the_time_out_falls_back_when_nothing_waits() -> None:
+    watched = Watched()
+    shortest = watched.bench.limits.controller_timeout_ms
+    watched.go_on(20_000.0, 3_000.0)
+    watched.go_on(6 * CALM_TIMEOUTS * shortest, 1e9, waiting=False)
+    assert watched.controller.node.timeout_ms == shortest
