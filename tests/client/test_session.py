@@ -3,7 +3,7 @@
 import msgspec
 
 from tara.client.errors import ClientError, CommandFailed, CommandTooLarge, Overloaded, SessionExpired, TimedOut
-from tara.client.session import IN_FLIGHT_BYTES_MAX, IN_FLIGHT_MAX, PATIENCE_S, Call, Session
+from tara.client.session import IN_FLIGHT_MAX, ON_WAY_BYTES_MAX, PATIENCE_S, Call, Session
 from tara.protocol import tuples as t
 
 
@@ -77,8 +77,8 @@ def test_a_service_that_is_slow_is_waited_for_longer() -> None:
 def test_long_commands_wait_until_others_are_answered() -> None:
     session = make()
     opened(session)
-    long = IN_FLIGHT_BYTES_MAX // 2
-    for length in (IN_FLIGHT_BYTES_MAX + 1, long, long, 1):
+    long = ON_WAY_BYTES_MAX // 2
+    for length in (ON_WAY_BYTES_MAX + 1, long, long, 1):
         session.submit(Call(bytes(length), t.EXECUTE, 100.0, lambda outcome: None))
 
     def numbers_due() -> list[int]:
@@ -93,6 +93,30 @@ def test_long_commands_wait_until_others_are_answered() -> None:
     for number in (1, 2, 3):
         session.hear(t.Result(9, number, 3, t.OK, b""), 0.1)
     assert session.idle
+
+
+def test_less_is_on_its_way_when_answers_are_late_and_more_again_when_they_come() -> None:
+    session = make()
+    opened(session)
+    quarter = ON_WAY_BYTES_MAX // 4
+    for _ in range(12):
+        session.submit(Call(bytes(quarter), t.EXECUTE, 1000.0, lambda outcome: None))
+
+    def numbers_due(now_s: float) -> list[int]:
+        return [command.number for command in session.due(now_s)]
+
+    assert numbers_due(0.0) == [0, 1, 2, 3]
+    assert numbers_due(PATIENCE_S) == [0, 1]
+    assert numbers_due(PATIENCE_S * 3) == [0]
+    # The answer to what was sent first makes room for two; then they are sent in their order.
+    session.hear(t.Result(9, 0, 2, t.OK, b""), PATIENCE_S * 3)
+    session.move_on = False
+    assert numbers_due(PATIENCE_S * 3) == [1, 2]
+    # One that was answered by what was sent long ago is not sent again.
+    session.hear(t.Result(9, 3, 2, t.OK, b""), PATIENCE_S * 3)
+    session.hear(t.Result(9, 1, 3, t.OK, b""), PATIENCE_S * 3)
+    assert numbers_due(PATIENCE_S * 3) == [4, 5, 6]
+    assert not session.move_on
 
 
 def test_a_call_times_out_but_its_command_lives_on() -> None:
@@ -147,7 +171,7 @@ def test_a_command_that_one_front_end_may_have_taken_is_not_said_to_be_refused()
 def test_a_command_that_is_refused_as_too_long_after_its_time_does_not_stop_the_others() -> None:
     session, outcomes = make(), list[bytes | ClientError]()
     opened(session)
-    session.submit(Call(bytes(2 * IN_FLIGHT_BYTES_MAX), t.EXECUTE, 0.3, outcomes.append))
+    session.submit(Call(bytes(2 * ON_WAY_BYTES_MAX), t.EXECUTE, 0.3, outcomes.append))
     call(session, outcomes)
     session.due(0.0)
     assert session.due(0.35) == []
@@ -161,7 +185,7 @@ def test_questions_with_long_answers_are_not_ordered_all_at_once() -> None:
     session = make()
     opened(session)
     for _ in range(8):
-        session.submit(Call(b"?", t.QUERY, 10.0, lambda outcome: None, expected=IN_FLIGHT_BYTES_MAX // 3))
+        session.submit(Call(b"?", t.QUERY, 10.0, lambda outcome: None, expected=ON_WAY_BYTES_MAX // 3))
 
     assert len(session.due(0.0)) == 2
 

@@ -15,14 +15,16 @@ from tara.protocol import tuples as t
 
 #: Commands in flight at once; more wait here. Below the replicas' limit for unacknowledged results.
 IN_FLIGHT_MAX = 512
-#: The same in bytes: all of it is sent again when an answer is late, so it must not be more than a slow service takes
-#: in that time.
-IN_FLIGHT_BYTES_MAX = 4 << 20
-#: How long an answer may take before what is in flight is sent again; and how many times as long as the last ones took,
-#: if that is longer: a service with much to do is not given everything twice.
+#: Bytes on their way at once. Halved when an answer is late, because they are sent again then, and so are those of all
+#: other clients; every answer makes room for as much again.
+ON_WAY_BYTES_MAX = 4 << 20
+ON_WAY_BYTES_MIN = 64 << 10
+#: How long an answer may take before what is on its way is sent again: it doubles while none comes. If the last answers
+#: took longer, so many times as long as they took: a service with much to do is not given everything twice.
 PATIENCE_S = 0.4
 PATIENCE_S_MAX = 3.0
 PATIENCE_TIMES = 3
+PATIENCE_S_USUAL_MAX = 10.0
 #: Openings that were asked for and whose answers are still good.
 OPENINGS_MAX = 16
 
@@ -47,6 +49,7 @@ class Call:
         "expected",
         "kind",
         "number",
+        "on_way",
         "payload",
         "refused",
         "sent_s",
@@ -65,6 +68,7 @@ class Call:
         #: When it was sent for the first time, and for the last time.
         self.begun_s = 0.0
         self.sent_s = -1.0
+        self.on_way = False
         #: A front end had no room for it; and whether another one may have had, before.
         self.refused = False
         self.unsure = False
@@ -97,10 +101,11 @@ class Session:
         self._opened_s = 0.0
         self._number = 0
         self._waiting: deque[Call] = deque()
+        #: All that have a number and no answer, oldest first; some are on their way, and some have to be sent (again).
         self._in_flight: dict[int, Call] = {}
-        self._in_flight_bytes = 0
-        #: In flight, but to be sent at once.
-        self._again: list[Call] = []
+        self._unsent: deque[Call] = deque()
+        self._on_way_bytes = 0
+        self._room_bytes = ON_WAY_BYTES_MAX
         self._patience_s = PATIENCE_S
         #: How long the last answers took, the newest counting most.
         self._usual_s = 0.0
@@ -122,27 +127,13 @@ class Session:
         self._expire(now_s)
         if self.id == 0:
             return self._open(now_s)
-        commands = [self._command(call, now_s) for call in self._again]
-        self._again.clear()
-        if self._in_flight:
-            oldest = next(iter(self._in_flight.values()))
-            if now_s - oldest.sent_s >= self._patience_s:
-                self._lose_patience()
-                commands += [self._command(call, now_s) for call in self._in_flight.values()]
-        while self._waiting and not self._must_wait(self._waiting[0]):
-            call = self._waiting.popleft()
-            if call.done is None:
-                continue
-            if call.kind == t.CLAIM:
-                # Not the next command's number: all who share the name would claim under it, and the answer to one
-                # claim would be taken for the answer to another.
-                call.number = self._next_nonce()
-            else:
-                call.number = self._number
-                self._number += 1
-            self._in_flight[call.number] = call
-            self._in_flight_bytes += call.cost
-            call.begun_s = now_s
+        oldest = self._oldest_on_way()
+        if oldest is not None and now_s - oldest.sent_s >= self._patience_s:
+            self._lose_patience()
+            self._room_bytes = max(self._room_bytes // 2, ON_WAY_BYTES_MIN)
+            self._take_back()
+        commands = []
+        while (call := self._next(now_s)) is not None:
             commands.append(self._command(call, now_s))
         if not commands and now_s - self._sent_s >= self._timeout_ms / 3000:
             commands.append(t.Command(self.id, 0, 0, b"", t.KEEPALIVE))
@@ -153,14 +144,56 @@ class Session:
     def send_again(self, now_s: float) -> list[t.Command]:
         """The connection is gone, and with it perhaps what was sent on it: what has to be sent on the next one."""
         self._nonce = 0
-        self._again = list(self._in_flight.values())
+        self._take_back()
         return self.due(now_s)
+
+    def _take_back(self) -> None:
+        """Nothing counts as being on its way any more."""
+        for call in self._in_flight.values():
+            call.on_way = False
+        self._unsent = deque(self._in_flight.values())
+        self._on_way_bytes = 0
+
+    def _oldest_on_way(self) -> Call | None:
+        return next((call for call in self._in_flight.values() if call.on_way), None)
+
+    def _next(self, now_s: float) -> Call | None:
+        """What may be sent next: first what has to be sent again, in its order."""
+        while self._unsent:
+            call = self._unsent[0]
+            answered = self._in_flight.get(call.number) is not call
+            if not answered and not self._has_room(call):
+                return None
+            self._unsent.popleft()
+            if not answered:
+                return call
+        while self._waiting:
+            call = self._waiting[0]
+            if call.done is not None and self._must_wait(call):
+                return None
+            self._waiting.popleft()
+            if call.done is not None:
+                self._number_it(call)
+                call.begun_s = now_s
+                return call
+        return None
+
+    def _number_it(self, call: Call) -> None:
+        if call.kind == t.CLAIM:
+            # Not the next command's number: all who share the name would claim under it, and the answer to one
+            # claim would be taken for the answer to another.
+            call.number = self._next_nonce()
+        else:
+            call.number = self._number
+            self._number += 1
+        self._in_flight[call.number] = call
+
+    def _has_room(self, call: Call) -> bool:
+        return self._on_way_bytes == 0 or self._on_way_bytes + call.cost <= self._room_bytes
 
     def _must_wait(self, call: Call) -> bool:
         """For room. A claim says what the next numbers stand for, so nothing else is on its way with it."""
-        if self._in_flight and self._in_flight_bytes + call.cost > IN_FLIGHT_BYTES_MAX:
-            return True
-        if len(self._in_flight) >= IN_FLIGHT_MAX:
+        if len(self._in_flight) >= IN_FLIGHT_MAX or not self._has_room(call):
             return True
         if call.kind == t.CLAIM:
             return bool(self._in_flight)
@@ -168,7 +201,8 @@ class Session:
 
     def _command(self, call: Call, now_s: float) -> t.Command:
         call.unsure = call.unsure or (call.sent_s >= 0 and not call.refused)
-        call.sent_s, call.refused = now_s, False
+        call.sent_s, call.refused, call.on_way = now_s, False, True
+        self._on_way_bytes += call.cost
         acknowledged = min(next(iter(self._in_flight), call.number), call.number)
         return t.Command(self.id, call.number, acknowledged, call.payload, call.kind)
 
@@ -182,7 +216,7 @@ class Session:
         return [t.Command(0, self._nonce, 0, msgspec.msgpack.encode(self._name or self._timeout_ms), t.OPEN)]
 
     def _lose_patience(self) -> None:
-        self._patience_s = min(2 * self._patience_s, PATIENCE_S_MAX)
+        self._patience_s = max(min(2 * self._patience_s, PATIENCE_S_MAX), self._patience_s)
         self.move_on = True
 
     def _expire(self, now_s: float) -> None:
@@ -199,7 +233,9 @@ class Session:
         """How long nothing needs to be sent."""
         calls = [*self._waiting, *self._in_flight.values()]
         times = [call.deadline_s for call in calls if call.done is not None]
-        times += [call.sent_s + self._patience_s for call in self._in_flight.values()]
+        oldest = self._oldest_on_way()
+        if oldest is not None:
+            times.append(oldest.sent_s + self._patience_s)
         times.append(self._sent_s + self._timeout_ms / 3000 if self.id else self._opened_s + self._patience_s)
         return max(min(times) - now_s, 0.0)
 
@@ -229,9 +265,11 @@ class Session:
             return
         call = self._in_flight.pop(result.number, None)
         if call is not None:
-            self._in_flight_bytes -= call.cost
+            if call.on_way:
+                self._on_way_bytes -= call.cost
+            self._room_bytes = min(self._room_bytes + call.cost, ON_WAY_BYTES_MAX)
             self._usual_s += (now_s - call.begun_s - self._usual_s) / 8
-            self._patience_s = min(max(PATIENCE_TIMES * self._usual_s, PATIENCE_S), PATIENCE_S_MAX)
+            self._patience_s = min(max(PATIENCE_TIMES * self._usual_s, PATIENCE_S), PATIENCE_S_USUAL_MAX)
             if call.kind == t.CLAIM and result.status == t.OK:
                 self._number = msgspec.msgpack.decode(result.payload, type=t.Claim).next
             call.finish(_outcome(result))
@@ -242,10 +280,12 @@ class Session:
         if call is not None and call.payload:
             self._empty(call)
             call.finish(CommandTooLarge(refused.payload.decode(errors="replace")))
-            self._again.append(call)
+            call.on_way = False
+            self._unsent.appendleft(call)
 
     def _empty(self, call: Call) -> None:
-        self._in_flight_bytes -= call.cost
+        if call.on_way:
+            self._on_way_bytes -= call.cost
         call.empty()
 
     def fail(self, reason: ClientError) -> None:
@@ -254,12 +294,12 @@ class Session:
             call.finish(reason)
         self._waiting.clear()
         self._in_flight.clear()
-        self._in_flight_bytes = 0
+        self._take_back()
 
     def lose(self) -> None:
         """The session is gone: what is in flight has an unknown outcome, what waits goes to the next session."""
-        lost, self._in_flight, self._in_flight_bytes = self._in_flight, {}, 0
-        self._again.clear()
+        lost, self._in_flight = self._in_flight, {}
+        self._take_back()
         self.id, self._nonce, self._number = 0, 0, 0
         self._openings.clear()
         for call in lost.values():
