@@ -181,6 +181,18 @@ def test_a_command_that_is_refused_as_too_long_after_its_time_does_not_stop_the_
     assert [(c.number, c.kind) for c in session.due(0.36)] == [(0, t.QUERY), (1, t.EXECUTE)]
 
 
+def test_a_claim_that_is_too_long_leaves_nothing_behind() -> None:
+    session, outcomes = make(), list[bytes | ClientError]()
+    opened(session)
+    session.submit(Call(b"claim", t.CLAIM, 10.0, outcomes.append))
+    call(session, outcomes)
+    (claim,) = session.due(0.0)
+    session.hear(t.Result(9, claim.number, 0, t.TOO_LARGE, b""), 0.1)
+
+    assert isinstance(outcomes[0], CommandTooLarge)
+    assert [(c.number, c.kind) for c in session.due(0.1)] == [(0, t.EXECUTE)]
+
+
 def test_questions_with_long_answers_are_not_ordered_all_at_once() -> None:
     session = make()
     opened(session)

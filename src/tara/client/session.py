@@ -223,7 +223,7 @@ class Session:
         """Tell whose time is up. A command that was sent lives on, unless every front end has refused it."""
         for call in (*self._waiting, *self._in_flight.values()):
             if call.done is not None and now_s >= call.deadline_s:
-                if call.refused and not call.unsure:
+                if call.refused and not call.unsure and call.kind != t.CLAIM:
                     self._empty(call)
                     call.finish(Overloaded("the service had no room for the command in time"))
                 else:
@@ -275,13 +275,19 @@ class Session:
             call.finish(_outcome(result))
 
     def _fill(self, refused: t.Result) -> None:
-        """A front end did not pass a command on. Its number must not be missing, so a question takes its place."""
+        """A front end did not pass a command on. Its number must not be missing, so a question takes its place; except
+        that of a claim, which is in no row."""
         call = self._in_flight.get(refused.number)
-        if call is not None and call.payload:
-            self._empty(call)
-            call.finish(CommandTooLarge(refused.payload.decode(errors="replace")))
-            call.on_way = False
+        if call is None or not call.payload:
+            return
+        claim = call.kind == t.CLAIM
+        self._empty(call)
+        call.on_way = False
+        if claim:
+            del self._in_flight[call.number]
+        else:
             self._unsent.appendleft(call)
+        call.finish(CommandTooLarge(refused.payload.decode(errors="replace")))
 
     def _empty(self, call: Call) -> None:
         if call.on_way:
