@@ -44,9 +44,9 @@ def submit(container: Container, number: int) -> None:
 
 
 @contextlib.contextmanager
-def started(directory: Path, durability: str) -> Iterator[Container]:
+def started(directory: Path, durability: str, **limits: int) -> Iterator[Container]:
     """In its first view; its turns are the test's."""
-    container = container_of(KeyValueStore, directory, None, durability, **PATIENT)
+    container = container_of(KeyValueStore, directory, None, durability, **PATIENT, **limits)
     try:
         deadline_s = time.monotonic() + DEADLINE_S
         while accepted(container) < 0:
