@@ -1,6 +1,7 @@
 """A client's session without I/O: what it sends when, and what becomes of its calls."""
 
 import msgspec
+import pytest
 
 from tara.client.errors import ClientError, CommandFailed, CommandTooLarge, Overloaded, SessionExpired, TimedOut
 from tara.client.session import IN_FLIGHT_MAX, ON_WAY_BYTES_MAX, PATIENCE_S, Call, Session
@@ -12,9 +13,9 @@ def opened(session: Session, now_s: float = 0.0, id_: int = 9) -> None:
     session.hear(t.Result(0, opening.number, 1, t.OK, msgspec.msgpack.encode((id_, 30_000))), now_s)
 
 
-def make() -> Session:
+def make(name: str = "") -> Session:
     nonces = iter(range(1, 100))
-    return Session(30_000, lambda: next(nonces))
+    return Session(30_000, lambda: next(nonces), name)
 
 
 def call(session: Session, outcomes: list[bytes | ClientError], deadline_s: float = 10.0) -> None:
@@ -182,7 +183,7 @@ def test_a_command_that_is_refused_as_too_long_after_its_time_does_not_stop_the_
 
 
 def test_a_claim_that_is_too_long_leaves_nothing_behind() -> None:
-    session, outcomes = make(), list[bytes | ClientError]()
+    session, outcomes = make("name"), list[bytes | ClientError]()
     opened(session)
     session.submit(Call(b"claim", t.CLAIM, 10.0, outcomes.append))
     call(session, outcomes)
@@ -191,6 +192,64 @@ def test_a_claim_that_is_too_long_leaves_nothing_behind() -> None:
 
     assert isinstance(outcomes[0], CommandTooLarge)
     assert [(c.number, c.kind) for c in session.due(0.1)] == [(0, t.EXECUTE)]
+
+
+@pytest.mark.parametrize("status", [t.OVERLOADED, t.TOO_LARGE])
+def test_nothing_takes_the_place_of_a_command_that_others_may_send_too(status: int) -> None:
+    """All who know a session's name have the same numbers for the same commands: what replaced one of them here would
+    be executed instead of theirs, and they would be told that it was theirs."""
+    session, outcomes = make("name"), list[bytes | ClientError]()
+    opened(session)
+    call(session, outcomes, deadline_s=1.0)
+    sent = session.due(0.0)
+    session.hear(t.Result(9, 0, 0, status, b""), 0.1)
+    for tenth in range(2, 100):
+        sent += session.due(tenth / 10)
+
+    assert isinstance(outcomes[0], TimedOut if status == t.OVERLOADED else CommandTooLarge)
+    assert {(c.kind, c.payload) for c in sent if c.kind != t.KEEPALIVE} == {(t.EXECUTE, b"do")}
+
+
+def test_what_is_refused_is_tried_again_soon_and_then_elsewhere() -> None:
+    """Also by a client that is used to wait for long."""
+    session = make()
+    opened(session)
+    now_s = 0.0
+    for number in range(30):
+        call(session, [], deadline_s=1000.0)
+        session.due(now_s)
+        now_s += 3.0
+        session.hear(t.Result(9, number, 2, t.OK, b""), now_s)
+        session.move_on = False
+    for _ in range(2):
+        call(session, [], deadline_s=1000.0)
+    pauses = (0.0, PATIENCE_S, 2 * PATIENCE_S)
+    for pause_s in pauses:
+        assert session.due(now_s + 0.9 * pause_s) == [] or pause_s == 0.0
+        now_s += pause_s
+        session.due(now_s)
+        assert not session.move_on
+        for number in (30, 31):
+            session.hear(t.Result(9, number, 0, t.OVERLOADED, b""), now_s)
+        assert 0 < session.wait_s(now_s) <= 4 * PATIENCE_S
+    assert [command.number for command in session.due(now_s + 4 * PATIENCE_S)] == [30, 31]
+    assert session.move_on
+
+
+def test_numbers_do_not_run_away_from_one_that_is_not_answered() -> None:
+    """The replicas keep only so many results for a client that does not acknowledge them."""
+    session = make()
+    opened(session)
+    for _ in range(3 * IN_FLIGHT_MAX):
+        call(session, [], deadline_s=1000.0)
+    highest = 0
+    for _ in range(3):
+        for command in session.due(0.1):
+            highest = max(highest, command.number)
+            if command.number > 0:
+                session.hear(t.Result(9, command.number, 2, t.OK, b""), 0.1)
+
+    assert highest == IN_FLIGHT_MAX - 1
 
 
 def test_questions_with_long_answers_are_not_ordered_all_at_once() -> None:

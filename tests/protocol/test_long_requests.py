@@ -6,7 +6,7 @@ from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.committer import Committer
-from tara.protocol.nodes.controller import CALM_TIMEOUTS, Controller
+from tara.protocol.nodes.controller import CALM_TIMEOUTS, CALM_TIMES, Controller
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.resend import burst
 from tests.protocol.driver import Bench, Driven
@@ -93,8 +93,9 @@ class Watched:
         self.controller.feed(*self.bench.views(self.view))
 
     def go_on(self, duration_ms: float, stall_ms: float, waiting: bool = True) -> int:
-        """One request is decided every `stall_ms`; says how many views it asked for, and got."""
+        """One request is decided every `stall_ms`, or all are and no more come; says how many views it asked for."""
         before, end_ms, due_ms = self.view, self.now_ms + duration_ms, self.now_ms + stall_ms
+        self.decided += not waiting
         while self.now_ms < end_ms:
             self.now_ms += 10.0
             if self.now_ms >= due_ms:
@@ -116,12 +117,23 @@ def test_where_everything_takes_long_views_stop_changing(stall_ms: float) -> Non
     assert watched.go_on(30_000.0, stall_ms) == 0
 
 
+def test_where_it_stalls_now_and_then_views_stop_changing() -> None:
+    """As where a disk is busy with a checkpoint every few seconds."""
+    watched = Watched()
+    changes = []
+    for _ in range(6):
+        watched.go_on(3_000.0, 20.0)
+        changes.append(watched.go_on(1_000.0, 1_000.0))
+    assert changes[-3:] == [0, 0, 0]
+
+
 def test_the_time_out_falls_back_when_less_would_do() -> None:
     watched = Watched()
     shortest = watched.bench.limits.controller_timeout_ms
     watched.go_on(20_000.0, 3_000.0)
-    assert watched.controller.node.timeout_ms >= 8 * shortest
-    watched.go_on(6 * CALM_TIMEOUTS * shortest, 20.0)
+    longest = watched.controller.node.timeout_ms
+    assert longest >= 8 * shortest
+    watched.go_on(2 * CALM_TIMES * longest + 2 * CALM_TIMEOUTS * shortest, 20.0)
     assert watched.controller.node.timeout_ms == shortest
 
 
@@ -129,5 +141,6 @@ def test_the_time_out_falls_back_when_nothing_waits() -> None:
     watched = Watched()
     shortest = watched.bench.limits.controller_timeout_ms
     watched.go_on(20_000.0, 3_000.0)
-    watched.go_on(6 * CALM_TIMEOUTS * shortest, 1e9, waiting=False)
+    longest = watched.controller.node.timeout_ms
+    watched.go_on(2 * CALM_TIMES * longest + 2 * CALM_TIMEOUTS * shortest, 1e9, waiting=False)
     assert watched.controller.node.timeout_ms == shortest

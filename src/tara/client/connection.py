@@ -210,14 +210,17 @@ class Client:
             for late in self._reads.late(now_s):
                 expected = int(self._reads.usual_bytes)
                 self._session.submit(Call(late.payload, t.QUERY, late.deadline_s, late.done, expected))
-            commands = self._session.due(now_s)
-            silent = self._session.move_on or self._reads.move_on
-            if silent or (channel.broken and now_s - self._connected_s >= CONNECT_PAUSE_S):
+            self._session.check(now_s)
+            if self._reads.move_on and not self._session.move_on:
+                self._session.give_up()
+            broken = channel.broken and now_s - self._connected_s >= CONNECT_PAUSE_S
+            if broken or self._session.move_on:
                 # What is on its way here is lost: the answers to it, too.
                 self._session.move_on = self._reads.move_on = False
                 channel = self._move_on(channel)
+                self._session.take_back()
                 self._reads.ask_again()
-                commands = self._session.send_again(now_s)
+            commands = self._session.due(now_s)
             self._send(channel, commands)
             self._wait(channel, min(self._session.wait_s(now_s), self._reads.wait_s(now_s)))
             self._receive(channel)

@@ -24,7 +24,9 @@ ON_WAY_BYTES_MIN = 64 << 10
 PATIENCE_S = 0.4
 PATIENCE_S_MAX = 3.0
 PATIENCE_TIMES = 3
-PATIENCE_S_USUAL_MAX = 10.0
+PATIENCE_S_USUAL_MAX = 6.0
+#: How often in a row a front end may refuse what it is sent before another one is tried.
+REFUSALS_MAX = 3
 #: Openings that were asked for and whose answers are still good.
 OPENINGS_MAX = 16
 
@@ -101,11 +103,15 @@ class Session:
         self._opened_s = 0.0
         self._number = 0
         self._waiting: deque[Call] = deque()
-        #: All that have a number and no answer, oldest first; some are on their way, and some have to be sent (again).
+        #: All that have a number and no answer, oldest first. Each is on its way, or has to be sent (again), or was
+        #: refused and waits for the time to do so.
         self._in_flight: dict[int, Call] = {}
         self._unsent: deque[Call] = deque()
         self._on_way_bytes = 0
         self._room_bytes = ON_WAY_BYTES_MAX
+        #: When those that were refused are sent again; and how often in a row that has been.
+        self._retry_s: float | None = None
+        self._refusals = 0
         self._patience_s = PATIENCE_S
         #: How long the last answers took, the newest counting most.
         self._usual_s = 0.0
@@ -125,13 +131,9 @@ class Session:
     def due(self, now_s: float) -> list[t.Command]:
         """What has to be sent now: the opening of the session, new commands, late ones again, a sign of life."""
         self._expire(now_s)
+        self.check(now_s)
         if self.id == 0:
             return self._open(now_s)
-        oldest = self._oldest_on_way()
-        if oldest is not None and now_s - oldest.sent_s >= self._patience_s:
-            self._lose_patience()
-            self._room_bytes = max(self._room_bytes // 2, ON_WAY_BYTES_MIN)
-            self._take_back()
         commands = []
         while (call := self._next(now_s)) is not None:
             commands.append(self._command(call, now_s))
@@ -141,14 +143,34 @@ class Session:
             self._sent_s = now_s
         return commands
 
-    def send_again(self, now_s: float) -> list[t.Command]:
-        """The connection is gone, and with it perhaps what was sent on it: what has to be sent on the next one."""
-        self._nonce = 0
-        self._take_back()
-        return self.due(now_s)
+    def check(self, now_s: float) -> None:
+        """See whether answers are late, or what was refused may be tried again. `move_on` tells the owner, before it
+        sends anything."""
+        if self.id == 0:
+            if self._nonce and now_s - self._opened_s >= self._patience_s:
+                self.give_up()
+            return
+        oldest = self._oldest_on_way()
+        if oldest is not None and now_s - oldest.sent_s >= self._patience_s:
+            self.give_up()
+        elif self._retry_s is not None and now_s >= self._retry_s:
+            self._refusals += 1
+            if self._refusals >= REFUSALS_MAX:
+                self.give_up()
+            else:
+                self._retry_s = None
+                self._unsent = deque(call for call in self._in_flight.values() if not call.on_way)
 
-    def _take_back(self) -> None:
-        """Nothing counts as being on its way any more."""
+    def give_up(self) -> None:
+        """The front end is silent: try another one, with less at once, and with more patience."""
+        self._patience_s = max(min(2 * self._patience_s, PATIENCE_S_MAX), self._patience_s)
+        self._room_bytes = max(self._room_bytes // 2, ON_WAY_BYTES_MIN)
+        self.move_on = True
+        self.take_back()
+
+    def take_back(self) -> None:
+        """The connection is gone, and with it perhaps what was sent on it: nothing counts as being on its way."""
+        self._nonce, self._retry_s, self._refusals = 0, None, 0
         for call in self._in_flight.values():
             call.on_way = False
         self._unsent = deque(self._in_flight.values())
@@ -193,7 +215,7 @@ class Session:
 
     def _must_wait(self, call: Call) -> bool:
         """For room. A claim says what the next numbers stand for, so nothing else is on its way with it."""
-        if len(self._in_flight) >= IN_FLIGHT_MAX or not self._has_room(call):
+        if self._number - next(iter(self._in_flight), self._number) >= IN_FLIGHT_MAX or not self._has_room(call):
             return True
         if call.kind == t.CLAIM:
             return bool(self._in_flight)
@@ -207,23 +229,18 @@ class Session:
         return t.Command(self.id, call.number, acknowledged, call.payload, call.kind)
 
     def _open(self, now_s: float) -> list[t.Command]:
-        if self._nonce and now_s - self._opened_s < self._patience_s:
-            return []
         if self._nonce:
-            self._lose_patience()
+            return []
         self._nonce, self._opened_s = self._next_nonce(), now_s
         self._openings.append(self._nonce)
         return [t.Command(0, self._nonce, 0, msgspec.msgpack.encode(self._name or self._timeout_ms), t.OPEN)]
 
-    def _lose_patience(self) -> None:
-        self._patience_s = max(min(2 * self._patience_s, PATIENCE_S_MAX), self._patience_s)
-        self.move_on = True
-
     def _expire(self, now_s: float) -> None:
-        """Tell whose time is up. A command that was sent lives on, unless every front end has refused it."""
+        """Tell whose time is up. A command that was sent lives on, unless every front end has refused it; in a session
+        with a name always, because somebody else may send it, too."""
         for call in (*self._waiting, *self._in_flight.values()):
             if call.done is not None and now_s >= call.deadline_s:
-                if call.refused and not call.unsure and call.kind != t.CLAIM:
+                if call.refused and not call.unsure and not self._name:
                     self._empty(call)
                     call.finish(Overloaded("the service had no room for the command in time"))
                 else:
@@ -236,6 +253,8 @@ class Session:
         oldest = self._oldest_on_way()
         if oldest is not None:
             times.append(oldest.sent_s + self._patience_s)
+        if self._retry_s is not None:
+            times.append(self._retry_s)
         times.append(self._sent_s + self._timeout_ms / 3000 if self.id else self._opened_s + self._patience_s)
         return max(min(times) - now_s, 0.0)
 
@@ -256,9 +275,7 @@ class Session:
             self.lose()
             return
         if result.status == t.OVERLOADED:
-            call = self._in_flight.get(result.number)
-            if call is not None:
-                call.refused = True
+            self._refuse(result.number, now_s)
             return
         if result.status == t.TOO_LARGE:
             self._fill(result)
@@ -268,24 +285,35 @@ class Session:
             if call.on_way:
                 self._on_way_bytes -= call.cost
             self._room_bytes = min(self._room_bytes + call.cost, ON_WAY_BYTES_MAX)
+            self._refusals = 0
             self._usual_s += (now_s - call.begun_s - self._usual_s) / 8
             self._patience_s = min(max(PATIENCE_TIMES * self._usual_s, PATIENCE_S), PATIENCE_S_USUAL_MAX)
             if call.kind == t.CLAIM and result.status == t.OK:
                 self._number = msgspec.msgpack.decode(result.payload, type=t.Claim).next
             call.finish(_outcome(result))
 
+    def _refuse(self, number: int, now_s: float) -> None:
+        call = self._in_flight.get(number)
+        if call is None or not call.on_way:
+            return
+        call.refused, call.on_way = True, False
+        self._on_way_bytes -= call.cost
+        if self._retry_s is None:
+            self._room_bytes = max(self._room_bytes // 2, ON_WAY_BYTES_MIN)
+            self._retry_s = now_s + min(PATIENCE_S * 2**self._refusals, PATIENCE_S_MAX)
+
     def _fill(self, refused: t.Result) -> None:
-        """A front end did not pass a command on. Its number must not be missing, so a question takes its place; except
-        that of a claim, which is in no row."""
+        """A front end did not pass a command on. Its number must not be missing, so a question takes its place. Not in
+        a session with a name: whoever sends it there again is to be told, too."""
         call = self._in_flight.get(refused.number)
         if call is None or not call.payload:
             return
-        claim = call.kind == t.CLAIM
+        waits = not call.on_way
         self._empty(call)
         call.on_way = False
-        if claim:
+        if self._name:
             del self._in_flight[call.number]
-        else:
+        elif not waits:
             self._unsent.appendleft(call)
         call.finish(CommandTooLarge(refused.payload.decode(errors="replace")))
 
@@ -300,12 +328,12 @@ class Session:
             call.finish(reason)
         self._waiting.clear()
         self._in_flight.clear()
-        self._take_back()
+        self.take_back()
 
     def lose(self) -> None:
         """The session is gone: what is in flight has an unknown outcome, what waits goes to the next session."""
         lost, self._in_flight = self._in_flight, {}
-        self._take_back()
+        self.take_back()
         self.id, self._nonce, self._number = 0, 0, 0
         self._openings.clear()
         for call in lost.values():

@@ -19,7 +19,9 @@ from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.observer import Observer
 from tara.protocol.opinions import ProgressOpinions, Reach
 
-#: A time-out that was doubled is halved when half of it would have done for so many of the shortest time-outs.
+#: A time-out that was doubled is halved when half of it would have done for so many times as long, and for so many of
+#: the shortest time-outs.
+CALM_TIMES = 4
 CALM_TIMEOUTS = 8
 
 
@@ -75,11 +77,12 @@ class Controller(Node):
 
     def _calm_down(self) -> None:
         """Halve the time-out if that would have been enough for a while."""
+        shortest = self.limits.controller_timeout_ms
         if self.now_ms - self._moved_ms >= self.timeout_ms / 2:
             self._calm_since_ms = self.now_ms
-        elif self.now_ms - self._calm_since_ms >= CALM_TIMEOUTS * self.limits.controller_timeout_ms:
+        elif self.now_ms - self._calm_since_ms >= max(CALM_TIMES * self.timeout_ms, CALM_TIMEOUTS * shortest):
             self._calm_since_ms = self.now_ms
-            self.timeout_ms = max(self.timeout_ms / 2, self.limits.controller_timeout_ms)
+            self.timeout_ms = max(self.timeout_ms / 2, shortest)
         self._moved_ms = self.now_ms
 
     def _nothing_waits(self) -> bool:

@@ -90,8 +90,7 @@ class RequestSource(Node):
                 continue
             taken.add(key)
             self._backlog.append(command)
-            size += length
-            room -= 1
+            size, room = size + length, room - 1
         self.backlog_bytes = size
         return refused
 
