@@ -492,7 +492,11 @@ def source_without_epoch() -> Iterator[None]:
 
 @_mutant("L7: a request that does not arrive is sent again")
 def requests_sent_once() -> Iterator[None]:
-    with _replace(RequestSource, "_resend", _nothing):
+    def on_view(self: RequestSource, view: t.View) -> None:
+        if self._views.update(view.source, view.view):
+            self._active = self.graph.request_receivers(self.partition, self._views.current)
+
+    with _replace(RequestSource, "_resend", _nothing), _replace(RequestSource, "_on_view", on_view):
         yield
 
 
