@@ -5,7 +5,11 @@ from pathlib import Path
 from tara.client import wire
 from tara.client.framing import FrameSocket
 from tara.protocol import tuples as t
+from tara.protocol.graph import Stage
+from tara.protocol.nodes.request_source import RequestSource
+from tara.runtime.reporting import node_report
 from tests.patience import await_condition
+from tests.protocol.driver import Bench
 from tests.runtime.test_runs import accepted, started, turn
 
 MEGABYTE = bytes(1_000_000)
@@ -46,3 +50,10 @@ def test_a_client_is_refused_what_there_is_no_room_for_and_nothing_else(tmp_path
         assert sorted(result.number for result in heard if result.status == t.OVERLOADED) == [2, 3, 4, 5]
         assert container.counters.overloaded == 4
         connection.close()
+
+
+def test_a_source_that_is_full_by_bytes_says_so() -> None:
+    source = Bench(source_backlog_bytes_max=len(MEGABYTE)).make(RequestSource, Stage.REQUEST_SOURCE).node
+    assert node_report(source)["state"] == "open"
+    source.take([t.Command(9, 0, 0, MEGABYTE)])
+    assert node_report(source)["state"] == "full"

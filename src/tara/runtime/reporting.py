@@ -104,7 +104,7 @@ def node_report(node: Node) -> dict[str, object]:
             state = "executing" if node.restored else "restoring"
             report = {"state": state, "position": node.next, "stable": node.stable.current}
         case RequestSource():
-            full = node.capacity <= 0
+            full = node.capacity <= 0 or node.backlog_bytes >= node.limits.source_backlog_bytes_max
             report = {"state": "full" if full else "open", "position": node.next}
             report |= {"pending": node.pending, "backlog": node.backlog, "backlog_bytes": node.backlog_bytes}
         case Controller():
