@@ -2,35 +2,41 @@
 
 import threading
 import time
+from concurrent.futures import Future
 
 import msgspec
 import pytest
 
-from tara.client import Client, ClientClosed, session, wire
+from tara.client import Client, ClientClosed, reads, session, wire
 from tara.protocol import tuples as t
 from tara.transport.front_end import Address, PlainFrontEnd
 from tests.patience import DEADLINE_S
 
 
 class FrontEnd:
-    """Opens sessions, and echoes commands; a sign of life is not answered."""
+    """Opens sessions, and echoes commands and questions; a sign of life is not answered."""
 
-    def __init__(self) -> None:
+    def __init__(self, pause_s: float = 0.001) -> None:
+        self._pause_s = pause_s
         self._front_end = PlainFrontEnd(Address("127.0.0.1", 0), 1 << 20, print)
         self.address = self._front_end.address.removeprefix("tcp://")
         self.heard = 0
+        #: Questions that are not answered the first time.
+        self.lost: set[bytes] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
     def _serve(self) -> None:
         while not self._stop.is_set():
-            time.sleep(0.001)
+            time.sleep(self._pause_s)
             for name, data in self._front_end.receive():
                 self.heard += 1
-                commands = [command for command in wire.decode_request(data).commands if command.kind != t.KEEPALIVE]
-                results = [self._answer(command) for command in commands]
-                self._front_end.send(name, wire.encode(wire.ClientReply(t.FORMAT_VERSION, results)))
+                request = wire.decode_request(data)
+                results = [self._answer(command) for command in request.commands if command.kind != t.KEEPALIVE]
+                answers = [(read.id, t.OK, read.question) for read in request.reads if read.question not in self.lost]
+                self.lost.difference_update(read.question for read in request.reads)
+                self._front_end.send(name, wire.encode(wire.ClientReply(t.FORMAT_VERSION, results, [], answers)))
 
     def _answer(self, command: t.Command) -> t.Result:
         payload = msgspec.msgpack.encode([7, 30_000]) if command.kind == t.OPEN else command.payload
@@ -96,3 +102,28 @@ def test_a_client_moves_on_at_once_when_its_front_end_dies(monkeypatch: pytest.M
     finally:
         for front_end in front_ends:
             front_end.close()
+
+
+def test_one_lost_question_makes_a_client_change_its_front_end_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was asked there is asked again at the next one: nobody answers it any more, and it would be late, too."""
+    monkeypatch.setattr(reads, "PATIENCE_S_MAX", 0.5)
+    front_ends = [FrontEnd(0.02), FrontEnd(0.02)]
+    for front_end in front_ends:
+        front_end.lost.add(b"question 50")
+    states: list[session.State] = []
+    try:
+        endpoints = ",".join(front_end.address for front_end in front_ends)
+        with Client(endpoints, timeout_s=DEADLINE_S, on_state=states.append) as client:
+            asked: list[tuple[bytes, Future[bytes]]] = []
+            end_s = time.monotonic() + 4.0
+            # Whether they are answered or not: several are always on their way.
+            while time.monotonic() < end_s:
+                question = b"question %d" % len(asked)
+                asked.append((question, client.submit_query(question)))
+                time.sleep(0.002)
+            assert all(answer.result() == question for question, answer in asked)
+    finally:
+        for front_end in front_ends:
+            front_end.close()
+    # Once for each front end that loses it, and perhaps for a pause of this machine; not once in every half second.
+    assert 1 <= states.count(session.State.LOST) <= 4
