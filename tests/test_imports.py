@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent / "src" / "tara"
 #: From the bottom up; a module may import its own layer and those below.
 LAYERS = [
     "tara.protocol",
+    "tara.net",
     "tara.application",
     # Not in the table: applications by name.
     "tara.named",

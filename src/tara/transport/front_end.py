@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 import zmq
 
 from tara.client.framing import QUEUED_FRAMES_MAX, UNCONFIRMED_MS_MAX, Broken
+from tara.net.principal import NOBODY, Principal
 from tara.transport.gate import CLIENTS, Gate
 from tara.transport.links import FRAMES_PER_TURN, Accepted, Connection, OnBad
 from tara.transport.wire import readable
@@ -48,6 +49,9 @@ class FrontEnd(Protocol):
         """The messages that have arrived, with the names of their connections."""
 
     def send(self, name: bytes, message: bytes) -> None: ...
+
+    def principal(self, name: bytes) -> Principal:
+        """Who is at the other end of this connection; `NOBODY` if there are no keys, or the connection is gone."""
 
     def close(self) -> None: ...
 
@@ -95,6 +99,9 @@ class PlainFrontEnd:
             if not waited:
                 self._epoll.modify(connection.socket, select.EPOLLIN | select.EPOLLOUT)
             self._accepted.look_at(connection)
+
+    def principal(self, name: bytes) -> Principal:
+        return NOBODY
 
     def _flush(self, connection: Connection) -> None:
         try:
@@ -152,6 +159,9 @@ class CurveFrontEnd:
     def send(self, name: bytes, message: bytes) -> None:
         self._socket.send_multipart((name, message), zmq.NOBLOCK)
         self.unread = self.unread or readable(self._socket)
+
+    def principal(self, name: bytes) -> Principal:
+        return NOBODY
 
     def close(self) -> None:
         self._socket.close(0)
