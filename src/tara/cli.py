@@ -215,16 +215,27 @@ def _serve(cluster: "Cluster") -> None:
         cluster.start()
         if cluster.settings.app == "coordination":
             cluster.await_gateways()
-        typer.echo(f"endpoints  {','.join(_plain(cluster.registry.endpoints))}")
+        _say(f"endpoints  {','.join(_plain(cluster.registry.endpoints))}")
         if cluster.registry.gateways:
-            typer.echo(f"ZooKeeper  {','.join(cluster.registry.gateways)}")
-        typer.echo(f"Spark UI   {cluster.ui}")
-        typer.echo(f"metrics    {cluster.registry.metrics_address}")
+            _say(f"ZooKeeper  {','.join(cluster.registry.gateways)}")
+        _say(f"Spark UI   {cluster.ui}")
+        _say(f"metrics    {cluster.registry.metrics_address}")
         cluster.wait()
     except KeyboardInterrupt:
-        typer.echo("going down", err=True)
+        _say("going down", err=True)
     finally:
         cluster.stop()
+
+
+def _say(line: str, err: bool = False) -> None:
+    """What cannot be said (a full disk, no reader) must not end a cluster, nor change the exit status."""
+    try:
+        typer.echo(line, err=err)
+    except OSError:
+        # What is in the stream's buffer would be tried again when the process ends.
+        stream = sys.stderr if err else sys.stdout
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def _options(pairs: list[str] | None) -> dict[str, str] | None:
@@ -1097,5 +1108,5 @@ def main() -> None:
         if not isinstance(error, TaraError):
             raise
         message = " ".join(str(error).split()) or type(error).__name__
-        typer.echo(f"tara: {message}", err=True)
+        _say(f"tara: {message}", err=True)
         sys.exit(2)

@@ -58,7 +58,7 @@ def status_tables(status: dict[str, Any]) -> list[RenderableType]:
             f"metrics {status['metrics']}   Spark UI {status['spark_ui'] or NONE}",
         )
     )
-    return [head, _containers(status["containers"]), _partitions(status), *_alarms(status["containers"])]
+    return [head, _containers(status["containers"]), _partitions(status), *_alarms(status)]
 
 
 def _containers(containers: list[dict[str, Any]]) -> Table:
@@ -105,9 +105,14 @@ def _partitions(status: dict[str, Any]) -> Table:
     return table
 
 
-def _alarms(containers: list[dict[str, Any]]) -> list[str]:
-    found = []
-    for container in containers:
+def _alarms(status: dict[str, Any]) -> list[str]:
+    found = [f"ENDED in the driver: {reason}" for reason in status["threads_ended"]]
+    if status["log_errors"]:
+        found.append(f"LOG the driver could not write or show {status['log_errors']} lines: is a disk full?")
+    for container in status["containers"]:
+        log_errors = container.get("counters", {}).get("log_errors", 0)
+        if log_errors:
+            found.append(f"LOG {container['container']} could not write {log_errors} lines: is a disk full?")
         for node, reason in container.get("counters", {}).get("halted", {}).items():
             found.append(f"HALTED {node} in {container['container']}: {reason}")
     return found

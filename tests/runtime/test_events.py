@@ -1,7 +1,9 @@
 """Structured logs in real files."""
 
+import contextlib
 import io
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,47 @@ def test_a_log_that_cannot_be_written_is_counted(tmp_path: Path) -> None:
 
     assert event_log.errors == 1
     assert len(event_log.take_warnings()) == 1
+
+
+def test_a_stream_that_cannot_be_written_is_counted(tmp_path: Path) -> None:
+    """Whoever logs must not die of it, nor wait for it: a full disk, a pipe without a reader, one that is not read."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    unread, full = os.pipe()
+    os.set_blocking(full, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(full, b"x" * 4096):
+            pass
+    os.set_blocking(full, True)
+    closed = (tmp_path / "closed").open("w")
+    closed.close()
+
+    for stream in (open("/dev/full", "w"), os.fdopen(writer, "w"), os.fdopen(full, "w"), closed):  # noqa: SIM115
+        with contextlib.closing(stream):
+            event_log = EventLog(tmp_path / "log", 1, "registry", stream)
+            event_log.warning("restarted")
+            event_log.show(b'{"event":"halted"}')
+
+            assert event_log.errors == 2
+            assert lines(tmp_path / "log")[-1]["event"] == "restarted"
+            event_log.close()
+    os.close(unread)
+
+
+def test_a_long_line_is_shown_whole(tmp_path: Path) -> None:
+    with (tmp_path / "shown").open("w") as stream:
+        EventLog(None, 1, "registry", stream).warning("failed", reason="x" * 100_000)
+
+    (line,) = lines(tmp_path / "shown")
+    assert line["details"] == {"reason": "x" * 100_000}
+
+
+def test_what_json_cannot_say_is_written_all_the_same(tmp_path: Path) -> None:
+    event_log = EventLog(tmp_path / "log", 1, "site-0")
+    event_log.warning("failed", reason="caf\udce9", error=ValueError("no"), number=1 << 80)
+
+    (line,) = lines(tmp_path / "log")
+    assert line["details"] == {"reason": r"'caf\udce9'", "error": "ValueError('no')", "number": str(1 << 80)}
 
 
 def test_a_line_that_the_disk_took_in_part_spoils_no_other(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def status() -> dict[str, Any]:
     }
     names = {"cluster": "ab", "era": 1, "f": 1, "partitions": 2, "packing": "site", "durability": "disk"}
     down = {"container": 'si"te\\1', "up": False, "life": 1, "restarts": 0}
-    return names | {"app": "m:A", "containers": [site, down]}
+    return names | {"app": "m:A", "log_errors": 5, "containers": [site, down]}
 
 
 def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -187,6 +187,7 @@ def test_the_text_is_what_prometheus_reads() -> None:
 
     assert found["tara_up", (site,)] == 1
     assert found["tara_up", (("container", 'si"te\\1'),)] == 0
+    assert found["tara_driver_log_errors_total", ()] == 5
     assert found["tara_halted_nodes", (site,)] == 1
     assert found["tara_resident_memory_bytes", (site,)] == 1 << 30
     assert found["tara_node_view", node] == 7

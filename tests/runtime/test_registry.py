@@ -3,7 +3,10 @@
 import io
 import json
 import os
+import re
 import socket as sockets
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -16,6 +19,7 @@ import zmq
 
 from tara.configuration.settings import load_settings, shape_of
 from tara.configuration.state import StateFile
+from tara.listing import status_tables
 from tara.observability import prometheus
 from tara.observability.metrics import BOUNDS_S
 from tara.observability.prometheus import COUNTERS, HISTOGRAMS, READERS_MAX
@@ -23,7 +27,8 @@ from tara.operations.asking import NoRegistry, Refused, StillUp, ask, await_down
 from tara.protocol.errors import ConfigurationError
 from tara.runtime import control
 from tara.runtime import registry as registry_module
-from tara.runtime.registry import Registry
+from tara.runtime.registry import Registry, RegistryFailed
+from tara.runtime.spark import Cluster
 from tests.patience import DEADLINE_S, await_condition
 from tests.runtime.processes import settings_for
 
@@ -282,6 +287,79 @@ def test_warnings_of_containers_are_shown(tmp_path: Path) -> None:
     await_condition(lambda: "halted" in stderr.getvalue(), "the warning")
     member.close()
     registry.stop()
+
+
+def test_a_full_disk_under_stderr_does_not_end_the_registry(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as stderr:
+        registry = Registry(settings_for(tmp_path), stderr)
+        member = Member(registry)
+        for life in (1, 2, 3):
+            # Each one after the first is a restart, of which a warning is shown.
+            member.register()
+            assert member.hear(control.Welcome).life == life
+        member.say(control.Warned(0, [b'{"event":"halted"}']))
+        member.say(control.AskStatus())
+        status = msgspec.json.decode(member.hear(control.Answer).body)
+
+        assert not registry.down.is_set()
+        assert status["log_errors"] == 3
+        assert any("LOG the driver" in str(part) for part in status_tables(status))
+        with urllib.request.urlopen(registry.metrics_address, timeout=DEADLINE_S) as answer:
+            assert "\ntara_driver_log_errors_total 3\n" in answer.read().decode()
+        member.close()
+        registry.stop()
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), MemoryError()])
+def test_a_registry_whose_thread_ends_takes_the_cluster_down(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def broken() -> None:
+        raise error
+
+    monkeypatch.setattr(registry, "_announce", broken)
+    cluster = Cluster(registry.settings, registry=registry)
+
+    with pytest.raises(RegistryFailed, match=re.escape(f"the thread `registry` ended: {error!r}")):
+        cluster.wait()
+    assert "registry_failed" in events(registry)
+
+
+def test_a_metrics_thread_that_ends_is_shown(registry: Registry, member: Member) -> None:
+    registry._metrics._server.shutdown()
+    await_condition(lambda: registry.threads_ended, "the end to be noticed")
+    member.say(control.AskStatus())
+    status = msgspec.json.decode(member.hear(control.Answer).body)
+
+    assert any("ENDED in the driver: the thread `metrics`" in str(part) for part in status_tables(status))
+    assert "thread_ended" in events(registry)
+    assert not registry.down.is_set()
+
+
+#: A driver whose registry fails after a while, with a stderr that takes nothing. (It needs no Spark for that.)
+FAILING_DRIVER = """
+import sys
+from tara import cli
+from tara.runtime.registry import Registry, RegistryFailed
+from tara.runtime.spark import Cluster
+from tara.runtime.spark import Cluster
+
+Cluster.start = lambda self: setattr(self.registry, "_announce", lambda: 1 / 0)
+sys.argv = ["tara", "up", "--data-dir", sys.argv[1]]
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("stderr", ["/dev/full", "/dev/null", "said"])
+def test_a_driver_whose_registry_fails_ends_with_a_status(tmp_path: Path, stderr: str) -> None:
+    with (tmp_path / stderr).open("w") as output:
+        command = [sys.executable, "-c", FAILING_DRIVER, str(tmp_path / "data")]
+        done = subprocess.run(command, stderr=output, stdout=output, timeout=DEADLINE_S, check=False)
+
+    assert done.returncode == 2
+    if stderr == "said":
+        said = (tmp_path / stderr).read_text()
+        assert "tara: the thread `registry` ended: ZeroDivisionError" in said
 
 
 def test_the_shape_stands_for_what_must_agree() -> None:

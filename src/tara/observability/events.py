@@ -1,11 +1,14 @@
 """Structured logs: one JSON line per event, in a file that is rotated, so that it stays bounded.
 
-Events are rare: a start, a new view, a halted node, never a request. A log that cannot be written is counted and
-otherwise ignored: it must not take a replica down. Warnings are also kept for whoever hands them on to the driver.
-Methods may be called from any thread.
+Events are rare: a start, a new view, a halted node, never a request. No method raises: a line that cannot be written,
+to the file or to the stream, is counted and otherwise ignored, because a full disk or a closed terminal must not take a
+replica or the registry down. None waits for a reader of the stream either. Warnings are also kept for whoever hands
+them on to the driver. Methods may be called from any thread.
 """
 
+import io
 import os
+import select
 import threading
 import time
 from collections import deque
@@ -46,7 +49,7 @@ class EventLog:
 
     def __init__(self, path: Path | None, cluster: int, container: str, stream: TextIO | None = None) -> None:
         self.life = 0
-        #: Lines that could not be written.
+        #: Lines that could not be written to the file, or shown on the stream.
         self.errors = 0
         self._path = path
         self._cluster = f"{cluster:x}"
@@ -91,19 +94,22 @@ class EventLog:
 
     def show(self, line: bytes) -> None:
         """A warning of another process."""
-        if self._stream is not None:
-            self._stream.write(line.decode(errors="replace") + "\n")
-            self._stream.flush()
+        if self._stream is None:
+            return
+        with self._lock:
+            try:
+                show(self._stream, line + b"\n")
+            except (OSError, ValueError):
+                # A full disk, a pipe without a reader or with one that does not read, or a closed stream.
+                self.errors += 1
 
     def close(self) -> None:
         with self._lock:
-            if self._file >= 0:
-                os.close(self._file)
-            self._file = -1
+            self._close_file()
             self._path = None
 
     def _emit(self, level: str, event: str, node: str | None, view: int | None, details: dict[str, object]) -> None:
-        line = msgspec.json.encode(
+        line = _encode(
             Event(
                 time=datetime.now(UTC).isoformat(timespec="milliseconds"),
                 level=level,
@@ -128,24 +134,30 @@ class EventLog:
             return
         try:
             if self._file < 0 or self._size + len(line) > LOG_BYTES_MAX:
-                self._open(len(line))
-            written = os.write(self._file, b"\n" + line if self._torn else line)
+                self._open(self._path, len(line))
+            data = b"\n" + line if self._torn else line
+            written = os.write(self._file, data)
             self._size += written
-            self._torn = written < len(line)
+            self._torn = written < len(data)
             self.errors += self._torn
         except OSError:
             self.errors += 1
 
-    def _open(self, needed: int) -> None:
-        assert self._path is not None
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        if self._path.exists() and self._path.stat().st_size + needed > LOG_BYTES_MAX:
-            self._rotate(self._path)
-        self._file = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    def _open(self, path: Path, needed: int) -> None:
+        self._close_file()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size + needed > LOG_BYTES_MAX:
+            self._rotate(path)
+        self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
         self._size = os.fstat(self._file).st_size
+
+    def _close_file(self) -> None:
+        file, self._file = self._file, -1
+        if file >= 0:
+            try:
+                os.close(file)
+            except OSError:
+                self.errors += 1
 
     @staticmethod
     def _rotate(path: Path) -> None:
@@ -153,6 +165,31 @@ class EventLog:
         for older, newer in zip(reversed(names), reversed(names[:-1]), strict=False):
             if newer.exists():
                 newer.replace(older)
+
+
+def show(stream: TextIO, text: bytes) -> None:
+    """Write to a stream at once, without waiting: for a reader that does not read, `BlockingIOError` is raised."""
+    try:
+        file = stream.fileno()
+    except io.UnsupportedOperation:
+        stream.write(text.decode(errors="replace"))
+        return
+    # Not through the stream: what its buffer cannot get rid of would be tried again, and fail, when the process ends.
+    waiting = select.poll()
+    waiting.register(file, select.POLLOUT)
+    while text:
+        if not waiting.poll(0):
+            raise BlockingIOError("nobody reads")
+        text = text[os.write(file, text[: select.PIPE_BUF]) :]
+
+
+def _encode(event: Event) -> bytes:
+    try:
+        return msgspec.json.encode(event)
+    except (TypeError, ValueError, RecursionError):
+        # Something that JSON cannot say, such as half a character of a file's name.
+        details: dict[str, object] = {key: ascii(value) for key, value in event.details.items()}
+        return msgspec.json.encode(msgspec.structs.replace(event, details=details))
 
 
 def log_path(data_dir: str | Path, container: str) -> Path:

@@ -14,6 +14,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from tara.observability.metrics import BOUNDS_S
+from tara.observability.supervised import supervised
 from tara.protocol.errors import ConfigurationError
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -111,6 +112,12 @@ def metrics_of(status: dict[str, Any]) -> Iterator[Metric]:
     yield Metric(
         "tara_up", "gauge", "Whether the container has been heard of lately.", each(lambda c: c["up"], containers)
     )
+    yield Metric(
+        "tara_driver_log_errors_total",
+        "counter",
+        "Lines that the driver could not write to its log, or show on its stderr.",
+        [Sample({}, status["log_errors"])],
+    )
     yield Metric("tara_life", "gauge", "The number of the container's start.", each(lambda c: c["life"], containers))
     yield Metric(
         "tara_restarts_total", "counter", "Restarts since the driver began.", each(lambda c: c["restarts"], containers)
@@ -185,6 +192,8 @@ def _histogram(status: dict[str, Any], key: str, name: str, help_: str) -> Itera
 
 
 def _labels(labels: Mapping[str, object]) -> str:
+    if not labels:
+        return ""
     return "{" + ",".join(f'{key}="{_escaped(str(value))}"' for key, value in labels.items()) + "}"
 
 
@@ -259,7 +268,16 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class MetricsServer:
-    def __init__(self, host: str, port: int, render: Callable[[], str], on_error: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        render: Callable[[], str],
+        on_error: Callable[[str], None],
+        on_end: Callable[[str, BaseException | None], None],
+    ) -> None:
+        """`on_end` is told, on the server's thread, when that ends without having been stopped."""
+        self._stopping = False
         try:
             self._server = _Server((host, port), render, on_error)
         except OSError as error:
@@ -267,10 +285,12 @@ class MetricsServer:
                 f"metrics_port = {port}: cannot be bound on {host}: {error.strerror} (0 takes any free port)"
             ) from error
         self.address = f"http://{host}:{self._server.server_address[1]}/metrics"
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        run = supervised("metrics", self._server.serve_forever, lambda: self._stopping, on_end)
+        self._thread = threading.Thread(target=run, name="metrics", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
+        self._stopping = True
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(timeout=5)

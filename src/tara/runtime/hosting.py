@@ -8,6 +8,7 @@ A container that cannot go on says why, waits, and ends with an error, so that S
 lives end one after another, the longer it waits.
 """
 
+import contextlib
 import os
 import random
 import resource
@@ -25,7 +26,8 @@ import zmq
 
 from tara.client.keys import load_cluster_keys
 from tara.named import application_of
-from tara.observability.events import EventLog, log_path
+from tara.observability.events import EventLog, log_path, show
+from tara.observability.supervised import describe_end, report_all_threads
 from tara.protocol.errors import ConfigurationError, TaraError
 from tara.runtime import control
 from tara.runtime.container import Container, ContainerSpec, Start
@@ -56,9 +58,11 @@ def run_container(spec_json: bytes, app: str, registry: str) -> None:
         spec = msgspec.structs.replace(spec, **here(spec, registry))
         events = EventLog(log_path(spec.data_dir, spec.label), spec.cluster, spec.label)
         hosted = Hosted(spec, registry, events)
+        report_all_threads(hosted.on_thread_end)
     except ConfigurationError as error:
         # There is no way to the registry yet: only Spark's log of this worker can tell.
-        sys.stderr.write(f"tara: {spec.label}: {error}\n")
+        with contextlib.suppress(OSError):
+            show(sys.stderr, f"tara: {spec.label}: {error}\n".encode())
         time.sleep(FAILED_PAUSE_S_MAX)
         raise
     try:
@@ -96,6 +100,8 @@ class Hosted:
         self._short_lives = 0
         self._orderly = False
         self._with_digest = False
+        #: Which of the container's threads ended, and why; None while all run.
+        self._ended: str | None = None
         #: What has to be given back when this life fails.
         self._resources = ExitStack()
 
@@ -125,6 +131,10 @@ class Hosted:
         if not self._orderly:
             # The Spark task must fail, so that Spark starts it again if there is still a driver.
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_thread_end(self, name: str, error: BaseException | None) -> None:
+        """On that thread. The container cannot do without it, so this life ends."""
+        self._ended = describe_end(name, error)
 
     def fail(self, error: Exception) -> None:
         """Say why this life ends, let go of what the next one needs, and do not hurry to it."""
@@ -183,6 +193,8 @@ class Hosted:
                 self._container.stopping = True
 
     def _on_tick(self) -> None:
+        if self._ended is not None:
+            raise HostingError(f"{self._spec.label}: {self._ended}")
         while readable(self._control):
             self._take(control.decode(self._control.recv()))
         now_s = time.monotonic()

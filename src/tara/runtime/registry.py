@@ -7,7 +7,7 @@ higher life, and genesis happens once. It is not on the request path: containers
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -22,7 +22,8 @@ from tara.observability.events import EventLog, log_path
 from tara.observability.heartbeats import decode_status
 from tara.observability.metrics import Recent, recent_report
 from tara.observability.prometheus import MetricsServer, render
-from tara.protocol.errors import ConfigurationError, MalformedTuple
+from tara.observability.supervised import describe_end, supervised
+from tara.protocol.errors import ConfigurationError, MalformedTuple, TaraError
 from tara.protocol.graph import Graph
 from tara.runtime import control
 from tara.transport.gate import MEMBERS, Gate
@@ -34,6 +35,10 @@ SILENT_S = 3.0
 _MESSAGE_BYTES_MAX = 16 << 20
 #: A life in which a container was heard of for a shorter time was a short one.
 SHORT_LIFE_S = 10.0
+
+
+class RegistryFailed(TaraError):
+    """The driver cannot go on."""
 
 
 class Member:
@@ -80,10 +85,12 @@ class Registry:
         self.want_digests = False
         self.down = threading.Event()
         #: Why the registry had to give up; None while it works.
-        self.failure: Exception | None = None
+        self.failure: TaraError | None = None
         self.connections_refused = 0
         #: What could not be read, and was dropped.
         self.messages_bad = 0
+        #: Threads without which the driver goes on, and why they ended.
+        self.threads_ended: list[str] = []
         self._context = zmq.Context()
         self._gate: Gate | None = None
         self._lock = self._file.lock()
@@ -94,8 +101,21 @@ class Registry:
             self._stop_gate()
             self._context.destroy(0)
             raise
-        self._thread = threading.Thread(target=self._serve, name="registry", daemon=True)
+        self._thread = self.thread("registry", self._serve)
         self._thread.start()
+
+    def thread(self, name: str, target: Callable[[], None]) -> threading.Thread:
+        """A thread without which the driver is of no use: if it ends before the cluster goes down, the cluster does."""
+        run = supervised(name, target, self.down.is_set, self.fail)
+        return threading.Thread(target=run, name=name, daemon=True)
+
+    def fail(self, name: str, error: BaseException | None) -> None:
+        """On any thread: this one has ended, and must not have."""
+        # Without the registry the containers end, too: better at once and with a reason.
+        failure = error if isinstance(error, TaraError) else RegistryFailed(describe_end(name, error))
+        self.failure = self.failure or failure
+        self.down.set()
+        self.events.error("registry_failed", thread=name, reason=str(failure))
 
     def _open(self, stderr: TextIO | None) -> None:
         settings = self.settings
@@ -122,11 +142,17 @@ class Registry:
             settings.metrics_port,
             lambda: render(self.own_status()),
             lambda reason: self.events.flood("metrics_error", reason=reason),
+            self._metrics_ended,
         )
         self.metrics_address = self._metrics.address
         self.events.info(
             "registry_started", address=self.address, metrics=self.metrics_address, containers=len(self.placement)
         )
+
+    def _metrics_ended(self, name: str, error: BaseException | None) -> None:
+        """On its thread. The cluster serves without metrics, but whoever looks is to see it."""
+        self.threads_ended.append(describe_end(name, error))
+        self.events.error("thread_ended", thread=name, reason=describe_end(name, error))
 
     def _load_state(self) -> ClusterState:
         if self.settings.sites:
@@ -212,11 +238,8 @@ class Registry:
     def _serve(self) -> None:
         try:
             self._loop()
-        except Exception as error:
-            # Without the registry the containers end, too: better at once and with a reason.
-            self.failure = error
-            self.events.error("registry_failed", reason=repr(error))
-            self.down.set()
+        except BaseException as error:
+            self.fail("registry", error)
         for member in self.members:
             self._send(member.identity, control.Stop())
         self._socket.close()
@@ -465,6 +488,8 @@ class Registry:
             "spark_ui": self.ui,
             "connections_refused": self.connections_refused,
             "messages_bad": self.messages_bad,
+            "log_errors": self.events.errors,
+            "threads_ended": self.threads_ended,
             "endpoints": self.endpoints,
             "recent": recent_report(running),
             "containers": containers,

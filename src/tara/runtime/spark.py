@@ -21,6 +21,7 @@ import msgspec
 
 from tara.configuration.settings import Settings
 from tara.named import application_of
+from tara.observability.supervised import supervised
 from tara.protocol.errors import TaraError
 from tara.runtime.container import ContainerSpec
 from tara.runtime.hosting import run_container
@@ -91,7 +92,7 @@ class Cluster:
         self.settings = self.registry.settings
         self._spark: Any = None
         self._threads: list[threading.Thread] = []
-        self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
+        self._supervisor = self.registry.thread("supervisor", self._supervise)
 
     def start(self) -> None:
         from pyspark.sql import SparkSession
@@ -178,7 +179,9 @@ class Cluster:
                     if not registry.down.wait(RESUBMIT_S):
                         registry.events.warning("job_ended", container=label, reason=str(error).splitlines()[0][:300])
 
-        thread = InheritableThread(target=run, name=f"job-{label}", daemon=True)
+        name = f"job-{label}"
+        watched = supervised(name, run, registry.down.is_set, registry.fail)
+        thread = InheritableThread(target=watched, name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
 
@@ -218,6 +221,9 @@ class Cluster:
     def _await(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not condition():
+            if self.registry.failure is not None:
+                self.stop()
+                raise self.registry.failure
             if time.monotonic() > deadline:
                 self.stop()
                 raise SparkError(f"not all containers started within {START_TIMEOUT_S:.0f} s: see Spark's log")
@@ -236,10 +242,8 @@ class Cluster:
         """Until somebody asks the registry to take the cluster down."""
         while not self.registry.down.wait(timeout=0.5):
             pass
-        if isinstance(self.registry.failure, TaraError):
-            raise self.registry.failure
         if self.registry.failure is not None:
-            raise SparkError(f"the registry failed: {self.registry.failure!r}") from self.registry.failure
+            raise self.registry.failure
 
     def stop(self) -> None:
         self.registry.tell_stop()

@@ -6,7 +6,7 @@ at any site shows all of them, because the registries ask each other (`tara.site
 its cluster is in `tara.sites.joining`.
 """
 
-import threading
+import contextlib
 from collections import Counter
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,6 +16,7 @@ import msgspec
 from tara.client.keys import load_cluster_keys
 from tara.configuration.settings import Settings
 from tara.configuration.state import ANY_SITE, ClusterState
+from tara.observability.events import show
 from tara.observability.metrics import recent_report
 from tara.protocol.errors import ConfigurationError
 from tara.runtime import control
@@ -47,7 +48,7 @@ class SiteRegistry(Registry):
         self._stderr = stderr
         self._neighbours: Neighbours | None = None
         super().__init__(settings, stderr)
-        self._watcher = threading.Thread(target=self._watch, name="neighbours", daemon=True)
+        self._watcher = self.thread("neighbours", self._look_around)
         self._watcher.start()
 
     @property
@@ -88,8 +89,9 @@ class SiteRegistry(Registry):
 
     def _say(self, line: str) -> None:
         if self._stderr is not None:
-            self._stderr.write(f"tara: {line}\n")
-            self._stderr.flush()
+            # There is no log yet, and a site that cannot say what it waits for waits all the same.
+            with contextlib.suppress(OSError, ValueError):
+                show(self._stderr, f"tara: {line}\n".encode())
 
     def _bind(self) -> None:
         bind(self._socket, self._addresses[self._site].registry)
@@ -99,16 +101,8 @@ class SiteRegistry(Registry):
     def _peers_and_files(self) -> tuple[list[str | None], list[str | None]]:
         return [address.peers for address in self._addresses], [address.files for address in self._addresses]
 
-    def _watch(self) -> None:
-        """On a thread of its own: ask the others, until the end."""
-        try:
-            self._look_around()
-        except Exception as error:
-            self.failure = error
-            self.events.error("registry_failed", reason=repr(error))
-            self.down.set()
-
     def _look_around(self) -> None:
+        """On a thread of its own: ask the others, until the end."""
         keys = load_cluster_keys(expand("keys", self.settings.keys)) if self.settings.keys else None
         neighbours = self._neighbours = Neighbours(self._site, self._addresses, keys)
         while not self.down.wait(LOOK_S):
