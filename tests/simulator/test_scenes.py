@@ -422,3 +422,108 @@ def test_two_sites_apart_do_not_depose_one_proposer_after_the_other(first: int, 
     scene.run(LONG_MS)
     assert len(scene.results) == 3 + 300
     assert scene.states_equal()
+
+
+# A journal rolls while one of its committers has no memory
+
+
+class Withholding:
+    """A part of the network: it loses every tuple that one of its rules names."""
+
+    kind = "withholding"
+
+    def __init__(self) -> None:
+        self.rules: dict[str, Callable[[int, t.Tuple], bool]] = {}
+
+    def take(self, sender: Container, peer: Container, parcel: tuple[t.Tuple, int]) -> bool:
+        tuple_, number = parcel
+        return any(rule(number, tuple_) for rule in self.rules.values())
+
+    def end(self) -> None: ...
+
+
+def committer_at(scene: Scene, site: int, partition: int) -> Committer:
+    graph = scene.world.graph
+    replicas = [graph.number(Stage.COMMITTER, replica, partition) for replica in range(graph.sites)]
+    (number,) = [number for number in replicas if graph.site(graph.names[number]) == site]
+    node = scene.world.host_of(number).nodes[number]
+    assert isinstance(node, Committer)
+    return node
+
+
+def never_suspect(scene: Scene, partition: int) -> None:
+    """The controllers of the partition have all the time in the world."""
+    for name, node in scene.world.nodes_of(Stage.CONTROLLER):
+        if name.partition == partition and isinstance(node, Controller):
+            node.timeout_ms = 1e9
+
+
+def write_until(scene: Scene, session: int, condition: Callable[[], bool]) -> None:
+    for number in range(200):
+        if condition():
+            return
+        scene.call(session, Put(f"key-{number}", bytes(200)), site=number % 3, partition=number % 2)
+    raise AssertionError("the condition never holds")
+
+
+def test_an_answered_write_survives_a_journal_that_rolled_while_one_committer_had_no_memory() -> None:
+    """Two partitions. A site loses its journal, and gets a new memory in partition 0, but not yet in partition 1, where
+    it and another site had decided a write. Its journal rolls, and it restarts: in partition 1 it still knows nothing,
+    and must not count as one that does when the other site is cut off."""
+    limits = Limits(
+        partitions=2, checkpoint_interval=32, window=64, report_interval_ms=20, keepalive_interval_ms=SILENT_MS
+    )
+    scene = Scene(limits)
+    world, graph = scene.world, scene.world.graph
+    session = scene.open()
+    leaders = {leader_site(scene, partition) for partition in range(2)}
+    knowing = leader_site(scene, partition=1)
+    (forgetful,) = set(range(3)) - leaders
+    slow = 3 - knowing - forgetful
+    network = Withholding()
+    world.stories.append(network)  # type: ignore[arg-type]
+
+    def withhold_orders(site: int) -> None:
+        number = graph.number(Stage.COMMITTER, committer_at(scene, site, 1).index, 1)
+        network.rules[f"orders for {site}"] = lambda receiver, tuple_: (
+            receiver == number and isinstance(tuple_, t.Proposal | t.Start)
+        )
+
+    def both_at(slot: int) -> Callable[[], bool]:
+        return lambda: all(committer_at(scene, knowing, partition).commits.pos >= slot for partition in range(2))
+
+    write_until(scene, session, both_at(12))
+    world.trouble_store("store_failing", 1e9)
+    write_until(scene, session, both_at(18))
+    scene.run(100)
+    withhold_orders(slow)
+    scene.call(session, Put("precious", b"1"), site=knowing, partition=1)
+    scene.run(60)
+    never_suspect(scene, partition=1)
+    withhold_orders(forgetful)
+    site = world.containers[forgetful]
+    lose_memory(scene, [site])
+    never_suspect(scene, partition=1)
+    scene.run(2_000)
+    assert [committer_at(scene, forgetful, partition).recovering for partition in range(2)] == [False, True]
+    for _ in range(24):
+        scene.submit(slow, [t.Command(session, 10_000, 0, bytes(300))], 0)
+        scene.run(10)
+    world.trouble_store("store_failing", 0)
+    scene.run(400)
+    assert committer_at(scene, forgetful, 0).commits.min == 16
+    scene.crash(site)
+    scene.restart(site)
+    scene.run(60)
+    assert [committer_at(scene, forgetful, partition).recovering for partition in range(2)] == [False, True]
+    for other in (forgetful, slow):
+        world.block(knowing, other, 1e9)
+        world.block(other, knowing, 1e9)
+    network.rules.clear()
+    for name, node in world.nodes_of(Stage.CONTROLLER):
+        if name.partition == 1 and graph.site(name) != knowing and isinstance(node, Controller):
+            node.suspect()
+    scene.submit(slow, [t.Command(session, 20_000, 0, bytes(300))], 1)
+    scene.run(3_000)
+    world.clear_network()
+    assert scene.call(session, Get("precious"), site=slow) == b"1"

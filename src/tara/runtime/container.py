@@ -29,7 +29,7 @@ from tara.protocol.graph import Graph, Receivers, Stage
 from tara.protocol.journal import CorruptJournal
 from tara.protocol.limits import Limits
 from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
-from tara.protocol.nodes.committer import Committer
+from tara.protocol.nodes.committer import Committer, segment_head
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.factory import create
 from tara.protocol.nodes.reads import ANSWERED_BYTES_MAX
@@ -718,7 +718,7 @@ class Container:
             if any(type(entry) is t.Collected for _, entry in self._persisted):
                 committers = {n: node for n, node in self._nodes.items() if isinstance(node, Committer)}
                 self.journal.roll(
-                    lambda: [(number, node.resumed()) for number, node in committers.items()],
+                    lambda: segment_head(committers),
                     lambda number: committers[number].commits.min if number in committers else 0,
                 )
         self._persisted = []

@@ -8,6 +8,7 @@ Checks, by kind:
   chosen         whatever f+1 committers accepted in a view is proposed again, unchanged, in every higher view
   promises       a committer's views and votes never fall, over all its lives
   records        a record is, per slot, the accept with the highest view below the record's
+  memory         a committer that is not recovering holds, or has collected, what was chosen with its replica's votes
   replay         a committer's journal holds exactly what the committer has promised
   exactly_once   no operation executes twice; all its results are equal; an answer implies an execution
   stability      no window is ahead of the stability threshold, and a stable checkpoint has f+1 copies
@@ -62,6 +63,8 @@ class Monitor:
         #: Of each committer and disk: a committer with another disk is another acceptor.
         self._accepted: dict[Acceptor, dict[int, t.Accepted]] = {}
         self._promised: dict[Acceptor, int] = {}
+        #: Of each committer, over all lives and disks: per slot, the highest view in which it voted for it.
+        self._voted: dict[int, dict[int, int]] = {}
         self._views: dict[int, int] = {}
         self._seen: dict[tuple[int, int], tuple[int, ...]] = {}
 
@@ -93,9 +96,33 @@ class Monitor:
                 before = self._promised.get(acceptor, 0)
                 self._require(entry.view == before, "promises", f"{number} voted in {entry.view}, is in {before}")
                 accepted = self._accepted.setdefault(acceptor, {})
+                voted = self._voted.setdefault(number, {})
                 for slot, request in enumerate(entry.requests, entry.first):
                     accepted[slot] = t.Accepted(entry.view, request)
+                    voted[slot] = max(entry.view, voted.get(slot, 0))
                     self._vote(name.partition, slot, entry.view, name.replica, request)
+
+    def _memory(self, number: int, node: Committer) -> None:
+        """Whatever became of its lives and disks: it must not count as one that knows, and not know."""
+        voted = self._voted.get(number, {})
+        for slot in [slot for slot in voted if slot < node.commits.min]:
+            del voted[slot]
+        if node.recovering:
+            return
+        for slot, view in voted.items():
+            chosen = self._chosen.get((node.partition, slot))
+            if chosen is None or view < chosen[0]:
+                continue
+            held = None
+            if slot < node.commits.pos:
+                held = node.commits[slot]
+            elif slot < node.records.pos:
+                held = node.records[slot].request
+            self._require(
+                held == chosen[1],
+                "memory",
+                f"{self._world.graph.label(number)} voted for slot {slot}, which is chosen: {chosen}; it has {held}",
+            )
 
     def _vote(self, partition: int, slot: int, view: int, committer: int, request: t.Request) -> None:
         voters = self._voters.setdefault((partition, slot, view), set())
@@ -222,6 +249,9 @@ class Monitor:
             case Committer():
                 values = (node.view, node.commits.min)
                 self._require(node.commits.min <= self.stable * slots, "stability", f"{number} at {node.commits.min}")
+                if life == self._world.host_of(number).life:
+                    # What an older life knows, others know to be outdated.
+                    self._memory(number, node)
             case Proposer():
                 values = (node.view,)
                 self._require(

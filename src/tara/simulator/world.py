@@ -17,7 +17,7 @@ from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Stage
 from tara.protocol.journal import Written
 from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
-from tara.protocol.nodes.committer import Committer
+from tara.protocol.nodes.committer import Committer, segment_head
 from tara.protocol.nodes.factory import NODE_TYPES, create
 from tara.simulator.client import Client
 from tara.simulator.disk import Disk, StoredCheckpoint
@@ -180,6 +180,8 @@ class World:
             )
         self._tell("starts", container)
         self._step(container, [])
+        for number, node in container.nodes.items():
+            self.monitor.inspect(number, container.life, node)
         self.after(self.draw.random() * TICK_MS, self._tick, container, container.life)
 
     def _clock(self, container: Container) -> float:
@@ -372,8 +374,7 @@ class World:
             return
         if any(isinstance(entry, t.Collected) for _, entry in written):
             committers = {number: node for number, node in container.nodes.items() if isinstance(node, Committer)}
-            resumed: list[Written] = [(number, node.resumed()) for number, node in committers.items()]
-            container.disk.roll(resumed, lambda number: committers[number].commits.min)
+            container.disk.roll(segment_head(committers), lambda number: committers[number].commits.min)
         if self.draw.random() < 0.02:
             self._check_replay(container)
 

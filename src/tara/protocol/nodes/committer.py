@@ -13,11 +13,12 @@ The rules that make it safe:
   it everything that may have been decided before.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Stage
+from tara.protocol.journal import Written
 from tara.protocol.limits import Limits
 from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.observer import Observer
@@ -301,7 +302,7 @@ class Committer(Node):
         self.commits.extend([t.NOOP] * (entry.commits - entry.minimum))
 
     def resumed(self) -> t.Resumed:
-        """The first entry of a new segment."""
+        """Its first entry in a new segment; see `segment_head`."""
         commits, records = self.commits, self.records
         return t.Resumed(self.memory, self.view, self.memories, self.started, commits.min, commits.pos, records.pos)
 
@@ -347,3 +348,9 @@ class Committer(Node):
         self.records.clear()
         self._move(entry.first)
         self.commits.extend(entry.requests)
+
+
+def segment_head(committers: Mapping[int, Committer]) -> list[Written]:
+    """How a new journal segment of a host begins, given its committers by node number. One that is recovering has
+    promised nothing, and is not in it: at the next start an entry of it would pass for a memory."""
+    return [(number, node.resumed()) for number, node in committers.items() if not node.recovering]
