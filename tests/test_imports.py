@@ -121,6 +121,18 @@ def test_the_protocol_is_pure() -> None:
     assert [found for name, source in protocol.items() for found in impure_calls(name, source)] == []
 
 
+def test_the_zookeeper_front_end_is_pure_but_for_its_sockets() -> None:
+    """So that it can be run without any: time and randomness are handed in."""
+    prefix, host = "tara.coordination.gateway.", ("listener", "stream")
+    parts = {name: source for name, source in sources().items() if name.startswith(prefix)}
+    pure = {name: source for name, source in parts.items() if name.removeprefix(prefix) not in host}
+    assert len(pure) >= 7
+    assert len(parts) == len(pure) + len(host)
+    used = {name: {imported.split(".")[0] for imported in imports(name, source)} for name, source in pure.items()}
+    assert {name: found & IMPURE for name, found in used.items() if found & IMPURE} == {}
+    assert [found for name, source in pure.items() for found in impure_calls(name, source)] == []
+
+
 def test_the_application_knows_the_protocol_only() -> None:
     """Users import it everywhere: it must not pull a runtime in."""
     found = [name for name in imports("tara.application", sources()["tara.application"]) if "." in name]

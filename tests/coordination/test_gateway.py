@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from tara.coordination import gateway, jute
+from tara.coordination import jute
 from tara.coordination.acl import OPEN
 from tara.coordination.client import CoordinationClient
 from tara.coordination.codes import Code, Op
+from tara.coordination.gateway import front_end
 from tara.coordination.service import CoordinationService
 from tara.coordination.settings import check_exposure, gateway_settings
 from tara.experiments.zookeeper_peer import four_letter_word
@@ -202,7 +203,7 @@ def test_words_are_answered_and_the_connection_closed(tmp_path: Path) -> None:
 
 
 def test_a_connection_without_a_session_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "SESSIONLESS_S", 0.5)
+    monkeypatch.setattr(front_end, "SESSIONLESS_S", 0.5)
     with single_site(CoordinationService, tmp_path, {"port": 0}) as site:
         address = address_of(site)
         with Wire(address) as idle, Wire(address) as slow, Wire(address) as client:

@@ -3,7 +3,7 @@
 import pytest
 
 from tara.coordination.codes import Event
-from tara.coordination.watches import Kind, Watches
+from tara.coordination.gateway.watches import Kind, Watches
 
 
 @pytest.fixture

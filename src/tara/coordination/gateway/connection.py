@@ -1,15 +1,11 @@
-"""One client's connection at a front end: bytes in, frames out of it; answers in, bytes out of it. Nothing blocks."""
+"""One client's connection at a front end: bytes in, frames out of it; answers in, bytes out of it. No socket."""
 
-import select
-import socket
-import ssl
 from collections import deque
 
 from tara.coordination.acl import Ids
 from tara.coordination.commands import encode_ids, envelope
 from tara.coordination.jute import unpack_int
 
-RECEIVE_BYTES = 65_536
 #: Requests of one connection that are not answered yet; then nothing more is read from it.
 REQUESTS_MAX = 256
 #: Answers that a client has not fetched yet; then nothing more is read from it, and at the second one it is closed.
@@ -24,12 +20,10 @@ class Closed(Exception):
 class Connection:
     """States: new (session 0, not joining), joining (its session is on the way), open (it has a session)."""
 
-    def __init__(self, sock: socket.socket, address: str, port: int, now_s: float) -> None:
-        self.socket = sock
-        self.descriptor = sock.fileno()
+    def __init__(self, address: str, port: int, now_s: float) -> None:
         self.address = address
         self.port = port
-        self.opened_s = self.heard_s = now_s
+        self.opened_s = now_s
         self.session = 0
         self.attachment = 0
         self.timeout_ms = 0
@@ -43,7 +37,6 @@ class Connection:
         self.outstanding = 0
         #: Requests that wait for results of earlier ones: xid, operation, body.
         self.queue: deque[tuple[int, int, bytes]] = deque()
-        self.pings = 0
         self.received = 0
         self.sent = 0
         self._in = b""
@@ -53,9 +46,8 @@ class Connection:
         self._needed = 0
         #: Frames have arrived that were not looked at, because it was full.
         self.held = False
-        self._out = bytearray()
-        self._interest = select.EPOLLIN
-        self._handshake = isinstance(sock, ssl.SSLSocket)
+        #: Answers that are not sent yet; whoever sends them takes them away.
+        self.out = bytearray()
         self.set_ids((("ip", address),))
 
     def set_ids(self, ids: Ids) -> None:
@@ -76,32 +68,16 @@ class Connection:
 
     # In
 
-    def receive(self) -> bool:
-        """Take what has arrived; false if that is nothing yet. Raises `Closed` at the end."""
-        try:
-            if self._handshake:
-                assert isinstance(self.socket, ssl.SSLSocket)
-                self.socket.do_handshake()
-                self._handshake = False
-            data = self.socket.recv(RECEIVE_BYTES)
-            if isinstance(self.socket, ssl.SSLSocket):
-                while self.socket.pending():
-                    data += self.socket.recv(RECEIVE_BYTES)
-        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return False
-        except (OSError, ssl.SSLError) as error:
-            raise Closed(str(error)) from error
-        if not data:
-            raise Closed("the client closed it")
+    def feed(self, data: bytes) -> None:
+        """Take what has arrived."""
         if self._begun:
             self._begun += data
             if len(self._begun) < self._needed:
-                return True
+                return
             data = bytes(self._begun)
             self._begun = bytearray()
         self._in = self._in[self._position :] + data if self._in else data
         self._position = 0
-        return True
 
     @property
     def beginning(self) -> bytes:
@@ -132,46 +108,24 @@ class Connection:
     # Out
 
     def send(self, data: bytes) -> None:
-        self._out += data
+        self.out += data
         self.sent += 1
 
     @property
     def clogged(self) -> bool:
         """Whether the client must fetch answers before it gets more."""
-        return len(self._out) > UNSENT_BYTES_MAX
+        return len(self.out) > UNSENT_BYTES_MAX
 
     @property
     def full(self) -> bool:
         """Whether the client must wait before it is listened to."""
         return self.clogged or self.outstanding + len(self.queue) >= REQUESTS_MAX
 
-    def flush(self) -> None:
-        """Send what the socket takes. Raises `Closed` if the connection is to end."""
-        while self._out:
-            try:
-                count = self.socket.send(self._out)
-            except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                break
-            except (OSError, ssl.SSLError) as error:
-                raise Closed(str(error)) from error
-            if count == len(self._out):
-                self._out = bytearray()
-            else:
-                del self._out[:count]
-        if len(self._out) > UNSENT_BYTES_CLOSED:
-            raise Closed("the client does not fetch its answers")
-        if self.last_words and not self._out:
-            raise Closed("done")
-
-    def interest(self) -> int | None:
-        """What to wait for, if that has changed."""
-        wanted = (0 if self.full or self.last_words else select.EPOLLIN) | (select.EPOLLOUT if self._out else 0)
-        if wanted == self._interest:
-            return None
-        self._interest = wanted
-        return wanted
+    @property
+    def readable(self) -> bool:
+        """Whether more may be read from it."""
+        return not (self.full or self.last_words)
 
     def close(self) -> None:
         self.closed = True
         self.queue.clear()
-        self.socket.close()

@@ -1,13 +1,12 @@
 """The four-letter words: what operators and monitoring ask a front end on a fresh connection."""
 
-import time
 from collections import deque
 from typing import TYPE_CHECKING
 
 from tara import __version__
 
 if TYPE_CHECKING:
-    from tara.coordination.gateway import ZooKeeperGateway
+    from tara.coordination.gateway.front_end import FrontEnd
 
 #: Clients and tools look at the version's form; the numbers are those of the protocol that is spoken here.
 VERSION = f"3.8.0-tara-{__version__}"
@@ -36,41 +35,37 @@ class Latencies:
         return self.sum_ms / self.count if self.count else 0.0
 
 
-def answer(gateway: "ZooKeeperGateway", word: bytes) -> bytes:
+def answer(front_end: "FrontEnd", word: bytes) -> bytes:
     if word == b"ruok":
         return b"imok"
-    if not gateway.serving and word not in (b"conf", b"envi"):
+    if not front_end.serving and word not in (b"conf", b"envi"):
         return b"This ZooKeeper instance is not currently serving requests\n"
-    return "".join(f"{line}\n" for line in WORDS[word](gateway)).encode()
+    return "".join(f"{line}\n" for line in WORDS[word](front_end)).encode()
 
 
-def _server(gateway: "ZooKeeperGateway") -> list[str]:
-    latencies = gateway.latencies
+def _server(front_end: "FrontEnd") -> list[str]:
+    latencies = front_end.latencies
     return [
         f"Zookeeper version: {VERSION}, built on 2026-01-01 00:00 UTC",
         f"Latency min/avg/max: {latencies.min_ms:.0f}/{latencies.mean_ms:.4f}/{latencies.max_ms:.0f}",
-        f"Received: {gateway.received}",
-        f"Sent: {gateway.sent}",
-        f"Connections: {len(gateway.connections)}",
-        f"Outstanding: {_outstanding(gateway)}",
-        f"Zxid: {gateway.zxid:#x}",
+        f"Received: {front_end.received}",
+        f"Sent: {front_end.sent}",
+        f"Connections: {len(front_end.connections)}",
+        f"Outstanding: {front_end.outstanding}",
+        f"Zxid: {front_end.zxid:#x}",
         "Mode: follower",
-        f"Node count: {len(gateway.tree.nodes)}",
+        f"Node count: {len(front_end.tree.nodes)}",
     ]
 
 
-def _outstanding(gateway: "ZooKeeperGateway") -> int:
-    return sum(connection.outstanding + len(connection.queue) for connection in gateway.connections.values())
+def _stat(front_end: "FrontEnd") -> list[str]:
+    version, *rest = _server(front_end)
+    return [version, "Clients:", *(f" {line}" for line in _connections(front_end, brief=True)), "", *rest]
 
 
-def _stat(gateway: "ZooKeeperGateway") -> list[str]:
-    version, *rest = _server(gateway)
-    return [version, "Clients:", *(f" {line}" for line in _connections(gateway, brief=True)), "", *rest]
-
-
-def _connections(gateway: "ZooKeeperGateway", brief: bool = False) -> list[str]:
+def _connections(front_end: "FrontEnd", brief: bool = False) -> list[str]:
     lines = []
-    for connection in gateway.connections.values():
+    for connection in front_end.connections:
         details = f"queued={len(connection.queue)},recved={connection.received},sent={connection.sent}"
         if not brief:
             details += f",sid={connection.session:#x},to={connection.timeout_ms}"
@@ -78,8 +73,8 @@ def _connections(gateway: "ZooKeeperGateway", brief: bool = False) -> list[str]:
     return lines
 
 
-def _monitor(gateway: "ZooKeeperGateway") -> list[str]:
-    latencies, tree = gateway.latencies, gateway.tree
+def _monitor(front_end: "FrontEnd") -> list[str]:
+    latencies, tree = front_end.latencies, front_end.tree
     values = {
         "version": VERSION,
         "server_state": "follower",
@@ -87,25 +82,25 @@ def _monitor(gateway: "ZooKeeperGateway") -> list[str]:
         "avg_latency": f"{latencies.mean_ms:.4f}",
         "min_latency": f"{latencies.min_ms:.0f}",
         "max_latency": f"{latencies.max_ms:.0f}",
-        "packets_received": gateway.received,
-        "packets_sent": gateway.sent,
-        "num_alive_connections": len(gateway.connections),
-        "outstanding_requests": _outstanding(gateway),
+        "packets_received": front_end.received,
+        "packets_sent": front_end.sent,
+        "num_alive_connections": len(front_end.connections),
+        "outstanding_requests": front_end.outstanding,
         "znode_count": len(tree.nodes),
-        "watch_count": len(gateway.watches),
+        "watch_count": len(front_end.watches),
         "ephemerals_count": sum(len(paths) for paths in tree.ephemerals.values()),
         "approximate_data_size": tree.size,
-        "global_sessions": len(gateway.service.sessions),
-        "uptime": int((time.monotonic() - gateway.started_s) * 1e3),
+        "global_sessions": len(front_end.service.sessions),
+        "uptime": int(front_end.uptime_s * 1e3),
     }
     return [f"zk_{name}\t{value}" for name, value in values.items()]
 
 
-def _configuration(gateway: "ZooKeeperGateway") -> list[str]:
-    settings = gateway.settings
+def _configuration(front_end: "FrontEnd") -> list[str]:
+    settings = front_end.settings
     low, high = settings.timeouts_ms
     return [
-        f"clientPort={gateway.port}",
+        f"clientPort={front_end.port}",
         f"tickTime={settings.tick_time_ms}",
         f"maxClientCnxns={settings.max_client_connections}",
         f"minSessionTimeout={low}",
@@ -114,17 +109,17 @@ def _configuration(gateway: "ZooKeeperGateway") -> list[str]:
     ]
 
 
-def _environment(gateway: "ZooKeeperGateway") -> list[str]:
+def _environment(front_end: "FrontEnd") -> list[str]:
     return ["Environment:", f"zookeeper.version={VERSION}"]
 
 
-def _watches(gateway: "ZooKeeperGateway") -> list[str]:
-    watches = gateway.watches
+def _watches(front_end: "FrontEnd") -> list[str]:
+    watches = front_end.watches
     return [f"{watches.watchers} connections watching {watches.paths} paths", f"Total watches:{len(watches)}"]
 
 
-def _dump(gateway: "ZooKeeperGateway") -> list[str]:
-    sessions, ephemerals = gateway.service.sessions, gateway.tree.ephemerals
+def _dump(front_end: "FrontEnd") -> list[str]:
+    sessions, ephemerals = front_end.service.sessions, front_end.tree.ephemerals
     lines = [f"Sessions ({len(sessions)}):", *(f"{session:#x}" for session in sessions)]
     lines.append(f"Sessions with Ephemerals ({len(ephemerals)}):")
     for session, paths in ephemerals.items():
@@ -132,7 +127,7 @@ def _dump(gateway: "ZooKeeperGateway") -> list[str]:
     return lines
 
 
-def _read_only(gateway: "ZooKeeperGateway") -> list[str]:
+def _read_only(front_end: "FrontEnd") -> list[str]:
     return ["rw"]
 
 

@@ -1,0 +1,366 @@
+"""The order of requests and answers at one front end. Pure: bytes, results and the time come in, bytes go out.
+
+Writes are ordered, through one channel; reads are answered from the replica that is here, between two steps of it, so
+that each sees one state. Requests of a connection are answered in their order: a read waits for the writes before it.
+
+What a replica does is heard in its order (`service.Observer`), together with the results: before a client gets an
+answer of the state at some zxid, it has been sent every watch event up to that zxid.
+
+Whoever has the sockets calls `admit`, `receive` and `respond`, sends what is in `Connection.out` of the connections in
+`unsettled`, says so by `flushed`, and closes those in `dropped`.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from tara.coordination import commands
+from tara.coordination.codes import Code, Op, Refusal
+from tara.coordination.gateway import four_letter_words, replies
+from tara.coordination.gateway.connection import UNSENT_BYTES_CLOSED, Closed, Connection
+from tara.coordination.gateway.notifications import Notifications
+from tara.coordination.gateway.reads import Reads
+from tara.coordination.gateway.sessions import Sessions
+from tara.coordination.jute import JuteError, Reader
+from tara.coordination.service import CoordinationService
+from tara.coordination.settings import GatewaySettings
+from tara.coordination.tree import Change
+from tara.protocol import tuples as t
+from tara.protocol.errors import ConfigurationError
+from tara.transport.gateway import Channel, Site
+
+#: Bytes of writes that wait for their turn; then no connection is read.
+WAITING_BYTES_MAX = 64 << 20
+#: A connection without a session is closed after this time. How often that is looked at.
+SESSIONLESS_S = 30.0
+SESSIONLESS_INTERVAL_S = 1.0
+
+#: Requests that are ordered; their bodies are read by the replicas.
+WRITES = frozenset(
+    (
+        Op.CREATE,
+        Op.CREATE2,
+        Op.CREATE_CONTAINER,
+        Op.CREATE_TTL,
+        Op.DELETE,
+        Op.SET_DATA,
+        Op.SET_ACL,
+        Op.CHECK,
+        Op.MULTI,
+        Op.SYNC,
+        Op.CLOSE_SESSION,
+    )
+)
+#: Errors after which a connection is of no use.
+_FATAL = frozenset((Code.MARSHALLING_ERROR, Code.SESSION_EXPIRED, Code.SESSION_MOVED))
+
+#: What is to be done with the result of an ordered command.
+Token = Callable[[t.Result], None]
+
+
+class Write:
+    """The token of a client's write: plain data, because there are many."""
+
+    __slots__ = ("connection", "op", "sent_s", "xid")
+
+    def __init__(self, connection: Connection, xid: int, op: int, sent_s: float) -> None:
+        self.connection = connection
+        self.xid = xid
+        self.op = op
+        self.sent_s = sent_s
+
+
+class FrontEnd:
+    """Serves the connections of one site."""
+
+    def __init__(
+        self, site: Site, settings: GatewaySettings, clock: Callable[[], float], random: Callable[[int], bytes]
+    ) -> None:
+        application = site.application
+        if not isinstance(application, CoordinationService):
+            raise ConfigurationError("this gateway serves the coordination service only")
+        self._site = site
+        self._clock = clock
+        self.settings = settings
+        self.service = application
+        self.service.observer = self
+        self.tree = application.tree
+        self.channel: Channel[Write | Token] = Channel(site, self._on_lost)
+        #: A command is the request and its envelope.
+        self._payload_max = site.limits.command_bytes_max
+        self._sessionless_due_s = 0.0
+        self.connections: dict[Connection, None] = {}
+        self._by_address: dict[str, int] = {}
+        self.sessions = Sessions(self, settings, random, clock())
+        notifications = Notifications(self.tree, self.send)
+        self.watches = notifications.watches
+        self._notifications = notifications
+        self._reads = Reads(self.tree, notifications)
+        self._results: deque[t.Result] = deque()
+        #: What the replica did since the last turn: the zxid, and what follows from it here.
+        self._happened: deque[tuple[int, Callable[[], None]]] = deque()
+        #: Connections whose waiting requests may move on: a result has come, or answers have been fetched.
+        self._waiting: dict[Connection, None] = {}
+        #: Connections that have something to send, or may be read again.
+        self.unsettled: set[Connection] = set()
+        #: Connections that are closed here; their sockets are not yet.
+        self.dropped: list[Connection] = []
+        #: How often the channel had to begin anew.
+        self.resets = 0
+        #: Connections that ended, by what their clients sent or by themselves.
+        self.ended_connections = 0
+        self.started_s = clock()
+        self.received = 0
+        self.sent = 0
+        self.latencies = four_letter_words.Latencies()
+        #: Where it listens; 0 while it does not.
+        self.port = 0
+        #: The last error here that should not have been.
+        self.fault = ""
+
+    @property
+    def serving(self) -> bool:
+        return self.channel.id != 0 and not self.sessions.stalled
+
+    @property
+    def zxid(self) -> int:
+        return self._site.counter
+
+    @property
+    def uptime_s(self) -> float:
+        return self._clock() - self.started_s
+
+    @property
+    def outstanding(self) -> int:
+        return sum(connection.outstanding + len(connection.queue) for connection in self.connections)
+
+    def close(self) -> None:
+        for connection in list(self.connections):
+            self.drop(connection)
+        self.service.observer = None
+
+    # Connections
+
+    def admit(self, address: str, port: int) -> Connection | None:
+        """A new connection, if its address may have one more."""
+        limit = self.settings.max_client_connections
+        if limit and self._by_address.get(address, 0) >= limit:
+            return None
+        connection = Connection(address, port, self._clock())
+        self.connections[connection] = None
+        self._by_address[address] = self._by_address.get(address, 0) + 1
+        return connection
+
+    def fail(self, connection: Connection, error: Exception) -> None:
+        """What one client sends can end its own connection, and nothing else: a fault of ours is shown, not spread."""
+        self.ended_connections += 1
+        if not isinstance(error, Closed | JuteError):
+            self.fault = f"{type(error).__name__}: {error}"
+        self.drop(connection)
+
+    def drop(self, connection: Connection) -> None:
+        if connection.closed:
+            return
+        del self.connections[connection]
+        left = self._by_address[connection.address] - 1
+        if left:
+            self._by_address[connection.address] = left
+        else:
+            del self._by_address[connection.address]
+        self.sessions.forget(connection)
+        self.watches.drop(connection)
+        connection.close()
+        self.dropped.append(connection)
+
+    def drop_all(self) -> None:
+        for connection in list(self.connections):
+            self.drop(connection)
+        self.sessions.forget_all()
+
+    def flushed(self, connection: Connection) -> bool:
+        """What could be sent has been. Whether the connection stays."""
+        if len(connection.out) > UNSENT_BYTES_CLOSED or (connection.last_words and not connection.out):
+            self.drop(connection)
+            return False
+        if (connection.queue or connection.held) and not connection.clogged:
+            self._waiting[connection] = None
+        return True
+
+    # What clients send
+
+    @property
+    def full(self) -> bool:
+        """Whether no connection may be read now."""
+        return self.channel.waiting_bytes > WAITING_BYTES_MAX
+
+    def receive(self, connection: Connection, data: bytes) -> None:
+        """Take what a client has sent. What it raises ends the connection (`fail`)."""
+        connection.feed(data)
+        if connection.session == 0 and not connection.joining:
+            word = connection.beginning
+            if word in four_letter_words.WORDS:
+                self.send(connection, four_letter_words.answer(self, word))
+                connection.last_words = True
+                return
+        self._consume(connection)
+        if connection.session:
+            self.sessions.heard(connection)
+        if connection.full:
+            self.unsettled.add(connection)
+
+    def received_all(self) -> None:
+        """All that has come in this turn has been taken."""
+        self.channel.pump(self._clock())
+
+    def _consume(self, connection: Connection) -> None:
+        """Look at the frames that have arrived, as far as there is room for their answers."""
+        connection.held = False
+        while (frame := connection.next_frame(self.settings.jute_max_buffer)) is not None:
+            self.received += 1
+            if connection.session:
+                self._request(connection, frame)
+            elif connection.joining:
+                raise Closed("a request before the session is there")
+            else:
+                self.sessions.connect(connection, frame, self.serving)
+            if connection.closed or connection.last_words:
+                return
+            if connection.full:
+                connection.held = True
+                return
+
+    def _request(self, connection: Connection, frame: bytes) -> None:
+        reader = Reader(frame)
+        xid, op = reader.number(), reader.number()
+        if op == Op.PING:
+            self.sessions.ping(connection)
+            return
+        if connection.queue or (connection.outstanding and op not in WRITES):
+            connection.queue.append((xid, op, frame))
+            return
+        self._handle(connection, xid, op, frame)
+
+    def _handle(self, connection: Connection, xid: int, op: int, frame: bytes) -> None:
+        if op in WRITES:
+            payload = connection.envelope(op) + frame[8:]
+            if len(payload) > self._payload_max:
+                raise Closed("a request with its envelope is longer than a command may be")
+            connection.outstanding += 1
+            connection.ending = connection.ending or op == Op.CLOSE_SESSION
+            self.channel.order(payload, Write(connection, xid, op, self._clock()))
+            return
+        try:
+            body = self._reads.answer(connection, op, Reader(frame, 8))
+        except Refusal as refusal:
+            self._reply(connection, xid, refusal.code)
+            if refusal.code is Code.AUTH_FAILED:
+                connection.last_words = True
+            return
+        except JuteError:
+            self._reply(connection, xid, Code.MARSHALLING_ERROR)
+            connection.last_words = True
+            return
+        self._reply(connection, xid, Code.OK, body)
+
+    # What the replica does; told while it executes, dealt with at the end of the turn
+
+    def changed(self, change: Change, zxid: int) -> None:
+        if self.watches.watchers:
+            self._happened.append((zxid, lambda: self._notifications.trigger(change)))
+
+    def attached(self, session: int, attachment: int) -> None:
+        self._happened.append((attachment, lambda: self.sessions.on_attached(session, attachment)))
+
+    def ended(self, session: int, zxid: int) -> None:
+        self._happened.append((zxid, lambda: self.sessions.on_ended(session)))
+
+    def restored(self) -> None:
+        """Events are missing, and results: begin anew, and let clients find out by coming back."""
+        self._happened.clear()
+        self._results.clear()
+        self.drop_all()
+        self.channel.reset()
+
+    # Results
+
+    def take(self, results: list[t.Result]) -> None:
+        self._results.extend(results)
+
+    def respond(self, now_s: float) -> None:
+        """Results and events in the order of their zxids; then requests that waited, which see the state after them."""
+        happened = self._happened
+        while self._results:
+            result = self._results.popleft()
+            while happened and happened[0][0] <= result.counter:
+                happened.popleft()[1]()
+            token = self.channel.hear(result)
+            if isinstance(token, Write):
+                self._on_written(token, result, now_s)
+            elif token is not None:
+                token(result)
+        while happened:
+            happened.popleft()[1]()
+        if self._waiting:
+            self._resume()
+        if now_s >= self._sessionless_due_s:
+            self._sessionless_due_s = now_s + SESSIONLESS_INTERVAL_S
+            self._drop_sessionless(now_s)
+        if self.channel.id != 0:
+            self.sessions.pass_time(now_s)
+        self.channel.pump(now_s)
+
+    def _on_written(self, write: Write, result: t.Result, now_s: float) -> None:
+        connection = write.connection
+        if connection.closed:
+            return
+        connection.outstanding -= 1
+        self.latencies.note(now_s - write.sent_s)
+        if result.status != t.OK:
+            self.drop(connection)
+            return
+        answer = result.payload
+        self.send(connection, replies.written(write.xid, result.counter, answer))
+        if commands.error_of(answer) in _FATAL or write.op == Op.CLOSE_SESSION:
+            connection.last_words = True
+            return
+        if connection.queue or connection.held:
+            self._waiting[connection] = None
+
+    def _resume(self) -> None:
+        """Go on with requests that waited: for the results of earlier ones, or for room for their answers."""
+        waiting, self._waiting = self._waiting, {}
+        for connection in waiting:
+            if connection.closed:
+                continue
+            queue = connection.queue
+            try:
+                while queue and not (connection.last_words or connection.clogged):
+                    if connection.outstanding and queue[0][1] not in WRITES:
+                        break
+                    self._handle(connection, *queue.popleft())
+                if connection.held and not (connection.full or connection.last_words):
+                    self._consume(connection)
+            except Exception as error:
+                self.fail(connection, error)
+
+    def _on_lost(self, tokens: list[Write | Token]) -> None:
+        """The channel begins anew; what was on its way may or may not happen."""
+        self.sessions.on_lost()
+        self.resets += 1
+        self.drop_all()
+
+    def _drop_sessionless(self, now_s: float) -> None:
+        """Nobody waits that long for a session, and one that is not asked for is not to take a place for ever."""
+        for connection in list(self.connections):
+            if connection.session == 0 and now_s - connection.opened_s > SESSIONLESS_S:
+                self.drop(connection)
+
+    def order(self, payload: bytes, on_result: Token, first: bool = False) -> None:
+        self.channel.order(payload, on_result, first)
+
+    def send(self, connection: Connection, data: bytes) -> None:
+        connection.send(data)
+        self.sent += 1
+        self.unsettled.add(connection)
+
+    def _reply(self, connection: Connection, xid: int, code: int, body: bytes = b"") -> None:
+        self.send(connection, replies.reply(xid, self.zxid, code, body))
