@@ -98,20 +98,20 @@ class StateMachine(abc.ABC):
         """A session was closed, or expired."""
 
 
-class Put(Struct, array_like=True, frozen=True, tag=1):
+class Put(Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=1):
     key: str
     value: bytes
 
 
-class Get(Struct, array_like=True, frozen=True, tag=2):
+class Get(Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=2):
     key: str
 
 
-class Delete(Struct, array_like=True, frozen=True, tag=3):
+class Delete(Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=3):
     key: str
 
 
-class CompareAndSet(Struct, array_like=True, frozen=True, tag=4):
+class CompareAndSet(Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=4):
     """Set the key if it has the expected value (None: if it does not exist)."""
 
     key: str
@@ -119,7 +119,7 @@ class CompareAndSet(Struct, array_like=True, frozen=True, tag=4):
     value: bytes
 
 
-class List(Struct, array_like=True, frozen=True, tag=5):
+class List(Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=5):
     """Keys that begin with the prefix, sorted."""
 
     prefix: str

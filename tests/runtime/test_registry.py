@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
@@ -377,3 +378,7 @@ def test_the_shape_stands_for_what_must_agree() -> None:
         {"batch_size": 2},
     ]
     assert len({same, *(shape(**flags) for flags in others)}) == len(others) + 1
+    with mock.patch.object(sys, "version_info", (3, 99, 0)):
+        assert shape() != same
+    with mock.patch.object(msgspec, "__version__", "99"):
+        assert shape() != same

@@ -5,6 +5,7 @@ contradiction is an error that names the key.
 """
 
 import os
+import sys
 import tomllib
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -196,5 +197,7 @@ _LOCAL_LIMITS = frozenset(
 def shape_of(settings: Settings) -> int:
     """A number that is equal where nodes may talk to each other: it stands for everything that must agree."""
     limits = {key: value for key, value in msgspec.to_builtins(settings.limits).items() if key not in _LOCAL_LIMITS}
-    agreed = msgspec.json.encode([settings.app, settings.packing, sorted(limits.items())])
+    # What an application may do before it fails, and the texts of its errors, are Python's and the decoder's.
+    versions = [*sys.version_info[:2], msgspec.__version__]
+    agreed = msgspec.json.encode([settings.app, settings.packing, sorted(limits.items()), versions])
     return int.from_bytes(blake2b(agreed, digest_size=6).digest(), "big")

@@ -22,12 +22,12 @@ IDS_BYTES_MAX = 65_535
 _decode_ids = msgspec.msgpack.Decoder(Ids).decode
 
 
-class CreateSession(msgspec.Struct, array_like=True, frozen=True):
+class CreateSession(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     timeout_ms: int
     password: bytes
 
 
-class Touch(msgspec.Struct, array_like=True, frozen=True):
+class Touch(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """Renew these sessions and end those whose time is up; `collect`: also nodes whose time is up."""
 
     sessions: list[int]

@@ -5,7 +5,8 @@ names its creator by the replica's index within its stage; the kind of tuple imp
 numbers of a partition) travel in runs: `first` and the requests of first, first+1, … This is what makes the
 protocol cheap: a node handles a run, not a request.
 
-Every number is checked when it is read from the wire, so that a node may trust the shape of what it processes.
+Every number is checked when it is read from the wire, so that a node may trust the shape of what it processes. What a
+record does not have is refused, not passed over: whatever is passed over may be nested as deeply as its sender likes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,7 +33,7 @@ Reach = tuple[Number, Number]
 # What is replicated
 
 
-class Command(Struct, array_like=True, frozen=True, gc=False):
+class Command(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     """One client command. (session, number) identifies it for ever: it executes at most once."""
 
     session: ClientNumber
@@ -54,7 +55,7 @@ CLAIM = 5
 EXPIRE = 6
 
 
-class Claim(Struct, array_like=True, frozen=True, gc=False):
+class Claim(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     """What a key of a named session stands for. The first claim of a key wins, and everybody gets its value."""
 
     #: Rises from claim to claim; only the newest one is remembered, an older one is refused.
@@ -65,7 +66,7 @@ class Claim(Struct, array_like=True, frozen=True, gc=False):
     next: Number = 0
 
 
-class Result(Struct, array_like=True, frozen=True, gc=False):
+class Result(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     """What a command returned. The same on every replica, however often it is asked for."""
 
     session: ClientNumber
@@ -86,7 +87,7 @@ OVERLOADED = 5  # no room now
 TOO_LARGE = 6  # longer than command_bytes_max
 
 
-class Event(Struct, array_like=True, frozen=True, gc=False):
+class Event(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     """Something the application published for a session (0: for all) while it executed a command."""
 
     session: ClientNumber
@@ -94,7 +95,7 @@ class Event(Struct, array_like=True, frozen=True, gc=False):
     payload: bytes
 
 
-class Request(Struct, array_like=True, frozen=True, gc=False):
+class Request(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     """What a slot holds: a batch of commands as numbered by a request source and stamped by a proposer."""
 
     #: -1 marks a no-op: it fills a slot that nobody needs.
@@ -111,7 +112,7 @@ class Request(Struct, array_like=True, frozen=True, gc=False):
 NOOP = Request(-1, 0, 0, 0, b"")
 
 
-class Tuple(Struct, array_like=True, frozen=True, gc=False):
+class Tuple(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     """The common base of everything that a node processes or emits."""
 
 
@@ -163,14 +164,14 @@ class Results(Tuple, frozen=True, tag=5):
 # Reads without the log
 
 
-class Question(Struct, array_like=True, frozen=True, gc=False):
+class Question(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     """What a client asks the application. The host that took it knows by the ticket who is waiting."""
 
     ticket: Number
     payload: bytes
 
 
-class Answer(Struct, array_like=True, frozen=True, gc=False):
+class Answer(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     ticket: Number
     status: Annotated[int, Meta(ge=0, le=6)]
     payload: bytes
@@ -240,7 +241,7 @@ class CommitterStatus(Tuple, frozen=True, tag=8):
     stable: CheckpointNumber
 
 
-class CheckpointId(Struct, array_like=True, frozen=True, gc=False):
+class CheckpointId(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     """A checkpoint: the state after `number` · interval slots; equal states have equal digests."""
 
     number: CheckpointNumber
@@ -337,7 +338,7 @@ class View(Tuple, frozen=True, tag=15):
     memories: list[Number]
 
 
-class Accepted(Struct, array_like=True, frozen=True, gc=False):
+class Accepted(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     """One slot of a record: what was accepted there in the highest view, and that view."""
 
     view: Number
@@ -361,7 +362,7 @@ class Record(Tuple, frozen=True, tag=16):
     slots: list[Accepted]
 
 
-class Credential(Struct, array_like=True, frozen=True, gc=False):
+class Credential(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     """Whose record a start was computed from, and which memory numbers that record names."""
 
     committer: Number
@@ -468,21 +469,21 @@ class Executed(Tuple, frozen=True, tag=105):
 # What a committer writes to its journal
 
 
-class Promised(Struct, array_like=True, frozen=True, gc=False, tag=1):
+class Promised(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True, tag=1):
     """It entered this view, under these memory numbers; it will not vote in a lower one."""
 
     view: Number
     memories: list[Number]
 
 
-class Started(Struct, array_like=True, frozen=True, gc=False, tag=2):
+class Started(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True, tag=2):
     """The view began at this slot."""
 
     view: Number
     first: Number
 
 
-class Voted(Struct, array_like=True, frozen=True, gc=False, tag=3):
+class Voted(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True, tag=3):
     """It accepted these requests in this view."""
 
     view: Number
@@ -490,7 +491,7 @@ class Voted(Struct, array_like=True, frozen=True, gc=False, tag=3):
     requests: list[Request]
 
 
-class Resumed(Struct, array_like=True, frozen=True, gc=False, tag=4):
+class Resumed(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True, tag=4):
     """The first entry of a journal segment: what it had promised by then. The requests that it had accepted are in
     older segments; where those were dropped, a later entry says that a stable checkpoint covers them."""
 
@@ -504,7 +505,7 @@ class Resumed(Struct, array_like=True, frozen=True, gc=False, tag=4):
     records: Number
 
 
-class Installed(Struct, array_like=True, frozen=True, gc=False, tag=6):
+class Installed(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True, tag=6):
     """It had lost its memory, and has a new one: all that could have been decided before this view, as accepted in it.
     One record, so that it is there as a whole or not at all; whatever stands before it in the journal is void."""
 
@@ -515,7 +516,7 @@ class Installed(Struct, array_like=True, frozen=True, gc=False, tag=6):
     requests: list[Request]
 
 
-class Collected(Struct, array_like=True, frozen=True, gc=False, tag=5):
+class Collected(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True, tag=5):
     """The slots below are in a stable checkpoint; what was said of them is void."""
 
     stable: Number

@@ -529,7 +529,7 @@ class Container:
             if not read.stale:
                 self._questions.ask(identity, read)
             elif isinstance(executor, Executor) and self._answer_room > 0:
-                status, payload = executor.sessions.ask(read.question)
+                status, payload = executor.ask(read.question)
                 self._answer_room -= len(payload)
                 self._questions.answer(identity, (read.id, status, payload))
             else:

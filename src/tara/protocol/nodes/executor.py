@@ -11,6 +11,7 @@ from hashlib import blake2b
 import msgspec
 from msgspec import Struct
 
+from tara.protocol import depth
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple, NodeHalted
 from tara.protocol.graph import STORE, Graph, Name, Stage
@@ -85,7 +86,11 @@ class Executor(Node):
         """Execute what is decided and due, in order, up to the first slot that is missing."""
         interval = self.limits.checkpoint_interval
         while run := self._due(interval - self.next % interval):
-            self._perform(run)
+            former = depth.enter()
+            try:
+                self._perform(run)
+            finally:
+                depth.leave(former)
             if self.next % interval == 0:
                 self._checkpoint()
         self._answer()
@@ -148,11 +153,19 @@ class Executor(Node):
         answers: list[t.Answer] = []
         room = ANSWERED_BYTES_MAX
         for question in self._reads.due(self.next):
-            status, payload = self.sessions.ask(question.payload) if room > 0 else (t.OVERLOADED, b"")
+            status, payload = self.ask(question.payload) if room > 0 else (t.OVERLOADED, b"")
             room -= len(payload)
             answers.append(t.Answer(question.ticket, status, payload))
         for some in t.split(answers, self.limits.run_length_max, self.limits.run_bytes_max):
             self.emit(t.Answers(self.index, some), self._reply_sink)
+
+    def ask(self, question: bytes) -> tuple[int, bytes]:
+        """Ask the application as it is now: status and payload of an answer."""
+        former = depth.enter()
+        try:
+            return self.sessions.ask(question)
+        finally:
+            depth.leave(former)
 
     @property
     def restored(self) -> bool:
@@ -178,9 +191,13 @@ class Executor(Node):
             ],
             self.sessions.state(),
         )
-        chunks = self.application.snapshot()
-        if not self.application.concurrent_snapshot:
-            chunks = iter(list(chunks))
+        former = depth.enter()
+        try:
+            chunks = self.application.snapshot()
+            if not self.application.concurrent_snapshot:
+                chunks = iter(list(chunks))
+        finally:
+            depth.leave(former)
         self.emit(t.Save(number, t.encode(state), chunks), STORE)
 
     def _on_saved(self, saved: t.Saved) -> None:
@@ -218,7 +235,11 @@ class Executor(Node):
             return
         state = msgspec.msgpack.decode(loaded.state, type=ExecutorState)
         assert state.next == checkpoint.number * self.limits.checkpoint_interval, (state.next, checkpoint)
-        self.application.restore(loaded.chunks)
+        former = depth.enter()
+        try:
+            self.application.restore(loaded.chunks)
+        finally:
+            depth.leave(former)
         self.sessions.restore(state.sessions)
         self.next = state.next
         self._progress = _restored(state)
