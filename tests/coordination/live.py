@@ -13,8 +13,9 @@ from tara.configuration.settings import load_settings
 from tara.coordination import jute
 from tara.coordination.acl import OPEN
 from tara.coordination.codes import Op
+from tara.runtime.container import Container
 from tara.runtime.spark import Cluster
-from tests.patience import DEADLINE_S
+from tests.patience import DEADLINE_S, await_condition
 
 
 def start_cluster(directory: Path, **options: Any) -> Cluster:
@@ -61,6 +62,12 @@ def kazoo(hosts: str, **options: Any) -> Iterator[KazooClient]:
     finally:
         client.stop()
         client.close()
+
+
+def address_of(site: Container) -> str:
+    """Of the front end of a single site, when it serves."""
+    await_condition(lambda: site.status()["gateway"]["serving"], "the front end to serve")  # type: ignore[index]
+    return str(site.status()["gateway"]["address"])  # type: ignore[index]
 
 
 class Wire:

@@ -27,6 +27,8 @@ class Connection:
         self.session = 0
         self.attachment = 0
         self.timeout_ms = 0
+        #: The handshake of TLS is not over.
+        self.greeting = False
         self.joining = False
         #: It has asked for the end of its session.
         self.ending = False

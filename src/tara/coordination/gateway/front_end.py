@@ -13,9 +13,10 @@ Whoever has the sockets calls `admit`, `receive` and `respond`, sends what is in
 from collections import deque
 from collections.abc import Callable
 
-from tara.coordination import commands
+from tara.coordination import commands, limits
 from tara.coordination.codes import Code, Op, Refusal
 from tara.coordination.gateway import four_letter_words, replies
+from tara.coordination.gateway.arrivals import Arrivals
 from tara.coordination.gateway.connection import UNSENT_BYTES_CLOSED, Closed, Connection
 from tara.coordination.gateway.notifications import Notifications
 from tara.coordination.gateway.reads import Reads
@@ -30,9 +31,6 @@ from tara.transport.gateway import Channel, Site
 
 #: Bytes of writes that wait for their turn; then no connection is read.
 WAITING_BYTES_MAX = 64 << 20
-#: A connection without a session is closed after this time. How often that is looked at.
-SESSIONLESS_S = 30.0
-SESSIONLESS_INTERVAL_S = 1.0
 
 #: Requests that are ordered; their bodies are read by the replicas.
 WRITES = frozenset(
@@ -90,6 +88,7 @@ class FrontEnd:
         self._sessionless_due_s = 0.0
         self.connections: dict[Connection, None] = {}
         self._by_address: dict[str, int] = {}
+        self._arrivals = Arrivals()
         self.sessions = Sessions(self, settings, random, clock())
         notifications = Notifications(self.tree, self.send)
         self.watches = notifications.watches
@@ -140,14 +139,19 @@ class FrontEnd:
 
     # Connections
 
-    def admit(self, address: str, port: int) -> Connection | None:
-        """A new connection, if its address may have one more."""
+    def admit(self, address: str, port: int, greeting: bool = False) -> Connection | None:
+        """A new connection, if its address may have one more; `greeting` while the handshake of TLS is not over."""
         limit = self.settings.max_client_connections
         if limit and self._by_address.get(address, 0) >= limit:
             return None
+        crowded = self._arrivals.crowded(address)
+        if crowded is not None:
+            self.drop(crowded)
         connection = Connection(address, port, self._clock())
+        connection.greeting = greeting
         self.connections[connection] = None
         self._by_address[address] = self._by_address.get(address, 0) + 1
+        self._arrivals.add(connection)
         return connection
 
     def fail(self, connection: Connection, error: Exception) -> None:
@@ -166,6 +170,7 @@ class FrontEnd:
             self._by_address[connection.address] = left
         else:
             del self._by_address[connection.address]
+        self._arrivals.discard(connection)
         self.sessions.forget(connection)
         self.watches.drop(connection)
         connection.close()
@@ -176,9 +181,9 @@ class FrontEnd:
             self.drop(connection)
         self.sessions.forget_all()
 
-    def flushed(self, connection: Connection) -> bool:
-        """What could be sent has been. Whether the connection stays."""
-        if len(connection.out) > UNSENT_BYTES_CLOSED or (connection.last_words and not connection.out):
+    def flushed(self, connection: Connection, unsent: int = 0) -> bool:
+        """What could be sent has been; so many bytes are still on their way. Whether the connection stays."""
+        if len(connection.out) > UNSENT_BYTES_CLOSED or (connection.last_words and not (connection.out or unsent)):
             self.drop(connection)
             return False
         if (connection.queue or connection.held) and not connection.clogged:
@@ -214,7 +219,7 @@ class FrontEnd:
     def _consume(self, connection: Connection) -> None:
         """Look at the frames that have arrived, as far as there is room for their answers."""
         connection.held = False
-        while (frame := connection.next_frame(self.settings.jute_max_buffer)) is not None:
+        while (frame := connection.next_frame(self._frame_max(connection))) is not None:
             self.received += 1
             if connection.session:
                 self._request(connection, frame)
@@ -222,11 +227,16 @@ class FrontEnd:
                 raise Closed("a request before the session is there")
             else:
                 self.sessions.connect(connection, frame, self.serving)
+                self._arrivals.discard(connection)
             if connection.closed or connection.last_words:
                 return
             if connection.full:
                 connection.held = True
                 return
+
+    def _frame_max(self, connection: Connection) -> int:
+        longest = self.settings.jute_max_buffer
+        return longest if connection.session else min(longest, limits.JOIN_BYTES_MAX)
 
     def _request(self, connection: Connection, frame: bytes) -> None:
         reader = Reader(frame)
@@ -302,7 +312,7 @@ class FrontEnd:
         if self._waiting:
             self._resume()
         if now_s >= self._sessionless_due_s:
-            self._sessionless_due_s = now_s + SESSIONLESS_INTERVAL_S
+            self._sessionless_due_s = now_s + limits.SESSIONLESS_INTERVAL_S
             self._drop_sessionless(now_s)
         if self.channel.id != 0:
             self.sessions.pass_time(now_s)
@@ -351,8 +361,10 @@ class FrontEnd:
     def _drop_sessionless(self, now_s: float) -> None:
         """Nobody waits that long for a session, and one that is not asked for is not to take a place for ever."""
         for connection in list(self.connections):
-            if connection.session == 0 and now_s - connection.opened_s > SESSIONLESS_S:
-                self.drop(connection)
+            if connection.session == 0:
+                patience_s = limits.HANDSHAKE_S if connection.greeting else limits.SESSIONLESS_S
+                if now_s - connection.opened_s > patience_s:
+                    self.drop(connection)
 
     def order(self, payload: bytes, on_result: Token, first: bool = False) -> None:
         self.channel.order(payload, on_result, first)

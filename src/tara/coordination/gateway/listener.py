@@ -9,8 +9,11 @@ import select
 import socket
 import ssl
 import time
+from collections import deque
 from pathlib import Path
 
+from tara.coordination import limits
+from tara.coordination.gateway.allowance import Allowance
 from tara.coordination.gateway.connection import Closed, Connection
 from tara.coordination.gateway.front_end import FrontEnd
 from tara.coordination.gateway.stream import Stream
@@ -19,9 +22,6 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.transport.gateway import Site
 
-#: Connections taken, and connections read, in one turn.
-ACCEPTED_PER_TURN = 64
-READ_PER_TURN = 256
 BIND_INTERVAL_S = 1.0
 
 
@@ -47,9 +47,15 @@ class Listener:
         self._bind_due_s = 0.0
         self._bind_error = ""
         #: Files and peers need descriptors, too.
-        self._connections_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8 * 3
+        self._connections_max = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8 * 3, limits.CONNECTIONS_MAX)
+        #: The listening socket is not looked at before this time.
+        self._accept_due_s = 0.0
         self._clients: dict[int, Client] = {}
         self._by_connection: dict[Connection, Client] = {}
+        #: Handshakes cost more than anything else that a stranger can ask for. Those whose turn has not come are not
+        #: looked at; they wait here.
+        self._allowance = Allowance(limits.HANDSHAKE_SHARE, limits.HANDSHAKE_SAVED_S)
+        self._greeting: deque[Client] = deque()
         self._bind()
 
     # The listening socket
@@ -102,7 +108,7 @@ class Listener:
     def receive(self) -> None:
         if self.front_end.full:
             return
-        for descriptor, events in self._epoll.poll(0, READ_PER_TURN):
+        for descriptor, events in self._epoll.poll(0, limits.READ_PER_TURN):
             client = self._clients.get(descriptor)
             if client is None:
                 if self._listener is not None and descriptor == self._listener.fileno():
@@ -110,7 +116,7 @@ class Listener:
                 continue
             try:
                 if events & ~select.EPOLLOUT:
-                    self._read(client)
+                    self._read(client, events)
                 if events & select.EPOLLOUT:
                     self.front_end.unsettled.add(client.connection)
             except Exception as error:
@@ -125,36 +131,96 @@ class Listener:
         self.front_end.respond(now_s)
         if self._listener is None and now_s >= self._bind_due_s:
             self._bind()
+        if self._accept_due_s and now_s >= self._accept_due_s:
+            self._resume_accepting()
+        if self._greeting:
+            self._greet()
         self._flush()
 
     # Inside
 
     def _accept(self, listener: socket.socket) -> None:
-        for _ in range(ACCEPTED_PER_TURN):
+        for _ in range(limits.ACCEPTED_PER_TURN):
             try:
                 sock, (address, port, *_) = listener.accept()
             except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE):
-                    self._bind_error = "too many open files"
-                return
-            connection = None
-            if len(self._clients) < self._connections_max:
-                connection = self.front_end.admit(address, port)
-            if connection is None:
-                sock.close()
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._pause_accepting(error)
+                    return
+                if error.errno == errno.EAGAIN:
+                    return
+                # That one was gone before it was here.
                 continue
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._tls is not None:
-                sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-            client = Client(connection, Stream(sock))
-            self._clients[client.stream.descriptor] = self._by_connection[connection] = client
-            self._epoll.register(client.stream.descriptor, select.EPOLLIN)
+            try:
+                self._welcome(sock, address, port)
+            except (OSError, ssl.SSLError):
+                # A stranger that goes while it comes takes nobody along.
+                self.front_end.ended_connections += 1
+                sock.close()
 
-    def _read(self, client: Client) -> None:
+    def _welcome(self, sock: socket.socket, address: str, port: int) -> None:
+        stream = Stream(sock, self._tls)
+        self._epoll.register(stream.descriptor, select.EPOLLIN)
+        connection = None
+        if len(self._clients) < self._connections_max:
+            connection = self.front_end.admit(address, port, greeting=stream.greeting)
+        if connection is None:
+            stream.close()
+            return
+        client = Client(connection, stream)
+        self._clients[stream.descriptor] = self._by_connection[connection] = client
+
+    def _pause_accepting(self, error: OSError) -> None:
+        """The socket stays readable as long as somebody waits there: to look at it again at once would be to spin."""
+        self._bind_error = f"no connection can be taken: {error.strerror}"
+        self._accept_due_s = time.monotonic() + limits.ACCEPT_PAUSE_S
+        if self._listener is not None:
+            self._epoll.unregister(self._listener.fileno())
+
+    def _resume_accepting(self) -> None:
+        self._accept_due_s, self._bind_error = 0.0, ""
+        if self._listener is not None:
+            self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+
+    def _read(self, client: Client, events: int) -> None:
+        if client.connection.closed:
+            return
+        if not client.interest & select.EPOLLIN:
+            # Nothing is read from it now, and that it is broken would be told again and again.
+            raise Closed("the client broke it")
+        if client.stream.greeting:
+            self._greeting.append(client)
+            self._watch_for(client, 0)
+            self._greet()
+            return
         data = client.stream.receive()
         if data:
             self.front_end.receive(client.connection, data)
+
+    def _greet(self) -> None:
+        """Go on with handshakes, as far as they may take the time."""
+        while self._greeting:
+            began_s = time.monotonic()
+            if not self._allowance.has_some(began_s):
+                return
+            client = self._greeting.popleft()
+            if client.connection.closed:
+                continue
+            try:
+                data = client.stream.receive()
+                client.connection.greeting = client.stream.greeting
+                self._watch_for(client, select.EPOLLIN)
+                if data:
+                    self.front_end.receive(client.connection, data)
+                self.front_end.unsettled.add(client.connection)
+            except Exception as error:
+                self.front_end.fail(client.connection, error)
+            self._allowance.use(time.monotonic() - began_s)
+
+    def _watch_for(self, client: Client, interest: int) -> None:
+        if interest != client.interest:
+            client.interest = interest
+            self._epoll.modify(client.stream.descriptor, interest)
 
     def _flush(self) -> None:
         """Send what there is to send, and close what is to be closed."""
@@ -166,15 +232,10 @@ class Listener:
             client = self._by_connection[connection]
             try:
                 client.stream.send(connection.out)
-            except Closed:
-                front_end.drop(connection)
-                continue
-            if not front_end.flushed(connection):
-                continue
-            interest = (select.EPOLLIN if connection.readable else 0) | (select.EPOLLOUT if connection.out else 0)
-            if interest != client.interest:
-                client.interest = interest
-                self._epoll.modify(client.stream.descriptor, interest)
+                if front_end.flushed(connection, client.stream.unsent):
+                    self._watch_for(client, _interest(client))
+            except Exception as error:
+                front_end.fail(connection, error)
         if front_end.dropped:
             self._close_dropped()
 
@@ -185,6 +246,11 @@ class Listener:
             del self._clients[client.stream.descriptor]
             self._epoll.unregister(client.stream.descriptor)
             client.stream.close()
+
+
+def _interest(client: Client) -> int:
+    waits = client.connection.out or client.stream.unsent
+    return (select.EPOLLIN if client.connection.readable else 0) | (select.EPOLLOUT if waits else 0)
 
 
 def _remembered(path: Path) -> int:
