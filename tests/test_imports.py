@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent / "src" / "tara"
 #: From the bottom up; a module may import its own layer and those below.
 LAYERS = [
     "tara.protocol",
+    "tara.host",
     "tara.net",
     "tara.application",
     # Not in the table: applications by name.
@@ -92,12 +93,18 @@ def upward_imports(modules: dict[str, str]) -> list[str]:
     return found
 
 
+#: Packages that may use themselves, those before them, the pure part of the standard library, and msgspec.
+PURE = ("tara.protocol", "tara.host")
+
+
 def impure_imports(name: str, source: str) -> list[str]:
     found = []
+    (package,) = (package for package in PURE if name.startswith(package))
+    below = PURE[: PURE.index(package) + 1]
     for imported in imports(name, source):
         top = imported.split(".")[0]
         pure_library = top in sys.stdlib_module_names and top not in IMPURE
-        own = imported == "tara.protocol" or imported.startswith("tara.protocol.")
+        own = any(imported == package or imported.startswith(f"{package}.") for package in below)
         if not (pure_library or top == "msgspec" or own or (name, imported) in EXCEPTIONS):
             found.append(f"{name} imports {imported}")
     return found
@@ -117,11 +124,12 @@ def test_imports_point_downward_only() -> None:
     assert upward_imports(modules) == []
 
 
-def test_the_protocol_is_pure() -> None:
-    protocol = {name: source for name, source in sources().items() if name.startswith("tara.protocol")}
-    assert len(protocol) > 10
-    assert [found for name, source in protocol.items() for found in impure_imports(name, source)] == []
-    assert [found for name, source in protocol.items() for found in impure_calls(name, source)] == []
+@pytest.mark.parametrize(("package", "modules_min"), [("tara.protocol", 10), ("tara.host", 1)])
+def test_the_protocol_and_the_host_are_pure(package: str, modules_min: int) -> None:
+    pure = {name: source for name, source in sources().items() if name.startswith(package)}
+    assert len(pure) > modules_min
+    assert [found for name, source in pure.items() for found in impure_imports(name, source)] == []
+    assert [found for name, source in pure.items() for found in impure_calls(name, source)] == []
 
 
 def test_the_zookeeper_front_end_is_pure_but_for_its_sockets() -> None:

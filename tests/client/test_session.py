@@ -3,7 +3,15 @@
 import msgspec
 import pytest
 
-from tara.client.errors import ClientError, CommandFailed, CommandTooLarge, Overloaded, SessionExpired, TimedOut
+from tara.client.errors import (
+    ClientError,
+    CommandFailed,
+    CommandTooLarge,
+    Forbidden,
+    Overloaded,
+    SessionExpired,
+    TimedOut,
+)
 from tara.client.session import IN_FLIGHT_MAX, ON_WAY_BYTES_MAX, PATIENCE_S, Call, Session
 from tara.protocol import tuples as t
 
@@ -372,3 +380,25 @@ def test_nothing_else_is_on_its_way_with_a_claim_which_sets_the_next_number() ->
     session.hear(t.Result(9, 4711, 0, t.OK, answer), 0.2)
     assert outcomes == [answer]
     assert [(c.kind, c.number) for c in session.due(0.3)] == [(t.EXECUTE, 8)]
+
+
+def test_who_may_not_open_a_session_is_told_at_once() -> None:
+    session, outcomes = make("orders"), list[bytes | ClientError]()
+    call(session, outcomes)
+    (opening,) = session.due(0.0)
+    session.hear(t.Result(0, opening.number, 1, t.FORBIDDEN, b"not yours"), 0.1)
+    assert [type(outcome) for outcome in outcomes] == [Forbidden]
+    assert str(outcomes[0]) == "not yours"
+    # Another try is another question: an operator may have closed the session meanwhile.
+    call(session, outcomes)
+    assert [command.kind for command in session.due(0.2)] == [t.OPEN]
+
+
+def test_a_session_that_is_somebody_else_s_is_given_up() -> None:
+    session, outcomes = make(), list[bytes | ClientError]()
+    opened(session)
+    call(session, outcomes)
+    session.due(0.1)
+    session.hear(t.Result(9, 0, 2, t.FORBIDDEN, b"not yours"), 0.2)
+    assert [type(outcome) for outcome in outcomes] == [Forbidden]
+    assert session.id == 0

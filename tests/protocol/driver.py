@@ -264,7 +264,7 @@ def open_session(nonce: int = 0, timeout_ms: int = 10_000) -> t.Command:
 def session_id(result: t.Result) -> int:
     """The id in the result of an OPEN."""
     assert result.status == t.OK, result
-    session, _ = msgspec.msgpack.decode(result.payload, type=tuple[int, int])
+    session, *_ = msgspec.msgpack.decode(result.payload, type=tuple[int, ...])
     return session
 
 

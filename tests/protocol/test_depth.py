@@ -148,8 +148,8 @@ def test_the_store_refuses_more_than_a_command_has_however_deep_it_is(levels: in
 
 @pytest.mark.parametrize("levels", [0, 10, 500, 100_000])
 def test_a_request_refuses_more_than_a_command_has_however_deep_it_is(levels: int) -> None:
-    body = b"\x91\x96\x01\x00\x00\xc4\x01x\x00" + b"\x91" * levels + b"\xc0"
-    with pytest.raises(MalformedTuple, match="at most length 5, got 6"):
+    body = b"\x91\x97\x01\x00\x00\xc4\x01x\x00\xc4\x00" + b"\x91" * levels + b"\xc0"
+    with pytest.raises(MalformedTuple, match="at most length 6, got 7"):
         t.decode_commands(body)
 
 

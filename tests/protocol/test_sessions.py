@@ -31,9 +31,11 @@ class Recorder(StateMachine):
 
     def __init__(self) -> None:
         self.log: list[tuple[str, bytes, int, int, int]] = []
+        self.principals: list[tuple[str, bytes]] = []
 
     def _note(self, what: str, payload: bytes, context: Context) -> None:
         self.log.append((what, payload, context.session, context.counter, context.time_ms))
+        self.principals.append((what, context.principal))
 
     def apply(self, command: bytes, context: Context) -> bytes:
         self._note("apply", command, context)

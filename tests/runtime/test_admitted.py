@@ -36,7 +36,7 @@ def test_a_client_is_refused_what_there_is_no_room_for_and_nothing_else(tmp_path
         connection = FrameSocket.connect(container.client_address, 1 << 30)
         commands = [t.Command(9, number, 0, MEGABYTE) for number in range(6)]
         alive = t.Command(7, 0, 0, b"", t.KEEPALIVE)
-        connection.send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, [*commands, alive], [])))
+        connection.send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, [*commands, alive], [], bytes(16))))
         heard: list[t.Result] = []
 
         def refused() -> bool:

@@ -11,7 +11,7 @@ from tara import cli
 from tara.application import KeyValueStore
 from tara.configuration.settings import Settings, load_settings
 from tara.configuration.state import ClusterState, StateFile
-from tara.operations.backup import BackupError, BackupHeader, back_up, read_backup, restore
+from tara.operations.backup import FORMAT_VERSION, BackupError, BackupHeader, back_up, read_backup, restore
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import Stage
@@ -126,12 +126,13 @@ def test_a_truncated_backup_is_refused(tmp_path: Path, file: Path, kept: int) ->
         restore(file, settings_for(tmp_path / "new"))
 
 
-def test_a_newer_backup_is_refused(tmp_path: Path, file: Path) -> None:
+@pytest.mark.parametrize("version", [FORMAT_VERSION - 1, FORMAT_VERSION + 1])
+def test_a_backup_of_another_version_is_refused(tmp_path: Path, file: Path, version: int) -> None:
     header, _, rest = file.read_bytes().partition(b"\n")
-    newer = msgspec.structs.replace(msgspec.json.decode(header, type=BackupHeader), version=2)
+    newer = msgspec.structs.replace(msgspec.json.decode(header, type=BackupHeader), version=version)
     file.write_bytes(msgspec.json.encode(newer) + b"\n" + rest)
 
-    with pytest.raises(BackupError, match="format version 2 is newer"):
+    with pytest.raises(BackupError, match=f"has format version {version}, this Tara reads version {FORMAT_VERSION}"):
         restore(file, settings_for(tmp_path / "new"))
 
 

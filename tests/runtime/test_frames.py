@@ -49,7 +49,7 @@ def test_a_frame_that_is_short_enough_leaves_as_it_is() -> None:
 def test_a_clients_pipeline_leaves_in_pieces() -> None:
     commands = [t.Command(9, number, 0, bytes(50_000)) for number in range(10)]
     reads = [client_wire.Read(number, bytes(50_000)) for number in range(3)]
-    pieces = client_wire.encode_request(commands, reads)
+    pieces = client_wire.encode_request(commands, reads, bytes(16))
     requests = [client_wire.decode_request(piece) for piece in pieces]
 
     assert max(map(len, pieces)) <= client_wire.REQUEST_BYTES_MAX
@@ -61,10 +61,8 @@ def test_a_command_that_is_too_long_by_itself_is_sent_as_it_is() -> None:
     """The front end says that it is too long; see `Limits.command_bytes_max`."""
     commands = [t.Command(9, number, 0, bytes(client_wire.REQUEST_BYTES_MAX)) for number in range(2)]
 
-    assert [len(client_wire.decode_request(piece).commands) for piece in client_wire.encode_request(commands, [])] == [
-        1,
-        1,
-    ]
+    pieces = client_wire.encode_request(commands, [], bytes(16))
+    assert [len(client_wire.decode_request(piece).commands) for piece in pieces] == [1, 1]
 
 
 def test_what_many_wait_for_leaves_in_pieces() -> None:

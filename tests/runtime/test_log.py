@@ -113,6 +113,7 @@ def test_every_command_has_a_row_with_what_came_of_it(tmp_path: Path) -> None:
         "result": b"\xc0",
         "time_ms": 1_001,
         "clock_ms": 1,
+        "principal": b"",
     }
 
 
@@ -368,9 +369,9 @@ def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         patch.setattr("tara.storage.log_format.FORMAT_VERSION", FORMAT_VERSION + 1)
         written(tmp_path, simple(20))
 
-    with pytest.raises(LogError, match="newer"):
+    with pytest.raises(LogError, match="has format version"):
         LogReader(tmp_path).read(1)
-    with pytest.raises(LogError, match="newer"):
+    with pytest.raises(LogError, match="has format version"):
         opened(tmp_path)
 
 

@@ -49,7 +49,7 @@ class RawClient:
     def ask(self, *commands: t.Command) -> t.Result:
         """The result of the last one; they are sent again until it comes. An opening that is sent twice opens twice."""
         for _ in range(int(DEADLINE_S / RETRY_S)):
-            self._frames.send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, list(commands))))
+            self._frames.send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, list(commands), [], bytes(16))))
             with suppress(TimeoutError):
                 while True:
                     reply = wire.decode_reply(self._frames.receive())

@@ -248,7 +248,7 @@ def test_an_overload_is_told_once(tmp_path: Path) -> None:
     settings = settings_for(tmp_path, source_pending_max=1, source_backlog_max=1, durability="memory")
     with Processes(settings) as processes:
         openings = [t.Command(0, nonce, 0, msgspec.msgpack.encode(30_000), t.OPEN) for nonce in range(1, 300)]
-        request = wire.encode(client_wire.ClientRequest(t.FORMAT_VERSION, openings))
+        request = wire.encode(client_wire.ClientRequest(t.FORMAT_VERSION, openings, [], bytes(16)))
         with Frames(processes.registry.endpoints[0]) as connection:
             connection.send(request)
             refused: set[int] = set()

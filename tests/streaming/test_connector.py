@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from tara.application import Delete
-from tara.client import Client, CommandFailed, KeyValueClient
+from tara.client import Client, CommandFailed, Forbidden, KeyValueClient
 from tara.configuration.settings import load_settings
 from tara.runtime.spark import Cluster
 from tara.streaming.sink import SinkError, TaraWriter, sink_options
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 DEADLINE_S = 300.0
+#: Of the sessions that the tests open.
+SECRET = bytes(range(16))
 
 #: A query that makes a row per number and sends it to the cluster, in a process that can be killed.
 DRIVER = """
@@ -151,13 +153,18 @@ def test_rows_are_executed_once_though_the_driver_is_killed(
 
 def test_two_lives_of_a_stream_cannot_disagree(cluster: Cluster) -> None:
     with (
-        Client(endpoints(cluster), name="s", timeout_s=60) as one,
-        Client(endpoints(cluster), name="s", timeout_s=60) as two,
+        Client(endpoints(cluster), name="s", secret=SECRET, timeout_s=60) as one,
+        Client(endpoints(cluster), name="s", secret=SECRET, timeout_s=60) as two,
     ):
         mine, theirs = one.claim(5, b"mine"), two.claim(5, b"theirs")
         assert mine.value == theirs.value == b"mine"
         with pytest.raises(CommandFailed, match="claim 4 is older than claim 5"):
             two.claim(4, b"late")
+    with (
+        Client(endpoints(cluster), name="s", secret=bytes(16), timeout_s=60) as stranger,
+        pytest.raises(Forbidden, match="belongs to somebody else"),
+    ):
+        stranger.claim(6, b"stolen")
 
 
 def test_a_row_without_a_payload_is_refused(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tara.client.reads import Question, Reads
 from tara.client.session import Call, Session, State
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, MalformedTuple
+from tara.protocol.principals import SECRET_BYTES_MAX, SECRET_BYTES_MIN
 
 DEFAULT_TIMEOUT_S = 10.0
 SESSION_TIMEOUT_MS = 30_000
@@ -45,12 +46,26 @@ def parse_endpoints(endpoints: str) -> list[str]:
     return [f"tcp://{part}" for part in found]
 
 
+def _checked(secret: bytes, needed: bool) -> bytes:
+    """The secret to present."""
+    if not secret:
+        if needed:
+            raise ConfigurationError(
+                "a session with a name needs a secret (or keys): who opens it again has to show that it is his"
+            )
+        return os.urandom(SECRET_BYTES_MIN)
+    if not SECRET_BYTES_MIN <= len(secret) <= SECRET_BYTES_MAX:
+        raise ConfigurationError(f"secret: has {len(secret)} bytes, must have {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}")
+    return secret
+
+
 class ClientOptions(TypedDict, total=False):
     """What every client can be told beside its endpoints; see `Client`."""
 
     timeout_s: float
     on_state: Callable[[State], None]
     keys: str | Path | None
+    secret: bytes
 
 
 class Client:
@@ -64,11 +79,14 @@ class Client:
         on_event: OnEvent = lambda counter, payload: None,
         name: str = "",
         keys: str | Path | None = None,
+        secret: bytes = b"",
     ) -> None:
-        """With a name, the session is the one of that name: it never expires, and is shared by all who know the name.
-        They have to agree what they send by `claim`. `keys` is the directory with this client's keys; a cluster that
-        has keys refuses clients without."""
+        """With a name, the session is the one of that name: it never expires, and is shared by all who have the keys
+        (or, without keys, the secret) of whoever opened it. They have to agree what they send by `claim`. `keys` is the
+        directory with this client's keys; a cluster that has keys refuses clients without. `secret` is what only the
+        owner of the session knows, 16 to 64 bytes; by default a random one, which ends with this object."""
         self._endpoints = parse_endpoints(endpoints)
+        self._secret = _checked(secret, bool(name) and keys is None)
         self._channels = Channels(keys)
         self._connected_s = 0.0
         #: Why the last connection did not come about, if that is known.
@@ -255,7 +273,7 @@ class Client:
     def _send(self, channel: Channel, commands: list[t.Command]) -> None:
         reads = self._reads.due(time.monotonic())
         if commands or reads:
-            for piece in wire.encode_request(commands, reads):
+            for piece in wire.encode_request(commands, reads, self._secret):
                 channel.send(piece)
 
     def _receive(self, channel: Channel) -> None:

@@ -27,6 +27,11 @@ class Refused(NotReachable):
     """A front end was there, but the keys do not match, or one side has none. The command did not execute."""
 
 
+class Forbidden(ClientError):
+    """The session belongs to somebody else: it was opened with another secret, or another key. The command did not
+    execute."""
+
+
 class TimedOut(ClientError):
     """No answer in time. The outcome is unknown: the command may have executed, or still execute, once."""
 

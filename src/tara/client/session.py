@@ -10,7 +10,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from tara.client.errors import ClientError, CommandFailed, CommandTooLarge, Overloaded, SessionExpired, TimedOut
+from tara.client.errors import (
+    ClientError,
+    CommandFailed,
+    CommandTooLarge,
+    Forbidden,
+    Overloaded,
+    SessionExpired,
+    TimedOut,
+)
 from tara.protocol import tuples as t
 
 #: Commands in flight at once; more wait here. Below the replicas' limit for unacknowledged results.
@@ -268,11 +276,16 @@ class Session:
                 self._number = following[0] if following else 0
                 self._patience_s = PATIENCE_S
                 self._sent_s = self._opened_s
+            elif result.number in self._openings and result.status == t.FORBIDDEN:
+                self._forbid(result)
             return
         if result.session != self.id:
             return
         if result.status == t.EXPIRED:
             self.lose()
+            return
+        if result.status == t.FORBIDDEN:
+            self._forbid(result)
             return
         if result.status == t.OVERLOADED:
             self._refuse(result.number, now_s)
@@ -329,6 +342,12 @@ class Session:
         self._waiting.clear()
         self._in_flight.clear()
         self.take_back()
+
+    def _forbid(self, refused: t.Result) -> None:
+        """The session is somebody else's. Nothing of what was sent in it has executed, and nothing of it will."""
+        reason = Forbidden(refused.payload.decode(errors="replace"))
+        self.fail(reason)
+        self.lose()
 
     def lose(self) -> None:
         """The session is gone: what is in flight has an unknown outcome, what waits goes to the next session."""

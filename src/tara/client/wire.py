@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple
+from tara.protocol.principals import SECRET_BYTES_MAX
 
 encode = t.encode
 
@@ -30,6 +31,8 @@ class ClientRequest(Struct, array_like=True, frozen=True):
     version: int
     commands: Annotated[list[t.Command], Meta(max_length=MESSAGE_LENGTH_MAX)]
     reads: Annotated[list[Read], Meta(max_length=MESSAGE_LENGTH_MAX)] = []
+    #: What only the owner of the commands' sessions knows, where no key of the connection tells who that is.
+    secret: Annotated[bytes, Meta(max_length=SECRET_BYTES_MAX)] = b""
 
 
 class ClientReply(Struct, array_like=True, frozen=True):
@@ -63,8 +66,9 @@ def encode_in_pieces(make: Callable[..., Struct], lists: Sequence[Sequence[objec
     return encode_in_pieces(make, first, bytes_max) + encode_in_pieces(make, second, bytes_max)
 
 
-def encode_request(commands: list[t.Command], reads: list[Read]) -> list[bytes]:
-    return encode_in_pieces(partial(ClientRequest, t.FORMAT_VERSION), (commands, reads), REQUEST_BYTES_MAX)
+def encode_request(commands: list[t.Command], reads: list[Read], secret: bytes) -> list[bytes]:
+    make = partial(ClientRequest, t.FORMAT_VERSION, secret=secret)
+    return encode_in_pieces(make, (commands, reads), REQUEST_BYTES_MAX)
 
 
 def encode_reply(reply: ClientReply) -> list[bytes]:

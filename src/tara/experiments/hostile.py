@@ -19,6 +19,7 @@ from tara.experiments.protocol_speed import InProcessCluster
 from tara.protocol import tuples as t
 from tara.protocol.graph import EDGES, Graph, Stage
 from tara.protocol.limits import Limits
+from tara.protocol.principals import SECRET_BYTES_MAX, SECRET_BYTES_MIN
 from tara.runtime import control
 from tara.transport.exchange import Ask
 
@@ -148,7 +149,7 @@ class PeerFrames:
         random = self._random
         key, value = random.choice(
             [
-                ("version", random.choice((0, 2, -1))),
+                ("version", random.choice((0, t.FORMAT_VERSION + 1, -1))),
                 ("cluster", self._sender.cluster ^ (1 << random.randrange(40))),
                 ("era", self._sender.era + random.choice((-1, 1, 7))),
                 ("shape", self._sender.shape ^ (1 << random.randrange(40))),
@@ -303,7 +304,7 @@ class ClientFrames:
             case 2:
                 return encode(good) + random.randbytes(random.randrange(1, 9))
             case 3:
-                good[0] = random.choice((0, 2, -1, 1 << 60))
+                good[0] = random.choice((0, t.FORMAT_VERSION + 1, -1, 1 << 60))
             case 4:
                 good[1] = [[_NOBODY, 0, 0, random.choice((_NESTED, *_ENDLESS, 5, "text", None))]]
             case _:
@@ -327,7 +328,8 @@ class ClientFrames:
                 case _:
                     kind = random.choice((t.EXECUTE, t.QUERY, t.CLOSE, t.CLAIM))
                     commands.append(t.Command(session, number, acknowledged, payload, kind))
-        return encode(client_wire.ClientRequest(t.FORMAT_VERSION, commands, reads))
+        secret = random.randbytes(random.choice((0, SECRET_BYTES_MIN - 1, SECRET_BYTES_MIN, SECRET_BYTES_MAX)))
+        return encode(client_wire.ClientRequest(t.FORMAT_VERSION, commands, reads, secret))
 
 
 class ControlMessages:

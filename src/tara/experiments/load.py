@@ -5,6 +5,7 @@ is sent again through another front end, with the same number and, as clients do
 everything is answered, so that what was lost or executed twice can be counted.
 """
 
+import os
 import time
 from collections.abc import Callable
 from random import Random
@@ -20,6 +21,7 @@ from tara.client.connection import parse_endpoints
 from tara.client.session import PATIENCE_S, PATIENCE_S_MAX
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
+from tara.protocol.principals import SECRET_BYTES_MIN
 from tara.simulator.linearizability import Operation
 
 SESSION_TIMEOUT_MS = 60_000
@@ -108,6 +110,8 @@ class Load:
         key_directory: str | None = None,
     ) -> None:
         self._channels = Channels(key_directory)
+        #: All sessions belong to this process.
+        self._secret = os.urandom(SECRET_BYTES_MIN)
         addresses = parse_endpoints(endpoints)
         self._addresses = addresses if target is None else [addresses[target]]
         self._open_channels = [self._channels.open(address) for address in self._addresses]
@@ -266,7 +270,7 @@ class Load:
                 for answer in reply.answers:
                     self._hear_answer(answer, now_s, following)
             if following:
-                _send(channel, following)
+                _send(channel, following, self._secret)
 
     def _hear(self, result: t.Result, now_s: float, following: list[Message]) -> None:
         session = self._by_id.get(result.session)
@@ -343,7 +347,7 @@ class Load:
                 self._send(session.connection, [session.command or self._order(session, now_s)])
 
     def _send(self, connection: int, messages: list[Message]) -> None:
-        _send(self._open_channels[connection], messages)
+        _send(self._open_channels[connection], messages, self._secret)
 
     def _record(self, session: _Session, returned_s: float | None, result: object) -> None:
         invoked = int(session.first_sent_s * 1e6)
@@ -367,10 +371,10 @@ class Load:
         self._channels.close()
 
 
-def _send(channel: Channel, messages: list[Message]) -> None:
+def _send(channel: Channel, messages: list[Message], secret: bytes) -> None:
     commands = [message for message in messages if type(message) is t.Command]
     reads = [message for message in messages if type(message) is wire.Read]
-    for piece in wire.encode_request(commands, reads):
+    for piece in wire.encode_request(commands, reads, secret):
         channel.send(piece)
 
 

@@ -42,7 +42,7 @@ from tara.storage.store import (
 )
 
 FORMAT = "tara-backup"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 CHECKSUM_BYTES = 32
 #: A restored cluster's first checkpoint.
 RESTORED_CHECKPOINT = 1
@@ -171,8 +171,8 @@ def read_backup(path: Path) -> Backup:
     if header.get("format") != FORMAT:
         raise BackupError(f"{path}: is not a backup of Tara")
     version = header.get("version")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise BackupError(f"{path}: format version {version} is newer than {FORMAT_VERSION}: use a newer Tara")
+    if version != FORMAT_VERSION:
+        raise BackupError(f"{path}: has format version {version}, this Tara reads version {FORMAT_VERSION}")
     if stop <= end or _checksum(data[:stop]) != data[stop:]:
         raise BackupError(f"{path}: is damaged or incomplete (bad checksum)")
     try:

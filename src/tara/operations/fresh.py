@@ -4,6 +4,7 @@ Checkpoints are taken at fixed slots. Commands that do nothing fill the slots up
 session, which any client may send. When the checkpoint is stable, it has every command that was answered before.
 """
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tara.configuration.state import StateFile
 from tara.operations.asking import ask
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
+from tara.protocol.principals import SECRET_BYTES_MIN
 from tara.runtime import control
 from tara.transport.where import expand
 
@@ -67,6 +69,7 @@ class FrontEnds:
 
     def __init__(self, endpoints: list[str], keys: str | None) -> None:
         self._channels = Channels(keys)
+        self._secret = os.urandom(SECRET_BYTES_MIN)
         self._open = [self._channels.open(endpoint) for endpoint in endpoints]
 
     def fill(self, count: int) -> bool:
@@ -79,7 +82,8 @@ class FrontEnds:
             if not living:
                 return False
             commands = [t.Command(0, 0, 0, b"", t.KEEPALIVE)] * min(count, BURST)
-            living[count % len(living)].send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, commands)))
+            for piece in wire.encode_request(commands, [], self._secret):
+                living[count % len(living)].send(piece)
             count -= len(commands)
             time.sleep(PAUSE_S)
         return True

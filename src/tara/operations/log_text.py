@@ -12,6 +12,7 @@ import pyarrow as pa
 from tara.application import KeyValueCommand
 from tara.configuration.state import StateFile
 from tara.protocol import tuples as t
+from tara.protocol.principals import describe as describe_principal
 from tara.storage.log import log_directory
 from tara.storage.log_format import LogError
 from tara.storage.log_reader import LogReader, best_log
@@ -69,6 +70,7 @@ def describe(row: dict[str, Any], key_value: bool) -> dict[str, Any]:
     """A row with names for numbers, and with its command and result in readable form as far as they are known."""
     kind, status = row["kind"], row["status"]
     described = row | {"kind": KINDS.get(kind, str(kind)), "status": STATUSES.get(status, str(status))}
+    described["principal"] = describe_principal(row.get("principal", b""))
     described["command"] = _command(kind, row["command"], key_value)
     described["result"] = _result(kind, status, row["result"], key_value)
     return described

@@ -29,7 +29,7 @@ from tara.storage.store import CHECKPOINT_FILES, StoreError, digest_of, read_che
 
 #: Differences that are listed; all are counted.
 LISTED_MAX = 100
-_COLUMNS = ("counter", "session", "kind", "command", "status", "result", "time_ms", "clock_ms")
+_COLUMNS = ("counter", "session", "kind", "command", "status", "result", "time_ms", "clock_ms", "principal")
 
 
 class ReplayError(TaraError):
@@ -107,7 +107,7 @@ class _Machine:
         self._application: StateMachine = application_of(app)()
         self._events: list[t.Event] = []
         self._context = Context(self._events)
-        self._move(beginning.counter, beginning.time_ms, beginning.clock_ms, 0)
+        self._move(beginning.counter, beginning.time_ms, beginning.clock_ms, 0, b"")
         self._result_bytes_max = result_bytes_max
         if beginning.checkpoint:
             try:
@@ -115,17 +115,18 @@ class _Machine:
             except Exception as error:
                 raise ReplayError(f"{app}: cannot restore checkpoint {beginning.checkpoint}: {error!r}") from error
 
-    def _move(self, counter: int, time_ms: int, clock_ms: int, session: int) -> None:
+    def _move(self, counter: int, time_ms: int, clock_ms: int, session: int, principal: bytes) -> None:
         context = self._context
-        context.counter, context.time_ms, context.clock_ms, context.session = counter, time_ms, clock_ms, session
+        context.counter, context.time_ms, context.clock_ms = counter, time_ms, clock_ms
+        context.session, context.principal = session, principal
 
     def execute(
-        self, counter: int, session: int, kind: int, command: bytes, time_ms: int, clock_ms: int
+        self, counter: int, session: int, kind: int, command: bytes, time_ms: int, clock_ms: int, principal: bytes
     ) -> tuple[int, bytes] | None:
         """Status and result; None for what has no result of the application."""
         self._events.clear()
         # A session's id is the counter of the command that opened it.
-        self._move(counter, time_ms, clock_ms, counter if kind == t.OPEN else session)
+        self._move(counter, time_ms, clock_ms, counter if kind == t.OPEN else session, principal)
         if kind in (t.EXECUTE, t.QUERY):
             return call(self._application, kind == t.QUERY, command, self._context, self._result_bytes_max)
         hook = self._application.opened if kind == t.OPEN else self._application.closed
@@ -143,7 +144,7 @@ class _Machine:
         answer = None
         if query is not None:
             question = msgspec.msgpack.encode(Get(query)) if key_value else query.encode()
-            self._context.session = 0
+            self._context.session, self._context.principal = 0, b""
             found = call(self._application, True, question, self._context, self._result_bytes_max)
             answer = readable(t.QUERY, *found, key_value)
         return State(app=self.app, digest=digest_of(b"", chunks).hex(), bytes=sum(map(len, chunks)), answer=answer)
@@ -166,11 +167,11 @@ def replay(data_dir: Path, request: Request, on_progress: Callable[[int], None] 
     differing = 0
     differences: list[Difference] = []
     time_ms = beginning.time_ms
-    for counter, session, kind, command, status, result, time_ms, clock_ms in _rows(
+    for counter, session, kind, command, status, result, time_ms, clock_ms, principal in _rows(
         log, beginning.counter + 1, to + 1, on_progress
     ):
-        replayed = machine.execute(counter, session, kind, command, time_ms, clock_ms)
-        against = other.execute(counter, session, kind, command, time_ms, clock_ms) if other else None
+        replayed = machine.execute(counter, session, kind, command, time_ms, clock_ms, principal)
+        against = other.execute(counter, session, kind, command, time_ms, clock_ms, principal) if other else None
         if replayed is None:
             continue
         recorded = (status, result) if request.diff else None
@@ -196,7 +197,7 @@ def replay(data_dir: Path, request: Request, on_progress: Callable[[int], None] 
 
 def _rows(
     log: LogReader, start: int, end: int, on_progress: Callable[[int], None]
-) -> Iterator[tuple[int, int, int, bytes, int, bytes, int, int]]:
+) -> Iterator[tuple[int, int, int, bytes, int, bytes, int, int, bytes]]:
     for batch in log.batches(start, end):
         yield from zip(*(_values(batch, name) for name in _COLUMNS), strict=True)
         on_progress(batch.num_rows)

@@ -21,7 +21,7 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 
 #: The version of the format; a journal of a newer one is refused.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _FIELDS = Struct("<II")
 _HEADER = Struct("<III")
 

@@ -9,12 +9,15 @@ A session may have a name. It never expires, and opening it again gives the same
 command: a client that comes back goes on where any former life of it stopped. Two lives may be at it at once, so before
 they send numbered commands they agree on them by a claim: the first one of a key wins, and both send what it says.
 
+A session belongs to the principal that opened it (`tara.protocol.principals`). What anybody else sends in it is
+refused and changes nothing; only an operator may close it, too, at any time.
+
 An era that begins with a checkpoint of another one has that one's sessions, but not what it did after the checkpoint.
 Its counter begins at the next multiple of `ERA_COMMANDS`, so no id that the other era may have handed out since is
 handed out again; and a session whose client has results that are lost ends, as if it had expired.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import msgspec
@@ -22,6 +25,7 @@ from msgspec import Struct
 
 from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
+from tara.protocol.principals import is_gateway, is_operator
 
 
 class ApplicationError(Exception):
@@ -31,9 +35,9 @@ class ApplicationError(Exception):
 class Context:
     """What an application may know about the command that it executes. Equal on all replicas."""
 
-    __slots__ = ("_events", "clock_ms", "counter", "session", "time_ms")
+    __slots__ = ("_events", "_owner_of", "clock_ms", "counter", "principal", "session", "time_ms")
 
-    def __init__(self, events: list[t.Event]) -> None:
+    def __init__(self, events: list[t.Event], owner_of: Callable[[int], bytes] = lambda session: b"") -> None:
         #: The number of this command in the order of all commands, from 1.
         self.counter = 0
         #: The agreed time, milliseconds since 1970: never falls.
@@ -43,11 +47,20 @@ class Context:
         self.clock_ms = 0
         #: The session of the command.
         self.session = 0
+        #: Who sent the command, as in `tara.protocol.principals`; when a session expires, its owner. Empty in a query
+        #: that is not ordered.
+        self.principal = b""
         self._events = events
+        self._owner_of = owner_of
+
+    @property
+    def from_gateway(self) -> bool:
+        """Whether the command comes from a container's own gateway, and not from a client."""
+        return is_gateway(self.principal)
 
     def publish(self, event: bytes, session: int = 0) -> None:
         """Send an event to the client of a session (0: to all), beside the results."""
-        self._events.append(t.Event(session, self.counter, event))
+        self._events.append(t.Event(session, self.counter, event, self._owner_of(session) if session else b""))
 
 
 class Application(Protocol):
@@ -87,6 +100,7 @@ def call(
 NAME_BYTES_MAX = 255
 #: The numbers of the command counter that belong to one era; at a million commands a second, twelve days' worth.
 ERA_COMMANDS = 1 << 40
+_FORBIDDEN = b"the session belongs to somebody else"
 _decode_opening = msgspec.msgpack.Decoder(int | str).decode
 _decode_claim = msgspec.msgpack.Decoder(t.Claim).decode
 
@@ -107,6 +121,8 @@ class Session(Struct, array_like=True):
     name: str = ""
     #: The newest claim of a named session.
     claim: t.Claim | None = None
+    #: The principal that opened it: the only one whose commands execute.
+    owner: bytes = b""
 
 
 class SessionsState(Struct, array_like=True):
@@ -143,7 +159,7 @@ class Sessions:
         #: One for each number that the counter has taken since this list was last emptied.
         self.executed: list[t.Command] = []
         self.events: list[t.Event] = []
-        self._context = Context(self.events)
+        self._context = Context(self.events, self.owner_of)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -152,6 +168,11 @@ class Sessions:
     def clock_ms(self) -> int:
         """Time as sessions see it. Never falls."""
         return self._clock_ms
+
+    def owner_of(self, session: int) -> bytes:
+        """Empty if there is no such session."""
+        known = self._sessions.get(session)
+        return b"" if known is None else known.owner
 
     def pass_time(self, stamp_ms: int, moves_sessions: bool = True) -> None:
         """A request with this stamp is about to execute. The requests of one partition move the session clock: clocks
@@ -178,11 +199,14 @@ class Sessions:
             return
         session = self._sessions.get(command.session)
         if command.kind == t.KEEPALIVE:
-            if session is not None:
+            if session is not None and session.owner == command.principal:
                 session.active_ms = self._clock_ms
             return
         if session is None:
             self._answer(command, t.EXPIRED, b"")
+            return
+        if session.owner != command.principal:
+            self._execute_strange(session, command)
             return
         session.active_ms = self._clock_ms
         if command.kind == t.CLAIM:
@@ -207,6 +231,16 @@ class Sessions:
             while session.early and (waiting := session.early.pop(session.next, None)) is not None:
                 self._run(session, waiting)
 
+    def _execute_strange(self, session: Session, command: t.Command) -> None:
+        """Somebody else's command. It changes nothing, unless an operator closes the session: that waits for no number,
+        and what waits for its turn there does not execute any more."""
+        if command.kind != t.CLOSE or not is_operator(command.principal):
+            self._answer(command, t.FORBIDDEN, _FORBIDDEN)
+            return
+        self.counter += 1
+        self.executed.append(command)
+        self._end(session, command)
+
     def _is_former(self, session: Session) -> bool:
         """Whether it was opened in another era than this one."""
         return session.id // ERA_COMMANDS != self.counter // ERA_COMMANDS
@@ -217,6 +251,10 @@ class Sessions:
         if not session.name:
             self._expire_now(session)
         self._answer(command, t.EXPIRED, b"")
+        self._answer_early(session)
+
+    def _answer_early(self, session: Session) -> None:
+        """What waits for its turn will not have one."""
         for _, late in sorted(session.early.items()):
             self._answer(late, t.EXPIRED, b"")
         session.early.clear()
@@ -227,19 +265,23 @@ class Sessions:
         context = self._context
         context.counter = self.counter = counter = self.counter + 1
         context.time_ms, context.clock_ms = self.time_ms, self._clock_ms
-        context.session = session.id
+        context.session, context.principal = session.id, command.principal
         if command.kind == t.CLOSE:
-            self._close(session)
-            self._answer(command, t.OK, b"")
-            for _, late in sorted(session.early.items()):
-                self._answer(late, t.EXPIRED, b"")
-            session.early.clear()
+            self._end(session, command)
             return
         status, payload = call(
             self._application, command.kind == t.QUERY, command.payload, context, self._result_bytes_max
         )
-        result = session.results[command.number] = t.Result(session.id, command.number, counter, status, payload)
+        result = session.results[command.number] = t.Result(
+            session.id, command.number, counter, status, payload, command.principal
+        )
         self.results.append(result)
+
+    def _end(self, session: Session, command: t.Command) -> None:
+        """The command closes the session."""
+        self._close(session, command.principal)
+        self._answer(command, t.OK, b"")
+        self._answer_early(session)
 
     def ask(self, question: bytes) -> tuple[int, bytes]:
         """Ask the application as it is now, outside the order: status and payload of a result."""
@@ -248,7 +290,8 @@ class Sessions:
         return call(self._application, True, question, context, self._result_bytes_max)
 
     def _answer(self, command: t.Command, status: int, payload: bytes) -> None:
-        self.results.append(t.Result(command.session, command.number, self.counter, status, payload))
+        result = t.Result(command.session, command.number, self.counter, status, payload, command.principal)
+        self.results.append(result)
 
     def _acknowledge(self, session: Session, number: int) -> None:
         """Forget results that the client has. A number beyond what executed is not believed."""
@@ -277,10 +320,10 @@ class Sessions:
         timeout_ms = min(max(timeout_ms, limits.session_timeout_ms_min), limits.session_timeout_ms_max)
         self.counter += 1
         self.executed.append(command)
-        session = Session(self.counter, timeout_ms, self._clock_ms)
+        session = Session(self.counter, timeout_ms, self._clock_ms, owner=command.principal)
         self._sessions[session.id] = session
         self._expiry_ms = min(self._expiry_ms, session.active_ms + timeout_ms)
-        self._tell(session, self._application.opened)
+        self._tell(session, self._application.opened, command.principal)
         self._answer(command, t.OK, msgspec.msgpack.encode((session.id, timeout_ms)))
 
     def _open_named(self, command: t.Command, name: str) -> None:
@@ -295,11 +338,13 @@ class Sessions:
                 return
             self.counter += 1
             self.executed.append(command)
-            session = Session(self.counter, 0, self._clock_ms, name=name)
+            session = Session(self.counter, 0, self._clock_ms, name=name, owner=command.principal)
             self._sessions[session.id] = session
             self._named[name] = session.id
-            self._tell(session, self._application.opened)
+            self._tell(session, self._application.opened, command.principal)
             self._answer(command, t.OK, msgspec.msgpack.encode((session.id, 0, 0)))
+        elif session.owner != command.principal:
+            self._answer(command, t.FORBIDDEN, _FORBIDDEN)
         else:
             self._tell_again(command, (session.id, 0, session.next))
 
@@ -323,13 +368,15 @@ class Sessions:
 
     def _tell_again(self, command: t.Command, known: object) -> None:
         """An answer that nothing executed for: it has no counter."""
-        self.results.append(t.Result(command.session, command.number, 0, t.OK, msgspec.msgpack.encode(known)))
+        payload = msgspec.msgpack.encode(known)
+        self.results.append(t.Result(command.session, command.number, 0, t.OK, payload, command.principal))
 
-    def _close(self, session: Session) -> None:
+    def _close(self, session: Session, principal: bytes) -> None:
+        # What the application publishes to the session now has an owner.
+        self._tell(session, self._application.closed, principal)
         del self._sessions[session.id]
         if session.name:
             del self._named[session.name]
-        self._tell(session, self._application.closed)
 
     def _expire(self) -> None:
         """End the sessions whose time is up, oldest first; each is an event of its own in the order."""
@@ -342,13 +389,13 @@ class Sessions:
 
     def _expire_now(self, session: Session) -> None:
         self.counter += 1
-        self.executed.append(t.Command(session.id, session.next, 0, b"", t.EXPIRE))
-        self._close(session)
+        self.executed.append(t.Command(session.id, session.next, 0, b"", t.EXPIRE, session.owner))
+        self._close(session, session.owner)
 
-    def _tell(self, session: Session, hook: object) -> None:
+    def _tell(self, session: Session, hook: object, principal: bytes) -> None:
         context = self._context
         context.counter, context.time_ms, context.clock_ms = self.counter, self.time_ms, self._clock_ms
-        context.session = session.id
+        context.session, context.principal = session.id, principal
         try:
             hook(context)  # type: ignore[operator]
         except MemoryError:

@@ -16,9 +16,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from tara.protocol.errors import MalformedTuple
+from tara.protocol.principals import PRINCIPAL_BYTES_MAX
 
 #: The version of the wire format; a frame of a newer one is refused.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 #: What the protocol counts: views, slots, lives. Far beyond what is ever reached, and so far below what the wire format
 #: can hold that sums of such numbers can be sent, too.
@@ -27,6 +28,8 @@ Number = Annotated[int, Meta(ge=0, lt=1 << 62)]
 CheckpointNumber = Annotated[int, Meta(ge=0, lt=1 << 40)]
 #: What clients choose: anything that the wire format holds.
 ClientNumber = Annotated[int, Meta(ge=0)]
+#: Who sends a command; see `tara.protocol.principals`.
+Principal = Annotated[bytes, Meta(max_length=PRINCIPAL_BYTES_MAX)]
 Reach = tuple[Number, Number]
 
 
@@ -42,6 +45,8 @@ class Command(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fie
     acknowledged: ClientNumber
     payload: bytes
     kind: Annotated[int, Meta(ge=0, le=5)] = 0
+    #: Who sent it. Only front ends say so: what a client writes here is overwritten.
+    principal: Principal = b""
 
 
 EXECUTE = 0  # apply the payload to the application
@@ -73,8 +78,10 @@ class Result(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fiel
     number: ClientNumber
     #: The command counter at which it executed.
     counter: Number
-    status: Annotated[int, Meta(ge=0, le=6)]
+    status: Annotated[int, Meta(ge=0, le=7)]
     payload: bytes
+    #: Whom it is for: who sent the command.
+    principal: Principal = b""
 
 
 OK = 0
@@ -85,6 +92,8 @@ FULL = 4  # no room for another session
 # Said by a front end, about a command that it did not pass on:
 OVERLOADED = 5  # no room now
 TOO_LARGE = 6  # longer than command_bytes_max
+# Said by the replicas, and by a front end to whoever has neither a key nor a secret:
+FORBIDDEN = 7  # the session belongs to somebody else; the command does not execute and changes nothing
 
 
 class Event(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -93,6 +102,8 @@ class Event(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_field
     session: ClientNumber
     counter: Number
     payload: bytes
+    #: Whom it is for: the session's owner.
+    principal: Principal = b""
 
 
 class Request(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -173,7 +184,7 @@ class Question(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fi
 
 class Answer(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     ticket: Number
-    status: Annotated[int, Meta(ge=0, le=6)]
+    status: Annotated[int, Meta(ge=0, le=7)]
     payload: bytes
 
 

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +21,8 @@ from msgspec import Struct
 from tara.client import wire as client_wire
 from tara.client.keys import load_cluster_keys
 from tara.configuration.placement import serves_clients
+from tara.host.routes import Routes
+from tara.net.principal import Kind
 from tara.observability.events import EventLog
 from tara.observability.metrics import Counters, LatencySampler
 from tara.protocol import tuples as t
@@ -34,6 +36,7 @@ from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.factory import create
 from tara.protocol.nodes.reads import ANSWERED_BYTES_MAX
 from tara.protocol.nodes.request_source import RequestSource
+from tara.protocol.principals import gateway_of, principal_of
 from tara.protocol.sessions import Application
 from tara.runtime.reporting import status_report
 from tara.storage.journal import FileJournal, Identity, StaleJournal, journal_directory
@@ -58,6 +61,8 @@ BUSY_RUN = 24
 BUSY_PAUSE_S = 0.004
 #: Stands for the gateway where a client connection is named; no connection has an empty identity.
 GATEWAY = b""
+#: Secrets of which it is remembered whom they stand for.
+PRINCIPALS_CACHED = 16_384
 
 
 class ContainerSpec(Struct, frozen=True, kw_only=True):
@@ -90,6 +95,8 @@ class ContainerSpec(Struct, frozen=True, kw_only=True):
     gateway: Options = {}
     #: The directory with the cluster's keys; empty: none. The path travels, the keys do not.
     keys: str = ""
+    #: The digest of the operator's secret, where there are no keys.
+    operator: bytes = b""
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -161,9 +168,9 @@ class Container:
         self._ticked = False
         self._persisted: list[tuple[int, t.JournalEntry]] = []
         self._store_jobs: list[tuple[int, t.Tuple]] = []
-        #: Which connection a session (or, while it opens, a nonce) was last heard on.
-        self._session_routes: dict[int, bytes] = {}
-        self._opening: dict[int, bytes] = {}
+        #: Where answers go, and who sends: by what a connection presents.
+        self._client_routes = Routes()
+        self._principal_of = lru_cache(maxsize=PRINCIPALS_CACHED)(partial(principal_of, operator=spec.operator))
         self._replies: dict[bytes, list[t.Result]] = {}
         self._questions = OpenQuestions(spec.limits.reads_max)
         #: How many questions came since the last tick, and whether they were many in the tick before.
@@ -470,7 +477,9 @@ class Container:
             self.latency.arrived(request.commands)
             if identity not in self._told:
                 self._tell_front_ends(identity)
-            self._take_commands(identity, request.commands, by_partition)
+            peer = front_end.principal(identity)
+            principal = self._principal_of(request.secret, peer.digest, peer.kind is Kind.MEMBER)
+            self._take_commands(identity, principal, request.commands, by_partition)
             if request.reads:
                 self._take_reads(identity, request.reads)
         for number, commands in zip(self._sources, by_partition, strict=True):
@@ -486,27 +495,24 @@ class Container:
         self._told.add(identity)
         self._reply(identity, client_wire.ClientReply(t.FORMAT_VERSION, [], endpoints=self._front_ends))
 
-    def _take_commands(self, identity: bytes, commands: list[t.Command], by_partition: list[list[t.Command]]) -> None:
-        """Remember where the answers go, and give each command to its session's partition."""
+    def _take_commands(
+        self, identity: bytes, principal: bytes, commands: list[t.Command], by_partition: list[list[t.Command]]
+    ) -> None:
+        """Stamp commands with who sends them, remember where the answers go, and give each to its session's
+        partition."""
         self.counters.commands += len(commands)
-        routes, opening, partitions = self._session_routes, self._opening, len(by_partition)
+        routes, partitions = self._client_routes, len(by_partition)
         bytes_max = self.spec.limits.command_bytes_max
-        for command in commands:
-            key = command.session
-            if key:
-                routes[key] = identity
-            else:
-                key = command.number
-                opening[key] = identity
-            if len(command.payload) > bytes_max:
+        for sent in commands:
+            command = t.Command(sent.session, sent.number, sent.acknowledged, sent.payload, sent.kind, principal)
+            if not principal:
+                self._refuse(identity, command, t.FORBIDDEN, b"a command needs a secret (16 to 64 bytes), or a key")
+            elif len(command.payload) > bytes_max:
                 self.counters.too_large += 1
                 self._refuse(identity, command, t.TOO_LARGE, f"a command may have {bytes_max} bytes".encode())
             else:
-                by_partition[key % partitions].append(command)
-        for table in (routes, opening):
-            # A client that is forgotten here asks again.
-            while len(table) > self.spec.limits.sessions_max:
-                del table[next(iter(table))]
+                routes.learn(identity, command)
+                by_partition[(command.session or command.number) % partitions].append(command)
 
     def _submit(self, number: int, commands: list[t.Command], bytes_max: int | None) -> None:
         """Pass commands on to a request source, and refuse those that it has no room for."""
@@ -514,12 +520,13 @@ class Container:
         refused = source.take(commands, bytes_max) if isinstance(source, RequestSource) else commands
         self.counters.overloaded += len(refused)
         for command in refused:
-            table, key = (self._session_routes, command.session) if command.session else (self._opening, command.number)
-            self._refuse(table[key], command, t.OVERLOADED, b"")
+            identity = self._client_routes.of_command(command)
+            if identity is not None:
+                self._refuse(identity, command, t.OVERLOADED, b"")
         self._queue.append((t.Submit([]), number))
 
     def _refuse(self, identity: bytes, command: t.Command, status: int, message: bytes) -> None:
-        result = t.Result(command.session, command.number, 0, status, message)
+        result = t.Result(command.session, command.number, 0, status, message, command.principal)
         self._replies.setdefault(identity, []).append(result)
 
     def _take_reads(self, identity: bytes, reads: list[client_wire.Read]) -> None:
@@ -656,9 +663,9 @@ class Container:
         return Route(tuple(local), *(tuple((c, tuple(n)) for c, n in some.items()) for some in (remote, patient)))
 
     def _route_results(self, results: t.Results) -> None:
-        routes, replies = self._session_routes, self._replies
+        routes, replies = self._client_routes, self._replies
         for result in results.results:
-            identity = routes.get(result.session) if result.session else self._opening.pop(result.number, None)
+            identity = routes.of_result(result)
             if identity is not None:
                 waiting = replies.get(identity)
                 if waiting is None:
@@ -666,9 +673,7 @@ class Container:
                 else:
                     waiting.append(result)
         for event in results.events:
-            identity = routes.get(event.session)
-            receivers = set(routes.values()) if event.session == 0 else {identity} if identity is not None else set()
-            for receiver in receivers - {GATEWAY}:
+            for receiver in routes.of_event(event) - {GATEWAY}:
                 self._published.setdefault(receiver, []).append(event)
 
     def _send_frames(self) -> None:
@@ -753,7 +758,7 @@ class Container:
 
     def submit(self, commands: list[t.Command]) -> None:
         by_partition: list[list[t.Command]] = [[] for _ in self._sources]
-        self._take_commands(GATEWAY, commands, by_partition)
+        self._take_commands(GATEWAY, gateway_of(self.site), commands, by_partition)
         for number, some in zip(self._sources, by_partition, strict=True):
             if some:
                 # What it has on its way at once is bounded there, and must not be refused.

@@ -255,9 +255,9 @@ def _check_identity(path: Path, data: bytes, expected: Identity) -> int | None:
         identity = msgspec.json.decode(data[:end], type=Identity)
     except msgspec.DecodeError as error:
         raise format.CorruptJournal(f"{path}: the first line is damaged") from error
-    if identity.version > format.FORMAT_VERSION:
+    if identity.version != format.FORMAT_VERSION:
         raise JournalError(
-            f"{path}: format version {identity.version} is newer than {format.FORMAT_VERSION}: use a newer Tara"
+            f"{path}: has format version {identity.version}, this Tara reads version {format.FORMAT_VERSION}"
         )
     if identity.era < expected.era and msgspec.structs.replace(identity, era=expected.era) == expected:
         raise StaleJournal(f"{path}: is of era {identity.era}; this is era {expected.era}")

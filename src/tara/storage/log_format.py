@@ -26,7 +26,7 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.storage.journal import sync_directory
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 #: A block is written when it has so many bytes. The run that makes it that long is in it as a whole.
 BLOCK_BYTES = 1 << 19
 #: Nobody's header is longer than this.
@@ -75,6 +75,7 @@ class LoggedCommand(Struct, array_like=True, frozen=True, gc=False):
     acknowledged: int
     payload: bytes
     kind: int
+    principal: bytes
 
 
 class Run(Struct, array_like=True, frozen=True, gc=False):
@@ -205,8 +206,8 @@ def read_header(file: BinaryIO, path: Path) -> LogHeader:
     line = file.readline(_HEADER_BYTES_MAX)
     try:
         version = msgspec.json.decode(line, type=dict[str, int]).get("version", 0)
-        if version > FORMAT_VERSION:
-            raise LogError(f"{path}: format version {version} is newer than {FORMAT_VERSION}: use a newer Tara")
+        if version != FORMAT_VERSION:
+            raise LogError(f"{path}: has format version {version}, this Tara reads version {FORMAT_VERSION}")
         return msgspec.json.decode(line, type=LogHeader)
     except t.DECODE_ERRORS as error:
         raise CorruptLog(f"{path}: is not a file of a decided log: {error}") from error

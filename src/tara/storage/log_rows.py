@@ -36,6 +36,8 @@ SCHEMA = pa.schema(
         # The agreed time, milliseconds since 1970; and the clock of the sessions, which stalls do not move.
         pa.field("time_ms", pa.int64(), nullable=False),
         pa.field("clock_ms", pa.int64(), nullable=False),
+        # Who sent the command, as in `tara.protocol.principals`; of an EXPIRE, the session's owner.
+        pa.field("principal", pa.binary(), nullable=False),
     ]
 )
 
@@ -69,6 +71,7 @@ def rows_of(runs: Sequence[Run], partitions: int) -> pa.RecordBatch:
         [result.payload for result in results],
         times,
         clocks,
+        [command.principal for command in commands],
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)

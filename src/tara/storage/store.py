@@ -21,7 +21,7 @@ from tara.storage.journal import sync_directory
 from tara.storage.log import DecidedLog
 from tara.transport.exchange import ExchangeError, RemoteFiles
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _LENGTH = struct.Struct("<Q")
 DIGEST_BYTES = 16
 HEADER_BYTES_MAX = 4096
@@ -113,8 +113,8 @@ def read_checkpoint(path: Path, cluster: int, era: int) -> t.Loaded:
         raise StoreError("the header is damaged") from error
     if (header.cluster, header.era) != (cluster, era):
         raise StoreError(f"belongs to cluster {header.cluster:x}, era {header.era}")
-    if header.version > FORMAT_VERSION:
-        raise StoreError(f"format version {header.version} is newer than {FORMAT_VERSION}: use a newer Tara")
+    if header.version != FORMAT_VERSION:
+        raise StoreError(f"has format version {header.version}, this Tara reads version {FORMAT_VERSION}")
     stop = len(data) - DIGEST_BYTES
     parts = unpack_parts(data, end + 1, stop)
     if not parts or digest_of(parts[0], parts[1:]) != data[stop:]:

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from tara.application import KeyValueCommand
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
+from tara.protocol.principals import describe
 from tara.storage.log_reader import LogReader, LogTruncated, best_log, logs_in
 from tara.streaming.sink import TaraWriter, is_key_value, sink_options
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 LOG_SCHEMA = (
     "counter long, sequence long, partition int, source int, epoch long, session long, number long, kind string, "
-    "command binary, status string, result binary, time timestamp"
+    "command binary, status string, result binary, time timestamp, principal string"
 )
 KEY_VALUE_SCHEMA = "operation string, key string, value binary"
 KINDS = {t.EXECUTE: "execute", t.QUERY: "query", t.OPEN: "open", t.CLOSE: "close", t.EXPIRE: "expire"}
@@ -176,6 +177,8 @@ def _columns(batch: "pa.RecordBatch", key_value: bool) -> "pa.RecordBatch":
             column = pa.array([KINDS.get(kind, str(kind)) for kind in column.to_pylist()], pa.string())
         elif field.name == "status":
             column = pa.array([STATUSES.get(status, str(status)) for status in column.to_pylist()], pa.string())
+        elif field.name == "principal":
+            column = pa.array(list(map(describe, column.to_pylist())), pa.string())
         elif field.type == pa.large_binary():
             column = column.cast(pa.binary())
         if field.name == "time_ms":

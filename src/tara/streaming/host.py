@@ -23,6 +23,7 @@ from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.factory import create
 from tara.protocol.nodes.request_source import RequestSource
+from tara.protocol.principals import gateway_of
 from tara.protocol.progress import SourceProgress
 from tara.streaming import clients, rows
 from tara.streaming.config import CONTROLLER_TICK_MS, StreamingConfig
@@ -30,7 +31,7 @@ from tara.streaming.rows import Row
 
 _log = logging.getLogger(__name__)
 #: The version of the states' format; a state of another one is refused.
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 _decode = msgspec.msgpack.Decoder(t.WireTuple | t.Load | t.Loaded).decode
 
 
@@ -51,7 +52,7 @@ class FrontEnd:
 
     def opening(self) -> t.Command:
         self.asked = True
-        return t.Command(0, self.site, 0, t.encode(f"front-end-{self.site}"), t.OPEN)
+        return t.Command(0, self.site, 0, t.encode(f"front-end-{self.site}"), t.OPEN, gateway_of(self.site))
 
     def opened(self, results: t.Results) -> None:
         (result,) = results.results
@@ -65,7 +66,8 @@ class FrontEnd:
             return []
         slices, self.waiting = self.waiting[:count], self.waiting[count:]
         commands = [
-            t.Command(self.session, number, number, payload) for number, payload in enumerate(slices, self.next)
+            t.Command(self.session, number, number, payload, t.EXECUTE, gateway_of(self.site))
+            for number, payload in enumerate(slices, self.next)
         ]
         self.next += len(commands)
         return commands

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from tara.application import Delete, Put
 from tara.client import Client, ClientError, CommandFailed
+from tara.client.secrets import kept_secret
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, TaraError
 from tara.storage.journal import sync_directory
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_S = 30.0
 #: Rows that are submitted ahead of their answers.
 AHEAD_MAX = 4_096
+#: The file beside the staged rows that shows whose the stream's session is.
+SECRET = "session.secret"
 
 
 class SinkError(TaraError):
@@ -57,6 +60,8 @@ class SinkOptions(Struct, frozen=True):
     staging: str
     timeout_s: float
     key_value: bool
+    #: The directory with the client's keys; None: the cluster has none.
+    keys: str | None = None
 
 
 def sink_options(options: Any) -> SinkOptions:
@@ -74,7 +79,8 @@ def sink_options(options: Any) -> SinkOptions:
         timeout_s = float(options.get("timeout_s", DEFAULT_TIMEOUT_S))
     except ValueError:
         raise ConfigurationError(f"format tara: timeout_s = {options['timeout_s']}: is no number") from None
-    return SinkOptions(options["endpoints"], options["stream"], staging, timeout_s, is_key_value(options))
+    keys = options.get("keys") or None
+    return SinkOptions(options["endpoints"], options["stream"], staging, timeout_s, is_key_value(options), keys)
 
 
 def is_key_value(options: Any) -> bool:
@@ -126,7 +132,11 @@ class TaraWriter(DataSourceStreamArrowWriter):
         if not mine:
             return
         options = self._options
-        with Client(options.endpoints, options.timeout_s, name=options.stream) as client:
+        # Without keys, the stream's session belongs to whoever can read this file: every driver of the query.
+        secret = kept_secret(Path(options.staging) / SECRET) if options.keys is None else b""
+        with Client(
+            options.endpoints, options.timeout_s, name=options.stream, keys=options.keys, secret=secret
+        ) as client:
             decided = self._claim(client, batchId, mine)
             manifest = msgspec.msgpack.decode(decided.value, type=list[StagedFile])
             self._submit(client, manifest, decided.next - decided.base, batchId)

@@ -53,7 +53,7 @@ class Site(Protocol):
         """How many commands of a session are taken now."""
 
     def submit(self, commands: list[t.Command]) -> None:
-        """Order commands; results come through `Gateway.take`."""
+        """Order commands, stamped as the gateway's; results come through `Gateway.take`."""
 
 
 class Gateway(Protocol):

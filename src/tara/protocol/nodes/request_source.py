@@ -17,6 +17,7 @@ from tara.protocol.graph import Graph, Name, Receivers, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.observer import Observer
+from tara.protocol.principals import SYSTEM
 from tara.protocol.resend import BACKOFF_MAX, burst
 
 
@@ -37,7 +38,7 @@ class RequestSource(Node):
         self._pending: deque[t.Request] = deque()
         #: What is in them and in the backlog. A client that loses patience sends its commands again; they are taken
         #: once, or an overload would feed itself.
-        self._taken: set[tuple[int, int, int]] = set()
+        self._taken: set[tuple[int, int, int, bytes]] = set()
         self._pending_bytes = self.backlog_bytes = 0
         self._commands: deque[list[t.Command]] = deque()
         self._backlog: deque[t.Command] = deque()
@@ -150,7 +151,7 @@ class RequestSource(Node):
         # While nothing is decided no time is to pass: it would pass at once when the stall is over.
         idle = not self._backlog and not self._pending
         if self._sessions_open and idle and silent_ms >= self.limits.keepalive_interval_ms:
-            self._backlog.append(t.Command(0, 0, 0, b"", t.KEEPALIVE))
+            self._backlog.append(t.Command(0, 0, 0, b"", t.KEEPALIVE, SYSTEM))
         if self._backlog:
             self._pump()
 
@@ -198,9 +199,10 @@ class RequestSource(Node):
             self._send(oldest, self._others)
 
 
-def _key(command: t.Command) -> tuple[int, int, int]:
-    """What tells one command from another; a keep-alive has no number of its own."""
-    return (command.session, command.number, command.kind)
+def _key(command: t.Command) -> tuple[int, int, int, bytes]:
+    """What tells one command from another; a keep-alive has no number of its own. Two principals never send the same
+    one: whoever guesses what the owner of a session will send next does not keep it out."""
+    return (command.session, command.number, command.kind, command.principal)
 
 
 def _length(commands: list[t.Command]) -> int:
