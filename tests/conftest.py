@@ -40,7 +40,7 @@ LONGEST = (
 )
 
 # A user is told soon that nobody answers; on a machine that stands still, a test would be told a lie.
-asking.TIMEOUT_MS = 60_000
+asking.TIMEOUT_S = 60.0
 
 # A deadline would make slow machines fail; on CI a failure must be repeatable from the log alone.
 settings.register_profile(

@@ -33,6 +33,9 @@ class Frames:
                 raise EOFError(f"{len(self._read)} of {count} bytes")
             self._read += more
 
+    def close(self) -> None:
+        self.socket.close()
+
     def __enter__(self) -> "Frames":
         return self
 

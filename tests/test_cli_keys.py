@@ -31,7 +31,7 @@ def cluster(root: Path) -> Iterator[Processes]:
 
 
 def test_keygen_makes_files_for_their_owner_and_never_overwrites(root: Path) -> None:
-    assert (root / "keys" / "cluster.key").stat().st_mode & 0o777 == 0o600
+    assert (root / "keys" / "member.key").stat().st_mode & 0o777 == 0o600
     assert (root / "keys" / "clients" / "alice" / "client.key").stat().st_mode & 0o777 == 0o600
 
     again = invoke("keygen", str(root / "keys"))

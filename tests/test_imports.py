@@ -33,6 +33,8 @@ LAYERS = [
     "tara.demo_log",
     "tara.demo",
     "tara.listing",
+    # Not in the table: the bounds of all layers, for the page for operators.
+    "tara.bounds_table",
     "tara.cli",
 ]
 

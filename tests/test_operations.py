@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tara import bounds_table
 from tara.configuration.settings import known_settings
+from tara.net import bounds
 from tara.observability import prometheus
 
 ROOT = Path(__file__).parent.parent
@@ -33,3 +35,13 @@ def test_every_event_is_in_the_table() -> None:
         name for row in re.findall(r"^\| (`[^|]*) \|", PAGE, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
     }
     assert events <= documented
+
+
+def test_the_table_of_bounds_is_the_code() -> None:
+    """`python -m tara.bounds_table` prints it."""
+    assert "\n".join(bounds_table.lines()) in PAGE
+
+
+def test_every_bound_of_the_ports_is_in_the_table() -> None:
+    listed = {row.name for section in bounds_table.sections() for row in section.rows}
+    assert {name for name in vars(bounds) if name.isupper()} <= listed

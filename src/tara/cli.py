@@ -255,13 +255,13 @@ def _plain(endpoints: list[str]) -> list[str]:
 @app.command("keygen")
 def keygen(
     directory: Annotated[Path, typer.Argument(help="The directory with the cluster's keys.")],
-    client: Annotated[str | None, typer.Option(help="Make keys for this client, and authorize it.")] = None,
+    client: Annotated[str | None, typer.Option(help="Make a key for this client, and authorize it.")] = None,
 ) -> None:
-    """Make the keys of a cluster, or of one of its clients.
+    """Make a cluster's authority and its members' certificate, or the certificate of a client.
 
     Example: tara keygen /etc/tara/keys; tara keygen /etc/tara/keys --client alice
     """
-    from tara.client.keys import make_client_keys, make_cluster_keys
+    from tara.net.keygen import make_client_keys, make_cluster_keys
 
     if client is None:
         make_cluster_keys(directory)
@@ -909,20 +909,23 @@ def bench_load(
     partitions: Partitions = 1,
     target: Annotated[int | None, typer.Option(help="Send everything to this front end.")] = None,
     endpoints: Annotated[str | None, typer.Option(help="A running cluster; by default one is started.")] = None,
-    keys: Annotated[str | None, typer.Option(help="The directory with keys; without, there are none.")] = None,
+    keys: Annotated[bool, typer.Option("--keys", help="With keys, which are made for the occasion.")] = False,
+    key_dir: Annotated[str | None, typer.Option(help="The keys of the cluster that runs already.")] = None,
     log_decided: Annotated[bool | None, typer.Option("--log/--no-log", help="Keep the decided log.")] = None,
     as_json: Json = False,
 ) -> None:
     """Closed-loop load on a key-value cluster on Spark.
 
-    Example: tara bench load --clients 64 --durability memory
+    Example: tara bench load --clients 64 --durability memory --keys
     """
     from tara.configuration.settings import load_settings
     from tara.experiments.live_speed import measure
     from tara.experiments.load_process import LoadPlan
 
     flags: dict[str, object] = {"durability": durability, "packing": packing, "batch_size": batch, "f": f}
-    flags |= {"partitions": partitions, "keys": keys, "log": log_decided}
+    flags |= {"partitions": partitions, "log": log_decided}
+    if endpoints is None and key_dir is not None:
+        raise typer.BadParameter("is for a cluster that runs already (--endpoints)", param_hint="--key-dir")
     plan = LoadPlan(
         endpoints=endpoints or "",
         clients=clients,
@@ -930,9 +933,9 @@ def bench_load(
         payload_bytes=payload,
         reads=reads,
         target=target,
-        keys=keys,
+        keys=key_dir,
     )
-    report = measure(load_settings(environment={}, flags=flags), plan)
+    report = measure(load_settings(environment={}, flags=flags), plan, keys)
     if as_json:
         _print_json(report)
     else:

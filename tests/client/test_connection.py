@@ -9,7 +9,7 @@ import pytest
 
 from tara.client import Client, ClientClosed, reads, session, wire
 from tara.protocol import tuples as t
-from tara.transport.front_end import Address, PlainFrontEnd
+from tests.net.terms import serve
 from tests.patience import DEADLINE_S
 
 
@@ -18,7 +18,7 @@ class FrontEnd:
 
     def __init__(self, pause_s: float = 0.001) -> None:
         self._pause_s = pause_s
-        self._front_end = PlainFrontEnd(Address("127.0.0.1", 0), 1 << 20, print)
+        self._front_end = serve(on_bad=print)
         self.address = self._front_end.address.removeprefix("tcp://")
         self.heard = 0
         #: Questions that are not answered the first time.

@@ -8,8 +8,8 @@ from tara.client import KeyValueClient
 from tara.experiments.bad_network import Network, ProxiedRegistry, Weather, network
 from tara.experiments.contained import Contained
 from tara.experiments.fuzz import fuzz
+from tara.net.links import Links
 from tara.operations import health
-from tara.transport.links import PlainLinks
 
 
 def test_hostile_frames_at_every_port(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ class End:
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
-        self.links = PlainLinks("127.0.0.1", 0, 2, 1 << 20, lambda _: None)
+        self.links = Links("127.0.0.1", 0, 2, 1 << 20, lambda _: None)
 
     def turn(self) -> None:
         self.links.tick()

@@ -12,6 +12,7 @@ import pytest
 from tara.client import wire as client_wire
 from tara.configuration.placement import placement_of
 from tara.experiments.hostile import ClientFrames, ControlMessages, FileQuestions, Identity, PeerFrames, recorded
+from tara.net.file_exchange import Ask
 from tara.observability.heartbeats import decode_status
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple
@@ -24,7 +25,6 @@ from tara.simulator.run import play
 from tara.simulator.world import Container, World
 from tara.transport import wire
 from tara.transport.admission import Admission
-from tara.transport.exchange import Ask
 
 ME = Identity(cluster=0xABC123, era=1, container=1, life=1, shape=0x77AA55)
 LIMITS = Limits(checkpoint_interval=1024, window=4096)

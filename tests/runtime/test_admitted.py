@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tara.client import wire
-from tara.client.framing import FrameSocket
+from tara.net.connection import Connection
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.request_source import RequestSource
@@ -33,7 +33,7 @@ def test_what_a_gateway_submits_is_neither_refused_nor_lost(tmp_path: Path) -> N
 def test_a_client_is_refused_what_there_is_no_room_for_and_nothing_else(tmp_path: Path) -> None:
     limits = {"source_pending_bytes_max": 1_000_000, "source_backlog_bytes_max": 2_000_000}
     with started(tmp_path, "memory", **limits) as container:
-        connection = FrameSocket.connect(container.client_address, 1 << 30)
+        connection = Connection.connect(container.client_address, 1 << 30)
         commands = [t.Command(9, number, 0, MEGABYTE) for number in range(6)]
         alive = t.Command(7, 0, 0, b"", t.KEEPALIVE)
         connection.send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, [*commands, alive], [], bytes(16))))

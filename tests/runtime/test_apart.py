@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tara.client.keys import make_cluster_keys
+from tara.net.keygen import make_cluster_keys
 from tara.observability.events import log_path
 from tara.storage.log_reader import LogReader
 from tests.patience import await_condition, patient

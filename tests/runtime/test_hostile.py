@@ -14,13 +14,14 @@ import pytest
 from tara.application import Get, KeyValueStore
 from tara.client import KeyValueClient
 from tara.client import wire as client_wire
+from tara.net import bounds
+from tara.net.links import Links
+from tara.net.server import Address
 from tara.protocol import tuples as t
 from tara.protocol.nodes.reads import ANSWERED_BYTES_MAX
 from tara.runtime.container import Container
-from tara.transport import links
-from tara.transport.front_end import Address, PlainFrontEnd
-from tara.transport.links import PlainLinks
 from tests.frames import Frames
+from tests.net.terms import serve
 from tests.runtime.single import single_site
 
 DEADLINE_S = 20.0
@@ -81,34 +82,9 @@ def test_a_frame_that_comes_byte_by_byte_disturbs_nobody(site: Container) -> Non
     assert served(site)
 
 
-def test_a_half_open_connection_is_given_up_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frame is announced and does not come to its end, on connection after connection."""
-    monkeypatch.setattr(links, "KEPT_BYTES_MAX", 4 << 20)
-    bad: list[str] = []
-    there = PlainLinks("127.0.0.1", 0, 3, 64 << 20, bad.append)
-    begun = struct.pack("<I", 60 << 20) + bytes(LARGE)
-    with ExitStack() as stack:
-        stack.callback(there.close)
-        for _ in range(12):
-            connection = stack.enter_context(closing(open_to(there.address)))
-            sent = 0
-            while sent < len(begun):
-                connection.setblocking(False)
-                try:
-                    sent += connection.send(begun[sent:])
-                except (BlockingIOError, ConnectionError) as error:
-                    if isinstance(error, ConnectionError):
-                        break
-                assert there.receive() == []
-        until(lambda: (there.receive(), len(bad) >= 7)[1], "connections to be given up")
-        kept = sum(connection.socket.kept_bytes for connection in there._accepted.connections.values())
-        assert kept <= 4 << 20
-    assert all("bytes here" in reason for reason in bad)
-
-
 @pytest.mark.parametrize("stale", [True, False])
 def test_a_client_that_never_reads_its_answers(site: Container, monkeypatch: pytest.MonkeyPatch, stale: bool) -> None:
-    monkeypatch.setattr(links, "KEPT_BYTES_MAX", 32 << 20)
+    monkeypatch.setattr(bounds, "KEPT_BYTES_MAX", 32 << 20)
     with KeyValueClient(site.client_address) as client:
         client.put("large", bytes(LARGE - 100))
     before_mb, bad = resident_mb(), site.counters.frames_bad
@@ -158,7 +134,7 @@ def test_a_message_of_very_many_commands_is_refused(site: Container) -> None:
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:99999", "tcp://127.0.0.1:x", "nonsense", "tcp://:::1"])
 def test_an_address_that_makes_no_sense_is_nowhere(address: str) -> None:
-    here = PlainLinks("127.0.0.1", 0, 2, 1 << 20, lambda _: None)
+    here = Links("127.0.0.1", 0, 2, 1 << 20, lambda _: None)
     here.connect(1, address)
     assert not here.send(1, b"x")
     here.close()
@@ -167,8 +143,8 @@ def test_an_address_that_makes_no_sense_is_nowhere(address: str) -> None:
 def test_a_front_end_whose_port_is_taken_is_elsewhere_unless_others_count_on_it() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as squatter:
         port = squatter.getsockname()[1]
-        front_end = PlainFrontEnd(Address("127.0.0.1", port), 1 << 20, lambda _: None)
+        front_end = serve(address=Address("127.0.0.1", port, elsewhere=True))
         assert front_end.address != f"tcp://127.0.0.1:{port}"
         front_end.close()
         with pytest.raises(OSError, match="in use"):
-            PlainFrontEnd(Address("127.0.0.1", port, elsewhere=False), 1 << 20, lambda _: None)
+            serve(address=Address("127.0.0.1", port))

@@ -16,7 +16,6 @@ from unittest import mock
 
 import msgspec
 import pytest
-import zmq
 
 from tara.configuration.settings import load_settings, shape_of
 from tara.configuration.state import StateFile
@@ -30,6 +29,7 @@ from tara.runtime import control
 from tara.runtime import registry as registry_module
 from tara.runtime.registry import Registry, RegistryFailed
 from tara.runtime.spark import Cluster
+from tests.frames import Frames
 from tests.patience import DEADLINE_S, await_condition
 from tests.runtime.processes import settings_for
 
@@ -38,24 +38,20 @@ class Member:
     """Plays a container."""
 
     def __init__(self, registry: Registry) -> None:
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.connect(registry.address)
+        self._frames = Frames(registry.address)
         self._registry = registry
 
     def send(self, data: bytes) -> None:
-        self._socket.send(data)
+        self._frames.send(data)
 
     def say(self, message: control.Message) -> None:
         self.send(control.encode(message))
 
     def hear(self, kind: type[Any]) -> Any:
-        while self._socket.poll(int(DEADLINE_S * 1e3)):
-            message = control.decode(self._socket.recv())
+        while True:
+            message = control.decode(self._frames.receive())
             if isinstance(message, kind):
                 return message
-        raise AssertionError(f"no {kind.__name__}")
 
     def register(self, container: int = 0, **changes: Any) -> None:
         state = self._registry.state
@@ -65,7 +61,7 @@ class Member:
         )
 
     def close(self) -> None:
-        self._context.destroy(0)
+        self._frames.close()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from tara.application import KeyValueStore
 from tara.client import wire
-from tara.client.framing import FrameSocket
+from tara.net.connection import Connection
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.committer import Committer
@@ -71,7 +71,7 @@ def runs(container: Container) -> int:
 def ask(container: Container, count: int) -> None:
     """Turns until this many questions of a client are answered."""
     reads = [wire.Read(number, msgspec.msgpack.encode(["get", "key"])) for number in range(count)]
-    connection = FrameSocket.connect(container.client_address, 1 << 20)
+    connection = Connection.connect(container.client_address, 1 << 20)
     connection.send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, [], reads)))
     deadline_s = time.monotonic() + DEADLINE_S
     while container.counters.answers < count:

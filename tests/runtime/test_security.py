@@ -5,16 +5,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import zmq
 
 from tara.client import KeyValueClient, NotReachable, Refused
-from tara.client.keys import load_keys, make_client_keys, make_cluster_keys
 from tara.configuration.settings import load_settings
+from tara.net.certificates import load_keys
+from tara.net.channel import Channel
+from tara.net.keygen import make_client_keys, make_cluster_keys
 from tara.operations import asking
 from tara.operations.asking import ask
 from tara.protocol.errors import ConfigurationError
 from tara.runtime import control
-from tests.patience import DEADLINE_S, await_condition, patient
+from tests.patience import await_condition, patient
 from tests.runtime.processes import Processes, settings_for
 
 #: How long a client tries, until it has met a front end and been refused.
@@ -81,16 +82,23 @@ def test_a_client_without_a_key_is_told_that_it_needs_one(keyed: Processes) -> N
     assert_refused(keyed, None, "requires keys")
 
 
-def test_a_client_with_an_unknown_key_is_refused(keyed: Processes, root: Path) -> None:
-    stranger = root / "stranger"
-    shutil.copytree(root / "other" / "clients" / "mallory", stranger)
-    shutil.copy(root / "keys" / "cluster.pub", stranger / "cluster.pub")
+def test_a_client_that_nobody_authorized_is_refused(keyed: Processes, root: Path) -> None:
+    stranger = make_client_keys(root / "keys", "stranger")
+    (root / "keys" / "authorized" / "stranger.pub").unlink()
 
     assert_refused_and_counted(keyed, stranger, "not authorized")
 
 
-def test_a_client_of_another_cluster_is_refused(keyed: Processes, root: Path) -> None:
-    assert_refused_and_counted(keyed, root / "other" / "clients" / "mallory", "handshake")
+def test_a_client_of_another_authority_is_refused_even_if_it_knows_ours(keyed: Processes, root: Path) -> None:
+    forged = root / "forged"
+    shutil.copytree(root / "other" / "clients" / "mallory", forged)
+    shutil.copy(root / "keys" / "authority.pem", forged / "authority.pem")
+
+    assert_refused_and_counted(keyed, forged, "does not know the authority of our certificate")
+
+
+def test_a_client_of_another_cluster_does_not_talk_to_this_one(keyed: Processes, root: Path) -> None:
+    assert_refused_and_counted(keyed, root / "other" / "clients" / "mallory", "unknown authority")
 
 
 def test_a_client_with_keys_does_not_talk_to_a_service_without(plain: Processes, root: Path) -> None:
@@ -120,7 +128,7 @@ def test_the_command_line_finds_the_keys_and_others_are_refused(keyed: Processes
     assert ask(data_dir, control.AskStatus())
     before = keyed.registry.connections_refused
 
-    with pytest.raises(asking.Refused, match="handshake"):
+    with pytest.raises(asking.Refused, match="unknown authority"):
         ask(data_dir, control.AskStatus(), root / "other")
     with pytest.raises(ConfigurationError, match="a client's keys"):
         ask(data_dir, control.AskDown(), root / "keys" / "clients" / "alice")
@@ -130,21 +138,21 @@ def test_the_command_line_finds_the_keys_and_others_are_refused(keyed: Processes
 def test_a_clients_key_opens_neither_registry_nor_peers(keyed: Processes, root: Path) -> None:
     """An authorized client speaks to front ends only: it can neither kill nodes nor forge votes."""
     alice = load_keys(root / "keys" / "clients" / "alice")
-    inbox = keyed.registry.members[0].peer_address
-    assert inbox is not None
+    member = keyed.registry.members[0]
+    assert member.peer_address
+    assert member.files_address
     frames = keyed.status(0)["counters"]["frames_bad"]
-    with zmq.Context() as context:
-        for kind, address in ((zmq.DEALER, keyed.registry.address), (zmq.PUSH, inbox)):
-            with context.socket(kind) as socket:
-                socket.setsockopt(zmq.LINGER, 0)
-                alice.secure_connecting(socket)
-                monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_SUCCEEDED)
-                socket.connect(address)
-                assert monitor.poll(int(DEADLINE_S * 1e3))
-                event = zmq.utils.monitor.recv_monitor_message(monitor)
-                assert event["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH
-                socket.disable_monitor()
-                monitor.close()
+    for address in (keyed.registry.address, member.peer_address, member.files_address):
+        channel = Channel(address, alice)
+        channel.send(control.encode(control.AskStatus()))
+
+        def is_refused(channel: Channel = channel) -> bool:
+            assert channel.receive() == []
+            return channel.broken
+
+        await_condition(is_refused, "the connection to end")
+        assert channel.refusal == "the certificate is not authorized: it is not a member's"
+        channel.close()
     assert keyed.status(0)["counters"]["frames_bad"] == frames
 
 

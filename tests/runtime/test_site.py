@@ -4,17 +4,18 @@ import multiprocessing
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import zmq
 
-from tara.client.keys import make_cluster_keys
 from tara.configuration.settings import Settings
 from tara.configuration.state import StateFile
+from tara.net.keygen import make_cluster_keys
+from tara.net.server import Address
 from tara.observability.events import log_path
 from tara.operations import health
 from tara.operations.asking import ask
@@ -29,6 +30,7 @@ from tara.sites.neighbours import SiteCard
 from tara.sites.site import SiteRegistry
 from tara.transport.site_address import PORTS, parse_sites
 from tara.transport.where import free_row
+from tests.net.terms import serve
 from tests.patience import DEADLINE_S, await_condition, patient
 from tests.runtime.processes import Processes, settings_for
 
@@ -211,14 +213,13 @@ def test_a_founding_that_was_interrupted_goes_on(sites: Sites) -> None:
 def test_a_site_with_other_settings_is_not_joined(sites: Sites) -> None:
     address = parse_sites(sites.settings(0).sites)[1].registry
     stranger = SiteCard(site=1, shape=1, durability="disk", nonce="n1")
-    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket, ThreadPoolExecutor() as threads:
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.bind(address)
+    host, port = address.removeprefix("tcp://").split(":")
+    with closing(serve(address=Address(host, int(port)))) as server, ThreadPoolExecutor() as threads:
         starting = threads.submit(SiteRegistry, sites.settings(0), 0, True)
         while not starting.done():
-            if socket.poll(50):
-                identity, _ = socket.recv_multipart()
-                socket.send_multipart((identity, control.encode(control.Answer(True, msgspec.json.encode(stranger)))))
+            server.wait(0.05)
+            for identity, _ in server.receive():
+                server.send(identity, control.encode(control.Answer(True, msgspec.json.encode(stranger))))
         with pytest.raises(ConfigurationError, match="site 1 has other settings than site 0"):
             starting.result()
 

@@ -9,8 +9,8 @@ import pytest
 
 from tara.application import KeyValueStore, Put
 from tara.client import Client, Forbidden, wire
-from tara.client.framing import FrameSocket
 from tara.host.routes import ROUTES_PER_CONNECTION_MAX
+from tara.net.connection import Connection
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.principals import principal_of
@@ -26,7 +26,7 @@ class Stranger:
     """Sends whatever it likes."""
 
     def __init__(self, address: str, secret: bytes | None = None) -> None:
-        self.socket = FrameSocket.connect(address, 1 << 30)
+        self.socket = Connection.connect(address, 1 << 30)
         self.secret = os.urandom(16) if secret is None else secret
         self.results: list[t.Result] = []
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import msgspec
 import pytest
-import zmq
 
 from tara.protocol.errors import ConfigurationError
 from tara.runtime import control
 from tara.runtime.registry import Registry
 from tara.transport.where import NeedsKeys, expand, here, is_loopback, same_everywhere
-from tests.patience import DEADLINE_S
+from tests.frames import Frames
 from tests.runtime.processes import settings_for
 
 
@@ -81,32 +80,28 @@ class Containers:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.connect(registry.address)
+        self._frames = Frames(registry.address)
 
     def register(self, container: int, server: str, journal: str, fresh: str, starts: bool = True) -> control.Welcome:
         """Of one that does not start, nothing more is heard."""
         state, address = self._registry.state, f"tcp://{server}:{1000 + container}"
         register = control.Register(container, 1, address, address, state.cluster, state.era, "host")
         register.journal, register.fresh_journal = journal, fresh
-        self._socket.send(control.encode(register))
+        self._frames.send(control.encode(register))
         welcome: control.Welcome = self._hear(control.Welcome)
         if starts and (welcome.genesis or welcome.journal != journal):
-            self._socket.send(control.encode(control.Founded(container, welcome.life, welcome.journal)))
+            self._frames.send(control.encode(control.Founded(container, welcome.life, welcome.journal)))
             self._hear(control.Go)
         return welcome
 
     def _hear(self, kind: type[Any]) -> Any:
-        while self._socket.poll(int(DEADLINE_S * 1e3)):
-            message = control.decode(self._socket.recv())
+        while True:
+            message = control.decode(self._frames.receive())
             if isinstance(message, kind):
                 return message
-        raise AssertionError(f"no {kind.__name__}")
 
     def close(self) -> None:
-        self._context.destroy(0)
+        self._frames.close()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import socket
 import threading
 import time
@@ -13,13 +14,12 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 import msgspec
-import zmq
 
 from tara.client import wire
-from tara.client.channel import Channel, Channels
 from tara.client.errors import ClientClosed, ClientError, NotReachable, Refused
 from tara.client.reads import Question, Reads
 from tara.client.session import Call, Session, State
+from tara.net.channel import Channel, Channels
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, MalformedTuple
 from tara.protocol.principals import SECRET_BYTES_MAX, SECRET_BYTES_MIN
@@ -204,7 +204,6 @@ class Client:
                 self._wake_out.close()
             self._wake_in.close()
             self._fail_all()
-            self._channels.close()
 
     def _fail_all(self) -> None:
         """Nobody is to wait for a thread that is gone."""
@@ -246,12 +245,12 @@ class Client:
 
     def _wait(self, channel: Channel, wait_s: float) -> None:
         """For whatever comes first: an answer, a new call, or the end of that time."""
-        poller = zmq.Poller()
-        poller.register(self._wake_in.fileno(), zmq.POLLIN)
+        poller = select.poll()
+        poller.register(self._wake_in, select.POLLIN)
         if channel.broken:
             wait_s = min(wait_s, CONNECT_PAUSE_S)
         else:
-            poller.register(channel.pollable, channel.events)
+            poller.register(channel, channel.events)
         if self._wake_in.fileno() in dict(poller.poll(int(wait_s * 1000) + 1)):
             self._wake_in.recv(4096)
 
@@ -260,7 +259,7 @@ class Client:
         return self._channels.open(self._endpoints[self._current])
 
     def _disconnect(self, channel: Channel) -> None:
-        self._refusal = channel.refusal() or self._refusal
+        self._refusal = channel.refusal or self._refusal
         channel.close()
 
     def _move_on(self, channel: Channel) -> Channel:

@@ -21,7 +21,6 @@ from random import Random
 from typing import Any
 
 import msgspec
-import zmq
 
 from tara.coordination import jute
 from tara.coordination.client import CoordinationClient
@@ -31,11 +30,12 @@ from tara.experiments.deployment import Say
 from tara.experiments.hostile import ClientFrames, ControlMessages, FileQuestions, Identity, PeerFrames
 from tara.experiments.load_process import LoadPlan, LoadProcess
 from tara.experiments.safety import Safety
+from tara.net.file_exchange import Ask
+from tara.net.framing import framed
 from tara.operations import health
 from tara.runtime import control
 from tara.runtime.registry import Registry
 from tara.simulator.linearizability import KeyValueModel, check
-from tara.transport.exchange import Ask
 
 #: Of so many frames, how many go to each kind of port. What needs a connection per frame, or an order, gets few.
 SHARES = {"peers": 0.64, "clients": 0.29, "files": 0.03, "registry": 0.03, "zookeeper": 0.009, "metrics": 0.001}
@@ -143,7 +143,7 @@ class FrameAttack(Attack):
             with self.connect() as connection:
                 for _ in range(20):
                     made = [self._make() for _ in range(min(MADE, self.count - self.sent))]
-                    data = b"".join(struct.pack("<I", len(frame)) + frame for frame, _ in made)
+                    data = b"".join(framed(frame) for frame, _ in made)
                     refusable = sum(bad for _, bad in made)
                     for _ in range(REPEATED):
                         connection.sendall(data)
@@ -179,7 +179,7 @@ class FrameAttack(Attack):
 
 
 class MessageAttack(Attack):
-    """For ports that speak ZeroMQ; now and then, for those who do not."""
+    """For ports that answer messages; now and then, something that is no frame."""
 
     def __init__(
         self, kind: str, address: str, count: int, make: Callable[[], tuple[bytes, bool]], last: bytes, mark: bytes
@@ -191,37 +191,28 @@ class MessageAttack(Attack):
         self._mark = mark
 
     def attack(self) -> None:
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        try:
-            asking = context.socket(zmq.DEALER)
-            asking.setsockopt(zmq.LINGER, 0)
-            asking.connect(f"tcp://{self.address[0]}:{self.address[1]}")
+        with self.connect() as connection:
             while self.sent < self.count:
                 made = [self._make() for _ in range(min(MADE, self.count - self.sent))]
-                for frame, bad in made:
-                    asking.send(frame)
-                    self.sent += 1
-                    self.refusable += bad
-                    while asking.poll(0):
-                        asking.recv()
+                connection.sendall(b"".join(framed(frame) for frame, _ in made))
+                self.sent += len(made)
+                self.refusable += sum(bad for _, bad in made)
+                FrameAttack._drain(connection)
                 self._noise()
-            self._await_end(asking)
-            asking.close()
-        finally:
-            context.term()
+            self._await_end(connection)
 
-    def _await_end(self, asking: "zmq.Socket[bytes]") -> None:
-        end_s = time.monotonic() + TIMEOUT_S
-        asking.send(self._last)
-        while asking.poll(max(int((end_s - time.monotonic()) * 1e3), 0)):
-            if self._mark in asking.recv():
-                return
-        raise ClusterTrouble(f"{self.kind} at {self.address}: no answer to the last question")
+    def _await_end(self, connection: socket.socket) -> None:
+        connection.sendall(framed(self._last))
+        heard = b""
+        while self._mark not in heard:
+            more = connection.recv(1 << 16)
+            if not more:
+                raise ClusterTrouble(f"{self.kind} at {self.address}: no answer to the last question")
+            heard = heard[-len(self._mark) :] + more
 
     def _noise(self) -> None:
-        """No handshake of ZeroMQ, or half of one. (Its first version had none: there, what does not begin like one is
-        the length of a message. These are never complete, and so not counted.)"""
-        for noise in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" + bytes(8) + b"\x7f\x03", b"\x80" + bytes(range(63)), b""):
+        """What never becomes a frame, and so is not counted."""
+        for noise in (b"GET", b"\xff", b"\x80\x00\x00\x00", b""):
             with self.connect() as connection, contextlib.suppress(OSError):
                 connection.sendall(noise)
 

@@ -2,12 +2,14 @@
 
 import os
 import tempfile
+from pathlib import Path
 
 import msgspec
 
 from tara.configuration.settings import Settings
 from tara.experiments.load import LoadReport
 from tara.experiments.load_process import LoadPlan, LoadProcess
+from tara.net.keygen import make_client_keys, make_cluster_keys
 from tara.operations import health
 from tara.runtime.spark import Cluster
 
@@ -22,12 +24,19 @@ class LiveReport(LoadReport, kw_only=True):
     cpu_server: float = 0.0
 
 
-def measure(settings: Settings, plan: LoadPlan) -> LiveReport:
-    """Run the plan on the cluster that it names, or, if it names none, on one that is started for it."""
+def measure(settings: Settings, plan: LoadPlan, with_keys: bool = False) -> LiveReport:
+    """Run the plan on the cluster that it names, or, if it names none, on one that is started for it, with keys that
+    are made for it."""
     if plan.endpoints:
         return _drive(plan, [])
     with tempfile.TemporaryDirectory(prefix="tara-bench-") as directory:
-        cluster = Cluster(msgspec.structs.replace(settings, data_dir=directory))
+        settings = msgspec.structs.replace(settings, data_dir=str(Path(directory) / "data"))
+        if with_keys:
+            make_cluster_keys(Path(directory) / "keys")
+            client = make_client_keys(Path(directory) / "keys", "bench")
+            settings = msgspec.structs.replace(settings, keys=str(Path(directory) / "keys"))
+            plan = msgspec.structs.replace(plan, keys=str(client))
+        cluster = Cluster(settings)
         try:
             cluster.start()
             registry = cluster.registry

@@ -6,19 +6,19 @@ everything is answered, so that what was lost or executed twice can be counted.
 """
 
 import os
+import select
 import time
 from collections.abc import Callable
 from random import Random
 
 import msgspec
-import zmq
 from msgspec import Struct
 
 from tara.application import Get, Put
 from tara.client import wire
-from tara.client.channel import Channel, Channels
 from tara.client.connection import parse_endpoints
 from tara.client.session import PATIENCE_S, PATIENCE_S_MAX
+from tara.net.channel import Channel, Channels
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.protocol.principals import SECRET_BYTES_MIN
@@ -176,11 +176,11 @@ class Load:
 
     def _wait(self, wait_s: float) -> list[Channel]:
         """The channels that have news by then."""
-        poller = zmq.Poller()
-        channels = {channel.pollable: channel for channel in self._open_channels if not channel.broken}
-        for pollable, channel in channels.items():
-            poller.register(pollable, channel.events)
-        return [channels[pollable] for pollable, _ in poller.poll(int(wait_s * 1000) + 1)]
+        poller = select.poll()
+        channels = {channel.fileno(): channel for channel in self._open_channels if not channel.broken}
+        for descriptor, channel in channels.items():
+            poller.register(descriptor, channel.events)
+        return [channels[descriptor] for descriptor, _ in poller.poll(int(wait_s * 1000) + 1)]
 
     def _reconnect(self) -> None:
         """Called some times in a second."""
@@ -368,7 +368,6 @@ class Load:
         self._drain()
         for channel in self._open_channels:
             channel.close()
-        self._channels.close()
 
 
 def _send(channel: Channel, messages: list[Message], secret: bytes) -> None:

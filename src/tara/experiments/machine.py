@@ -56,7 +56,9 @@ def describe(disk: Path) -> Machine:
             "tara": _own_version(),
             "python": platform.python_version(),
             "java": _java_version(),
-            **{name: _package_version(name) for name in ("pyspark", "pyzmq", "msgspec", "pyarrow", "matplotlib")},
+            **{
+                name: _package_version(name) for name in ("pyspark", "cryptography", "msgspec", "pyarrow", "matplotlib")
+            },
         },
     )
 

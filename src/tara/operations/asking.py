@@ -4,17 +4,15 @@ import os
 import time
 from pathlib import Path
 
-import zmq
-
-from tara.client.keys import load_cluster_keys
-from tara.client.refusals import take_failures, watch_handshakes
 from tara.configuration.state import DirectoryInUse, StateFile
+from tara.net import bounds
+from tara.net.certificates import load_member_keys
+from tara.net.channel import Channel
 from tara.protocol.errors import TaraError
 from tara.runtime import control
 from tara.transport.where import expand
 
-TIMEOUT_MS = 3_000
-_POLL_MS = 200
+TIMEOUT_S = 3.0
 DOWN_TIMEOUT_S = 60.0
 
 
@@ -50,24 +48,19 @@ def ask(data_dir: Path, question: control.Question, keys: str | Path | None = No
 
 
 def _ask_at(address: str, question: control.Question, keys: str, silence: NoRegistry) -> control.Message:
-    context = zmq.Context()
+    channel = Channel(address, load_member_keys(keys) if keys else None, bounds.CONTROL_BYTES_MAX)
     try:
-        socket = context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        if keys:
-            load_cluster_keys(keys).secure_connecting(socket)
-        monitor = watch_handshakes(socket)
-        socket.connect(address)
-        socket.send(control.encode(question))
-        for _ in range(0, TIMEOUT_MS, _POLL_MS):
-            if socket.poll(_POLL_MS):
-                return control.decode(socket.recv())
-            failures = take_failures(monitor, bool(keys))
-            if failures:
-                raise Refused(f"no connection to {address}: {failures[-1]}")
+        channel.send(control.encode(question))
+        end_s = time.monotonic() + TIMEOUT_S
+        while not channel.broken and (left_s := end_s - time.monotonic()) > 0:
+            channel.wait(left_s)
+            for data in channel.receive():
+                return control.decode(data)
+        if channel.refusal is not None:
+            raise Refused(f"no connection to {address}: {channel.refusal}")
         raise silence
     finally:
-        context.destroy(0)
+        channel.close()
 
 
 def await_down(data_dir: Path, timeout_s: float = DOWN_TIMEOUT_S) -> None:

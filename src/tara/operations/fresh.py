@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from tara.client import wire
-from tara.client.channel import Channels
 from tara.configuration.state import StateFile
+from tara.net.channel import Channels
 from tara.operations.asking import ask
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
@@ -91,7 +91,6 @@ class FrontEnds:
     def close(self) -> None:
         for channel in self._open:
             channel.close()
-        self._channels.close()
 
 
 def _executors(data_dir: Path) -> list[dict[str, Any]]:

@@ -49,7 +49,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     run_bytes_max: int = 1 << 20
     run_length_max: int = 1024
     #: A frame that is larger is refused.
-    frame_bytes_max: int = 64 << 20
+    frame_bytes_max: int = 16 << 20
 
     sessions_max: int = 100_000
     #: Commands of one session that may be without an acknowledged result.

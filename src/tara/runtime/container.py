@@ -15,14 +15,19 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-import zmq
 from msgspec import Struct
 
 from tara.client import wire as client_wire
-from tara.client.keys import load_cluster_keys
 from tara.configuration.placement import serves_clients
 from tara.host.routes import Routes
+from tara.net import bounds
+from tara.net.budget import Budget
+from tara.net.certificates import load_member_keys
+from tara.net.file_exchange import CHECKPOINTS, INCOMING, LOG, FileServer, RemoteFiles
+from tara.net.links import Links
+from tara.net.port import Terms
 from tara.net.principal import Kind
+from tara.net.server import Address, Server, clients_max
 from tara.observability.events import EventLog
 from tara.observability.metrics import Counters, LatencySampler
 from tara.protocol import tuples as t
@@ -46,11 +51,7 @@ from tara.storage.log_writer import LogSettings
 from tara.storage.store import CheckpointStore, checkpoint_directory
 from tara.transport import wire
 from tara.transport.admission import Admission, Arrivals, ForeignFrame
-from tara.transport.exchange import CHECKPOINTS, INCOMING, LOG, FileServer, RemoteFiles, bounded
-from tara.transport.front_end import Address, CurveFrontEnd, FrontEnd, PlainFrontEnd
-from tara.transport.gate import MEMBERS, Gate
 from tara.transport.gateway import Gateway, Options, make_gateway
-from tara.transport.links import CurveLinks, Links, PlainLinks
 from tara.transport.questions import OpenQuestions
 
 TICK_MS = 5.0
@@ -125,7 +126,6 @@ class Container:
         self,
         spec: ContainerSpec,
         application: Callable[[], Application],
-        context: zmq.Context[zmq.Socket[bytes]] | None = None,
         events: EventLog | None = None,
     ) -> None:
         self.spec = spec
@@ -137,14 +137,12 @@ class Container:
         self.latency = LatencySampler()
         self.events = events or EventLog(None, spec.cluster, spec.label)
         self._application = application
-        self._context = context or zmq.Context()
-        self._keys = load_cluster_keys(spec.keys) if spec.keys else None
-        self._gate = None if self._keys is None else Gate(self._context, self._keys, self._on_refused)
+        self._keys = load_member_keys(spec.keys) if spec.keys else None
+        #: What all ports of this process may keep together.
+        self.budget = Budget()
         self._links = self._make_links()
         self._front_end = self._make_front_end()
         self._files = self._serve_files()
-        if self._gate is not None:
-            self._gate.start()
         #: Where each container serves the files of its executors, as far as known.
         self.files_at: list[str | None] = []
         #: Where the front ends are, and which connections have been told.
@@ -194,31 +192,46 @@ class Container:
 
     def _make_links(self) -> Links:
         spec = self.spec
-        peers, bytes_max = len(spec.placement), spec.limits.frame_bytes_max
         with self._binding(spec.peer_port):
-            if self._keys is None or self._gate is None:
-                return PlainLinks(spec.host, spec.peer_port, peers, bytes_max, partial(self._on_bad_frame, "peer"))
-            return CurveLinks(self._context, self._keys, self._gate, spec.host, spec.peer_port, peers, bytes_max)
+            return Links(
+                spec.host,
+                spec.peer_port,
+                len(spec.placement),
+                spec.limits.frame_bytes_max,
+                partial(self._on_bad_frame, "peer"),
+                self._keys,
+                partial(self._on_refused, "peers"),
+                self.budget,
+            )
 
-    def _make_front_end(self) -> FrontEnd | None:
-        spec, bytes_max = self.spec, self.spec.limits.frame_bytes_max
+    def _make_front_end(self) -> Server | None:
+        spec = self.spec
         if not serves_clients(self.graph, spec.placement[spec.container]):
             return None
         # Where peers have fixed addresses, so have front ends.
         address = Address(spec.host, spec.port, elsewhere=not spec.peer_port)
+        terms = Terms(
+            min(spec.limits.frame_bytes_max, bounds.CLIENT_FRAME_COMMANDS * spec.limits.command_bytes_max),
+            clients_max(),
+            None if self._keys is None else self._keys.members_and_clients(),
+            partial(self._on_bad_frame, "client"),
+            partial(self._on_refused, "clients"),
+        )
         with self._binding(spec.port):
-            if self._gate is None:
-                return PlainFrontEnd(address, bytes_max, partial(self._on_bad_frame, "client"))
-            return CurveFrontEnd(self._context, self._gate, address, bytes_max)
+            return Server(address, terms, self.budget)
 
     def _serve_files(self) -> FileServer:
-        socket = bounded(self._context.socket(zmq.ROUTER))
-        if self._gate is not None:
-            self._gate.guard(socket, MEMBERS)
-        with self._binding(self.spec.files_port):
-            socket.bind(f"tcp://{self.spec.host}:{self.spec.files_port or '*'}")
-        self.files_address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        return FileServer(socket, self.spec.cluster, self.spec.era, self._on_bad_ask)
+        spec = self.spec
+        address = Address(spec.host, spec.files_port)
+        with self._binding(spec.files_port):
+            return FileServer(
+                address,
+                (spec.cluster, spec.era),
+                self._keys,
+                self.budget,
+                self._on_bad_ask,
+                partial(self._on_refused, "files"),
+            )
 
     def _on_bad_ask(self, reason: str) -> None:
         """On the file server's thread."""
@@ -235,21 +248,25 @@ class Container:
         identity = (self.spec.cluster, self.spec.era)
         return RemoteFiles(kind, identity, directory / INCOMING, address_of, self._keys)
 
-    def _on_refused(self, domain: str, reason: str) -> None:
-        """On the gate's thread."""
+    def _on_refused(self, port: str, reason: str) -> None:
+        """On the thread that serves the port."""
         self.counters.connections_refused += 1
-        self.events.flood("connection_refused", at=domain, reason=reason)
+        self.events.flood("connection_refused", at=port, reason=reason)
 
     @contextmanager
     def _binding(self, port: int) -> Iterator[None]:
         try:
             yield
-        except (OSError, zmq.ZMQError) as error:
+        except OSError as error:
             raise ConfigurationError(f"{self.spec.host}:{port}: cannot be bound: {error.strerror}") from error
 
     @property
     def peer_address(self) -> str:
         return self._links.address
+
+    @property
+    def files_address(self) -> str:
+        return self._files.address
 
     @property
     def client_address(self) -> str:
@@ -404,7 +421,7 @@ class Container:
                 epoll.register(descriptor, select.EPOLLIN)
         while not self.stopping:
             wait_s = max(self._next_tick_ms / 1e3 - time.monotonic(), 0.0)
-            if self._links.unread or self._queue or (self._front_end is not None and self._front_end.unread):
+            if self._queue:
                 wait_s = 0.0
             news = [descriptor for descriptor, _ in epoll.poll(wait_s)]
             self.turn(links in news, clients in news, wake in news, gateway in news, on_tick)
@@ -413,9 +430,9 @@ class Container:
 
     def turn(self, links: bool, clients: bool, stores: bool, gateway: bool, on_tick: Callable[[], None]) -> None:
         self.counters.turns += 1
-        if links or self._links.unread:
+        if links:
             self._receive_frames()
-        if self._front_end is not None and (clients or self._front_end.unread):
+        if self._front_end is not None and clients:
             self._receive_requests(self._front_end)
         if stores:
             self._receive_from_stores()
@@ -428,6 +445,8 @@ class Container:
             self._tick()
             self._ticked = True
             self._links.tick()
+            if self._front_end is not None:
+                self._front_end.tick()
             on_tick()
         self._flush()
         if self.gateway is not None:
@@ -465,7 +484,7 @@ class Container:
             # How far a committer is, is no promise: it can be told before the journal is written.
             (self._queue if type(tuple_) is t.Read else self._queues[number]).append((tuple_, number))
 
-    def _receive_requests(self, front_end: FrontEnd) -> None:
+    def _receive_requests(self, front_end: Server) -> None:
         by_partition: list[list[t.Command]] = [[] for _ in range(self.spec.limits.partitions)]
         self._answer_room = ANSWERED_BYTES_MAX
         for identity, data in front_end.receive():
@@ -743,12 +762,10 @@ class Container:
         return self._arrivals.lives
 
     def release(self) -> None:
-        """Let go of what the next life needs, and of what must not outlive the context."""
+        """Let go of what the next life needs."""
         if self.journal is not None:
             self.journal.close()
         self._files.stop()
-        if self._gate is not None:
-            self._gate.stop()
 
     # For the gateway
 
@@ -775,7 +792,6 @@ class Container:
         if self._front_end is not None:
             self._front_end.close()
         os.close(self._wake)
-        self._context.destroy(0)
 
 
 class _Site:

@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-import zmq
 
-from tara.client.keys import load_cluster_keys
 from tara.named import application_of
+from tara.net import bounds
+from tara.net.certificates import load_member_keys
+from tara.net.channel import SteadyChannel
 from tara.observability.events import EventLog, log_path, show
 from tara.observability.supervised import describe_end, report_all_threads
 from tara.protocol.errors import ConfigurationError, TaraError
@@ -34,7 +35,6 @@ from tara.runtime.container import Container, ContainerSpec, Start
 from tara.runtime.watching import Watch
 from tara.storage.journal import journal_directory, journal_name
 from tara.transport.where import here
-from tara.transport.wire import readable
 
 Kind = TypeVar("Kind")
 
@@ -44,6 +44,8 @@ HEARTBEAT_S = 0.5
 #: The pause before a container that failed ends: doubles with each short life before, up to a maximum.
 FAILED_PAUSE_S = 0.5
 FAILED_PAUSE_S_MAX = 15.0
+#: What a container says last, why it failed, is to arrive.
+LAST_WORDS_S = 0.5
 
 
 class HostingError(TaraError):
@@ -84,13 +86,8 @@ class Hosted:
     def __init__(self, spec: ContainerSpec, registry: str, events: EventLog) -> None:
         self._spec = spec
         self._events = events
-        self._context = zmq.Context()
-        self._control = self._context.socket(zmq.DEALER)
-        # What a container says last, why it failed, is to arrive.
-        self._control.setsockopt(zmq.LINGER, 500)
-        if spec.keys:
-            load_cluster_keys(spec.keys).secure_connecting(self._control)
-        self._control.connect(registry)
+        keys = load_member_keys(spec.keys) if spec.keys else None
+        self._control = SteadyChannel(registry, keys, bounds.CONTROL_BYTES_MAX)
         self._parent = os.getppid()
         self._driver_heard_s = time.monotonic()
         self._heartbeat_due_s = 0.0
@@ -107,7 +104,7 @@ class Hosted:
 
     def start(self, app: str) -> None:
         """Up to the point where the nodes may begin."""
-        self._container = Container(self._spec, application_of(app), self._context, self._events)
+        self._container = Container(self._spec, application_of(app), self._events)
         self._resources.callback(self._container.release)
         welcome = self._register()
         self._life, self._short_lives = welcome.life, welcome.short_lives
@@ -128,6 +125,7 @@ class Hosted:
 
     def run(self) -> None:
         self._container.run(self._on_tick)
+        self._control.close(LAST_WORDS_S)
         if not self._orderly:
             # The Spark task must fail, so that Spark starts it again if there is still a driver.
             os.kill(os.getpid(), signal.SIGKILL)
@@ -142,8 +140,8 @@ class Hosted:
         self._events.error("failed", reason=f"{type(error).__name__}: {error}", pause_s=pause_s)
         self._hand_on_warnings()
         self._resources.close()
+        self._control.close(LAST_WORDS_S)
         time.sleep(pause_s)
-        self._context.destroy(linger=500)
 
     def _register(self) -> control.Welcome:
         spec, container = self._spec, self._container
@@ -170,12 +168,16 @@ class Hosted:
     def _expect(self, kind: type[Kind]) -> Kind:
         deadline = time.monotonic() + REGISTER_TIMEOUT_S
         while time.monotonic() < deadline:
-            if self._control.poll(200):
-                message = control.decode(self._control.recv())
-                if isinstance(message, kind):
-                    return message
-                self._take(message)
-        raise HostingError(f"{self._spec.label}: the registry does not answer")
+            self._control.wait(0.2)
+            messages = [control.decode(data) for data in self._control.receive()]
+            wanted = next((message for message in messages if isinstance(message, kind)), None)
+            for message in messages:
+                if message is not wanted:
+                    self._take(message)
+            if wanted is not None:
+                return wanted
+        reason = f": {self._control.refusal}" if self._control.refusal else ""
+        raise HostingError(f"{self._spec.label}: the registry does not answer{reason}")
 
     def _take(self, message: control.Message) -> None:
         self._driver_heard_s = time.monotonic()
@@ -195,8 +197,8 @@ class Hosted:
     def _on_tick(self) -> None:
         if self._ended is not None:
             raise HostingError(f"{self._spec.label}: {self._ended}")
-        while readable(self._control):
-            self._take(control.decode(self._control.recv()))
+        for data in self._control.receive():
+            self._take(control.decode(data))
         now_s = time.monotonic()
         self._watch.look(now_s)
         if now_s < self._heartbeat_due_s:

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import msgspec
-import zmq
 
-from tara.client.keys import load_cluster_keys
 from tara.configuration.placement import container_label, placement_of
 from tara.configuration.settings import Settings, shape_of
 from tara.configuration.state import ClusterState, StateFile
+from tara.net import bounds
+from tara.net.certificates import load_member_keys
+from tara.net.port import Terms
+from tara.net.server import Address, Server
 from tara.observability.events import EventLog, log_path
 from tara.observability.heartbeats import decode_status
 from tara.observability.metrics import Recent, recent_report
@@ -26,13 +28,13 @@ from tara.observability.supervised import describe_end, supervised
 from tara.protocol.errors import ConfigurationError, MalformedTuple, TaraError
 from tara.protocol.graph import Graph
 from tara.runtime import control
-from tara.transport.gate import MEMBERS, Gate
 from tara.transport.where import expand, same_everywhere
 
 #: A container that has been silent for so long counts as down in the status.
 SILENT_S = 3.0
-#: Larger than any message of the control plane.
-_MESSAGE_BYTES_MAX = 16 << 20
+#: How long what is said last, that containers are to stop, may take to arrive.
+_LAST_WORDS_S = 0.5
+_POLL_S = 0.1
 #: A life in which a container was heard of for a shorter time was a short one.
 SHORT_LIFE_S = 10.0
 
@@ -91,15 +93,14 @@ class Registry:
         self.messages_bad = 0
         #: Threads without which the driver goes on, and why they ended.
         self.threads_ended: list[str] = []
-        self._context = zmq.Context()
-        self._gate: Gate | None = None
+        self._server: Server | None = None
         self._lock = self._file.lock()
         try:
             self._open(stderr)
         except BaseException:
             os.close(self._lock)
-            self._stop_gate()
-            self._context.destroy(0)
+            if self._server is not None:
+                self._server.close()
             raise
         self._thread = self.thread("registry", self._serve)
         self._thread.start()
@@ -124,18 +125,12 @@ class Registry:
         self.state.journals = self.state.journals or [""] * len(self.placement)
         self.state.servers = self.state.servers or [""] * len(self.placement)
         self.events = EventLog(log_path(settings.data_dir, "registry"), self.state.cluster, "registry", stderr)
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, 500)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, _MESSAGE_BYTES_MAX)
         self.state.keys = same_everywhere(settings.keys)
-        if settings.keys:
-            keys = load_cluster_keys(expand("keys", settings.keys))
-            self._gate = Gate(self._context, keys, self._on_refused)
-            self._gate.guard(self._socket, MEMBERS)
-        self._bind()
-        if self._gate is not None:
-            self._gate.start()
-        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        keys = load_member_keys(expand("keys", settings.keys)) if settings.keys else None
+        guard = None if keys is None else keys.members_only()
+        terms = Terms(bounds.CONTROL_BYTES_MAX, bounds.CONTROLLERS_MAX, guard, self._on_bad, self._on_refused)
+        self._server = self._bind(terms)
+        self.address = self._server.address
         self.metrics_address = ""
         self._metrics = MetricsServer(
             settings.metrics_host,
@@ -159,8 +154,11 @@ class Registry:
             raise ConfigurationError("sites: each of them has a driver of its own: start it with `tara site`")
         return self._file.open(self.settings)
 
-    def _bind(self) -> None:
-        self._socket.bind_to_random_port(f"tcp://{self.settings.host}")
+    def _bind(self, terms: Terms) -> Server:
+        try:
+            return Server(Address(self.settings.host, 0), terms)
+        except OSError as error:
+            raise ConfigurationError(f"host = {self.settings.host}: cannot be bound: {error.strerror}") from error
 
     @property
     def hosted(self) -> list[int]:
@@ -242,29 +240,28 @@ class Registry:
             self.fail("registry", error)
         for member in self.members:
             self._send(member.identity, control.Stop())
-        self._socket.close()
-        self._stop_gate()
-        self._context.term()
+        assert self._server is not None
+        self._server.close(_LAST_WORDS_S)
 
-    def _stop_gate(self) -> None:
-        if self._gate is not None:
-            self._gate.stop()
-
-    def _on_refused(self, domain: str, reason: str) -> None:
-        """On the gate's thread."""
+    def _on_refused(self, reason: str) -> None:
         self.connections_refused += 1
-        self.events.flood("connection_refused", at=domain, reason=reason)
+        self.events.flood("connection_refused", at="registry", reason=reason)
+
+    def _on_bad(self, reason: str) -> None:
+        self.messages_bad += 1
+        self.events.flood("bad_control_message", reason=reason)
 
     def _loop(self) -> None:
+        assert self._server is not None
         announced = 0.0
         while not self.down.is_set():
-            if self._socket.poll(100):
-                identity, data = self._socket.recv_multipart()[:2]
+            self._server.wait(_POLL_S)
+            self._server.tick()
+            for identity, data in self._server.receive():
                 try:
                     self._handle(identity, control.decode(data))
                 except MalformedTuple as error:
-                    self.messages_bad += 1
-                    self.events.flood("bad_control_message", reason=str(error))
+                    self._on_bad(str(error))
                 except ConfigurationError as error:
                     # What could not be written down was not handed out; whoever asked will ask again.
                     self.events.flood("state_not_written", reason=str(error))
@@ -273,8 +270,8 @@ class Registry:
                 self._announce()
 
     def _send(self, identity: bytes | None, message: control.Message) -> None:
-        if identity is not None:
-            self._socket.send_multipart((identity, control.encode(message)))
+        if identity is not None and self._server is not None:
+            self._server.send(identity, control.encode(message))
 
     def _handle(self, identity: bytes, message: control.Message) -> None:
         match message:
@@ -285,6 +282,8 @@ class Registry:
                 self._send(identity, control.Go(life))
             case control.Heartbeat(container, life, status) if self._is_current(container, life):
                 member = self.members[container]
+                # Its connection may be another one than before.
+                member.identity = identity
                 member.status = decode_status(status)
                 member.heard_at = time.monotonic()
                 member.recent.add(member.heard_at, member.status)

@@ -15,7 +15,6 @@ A forgotten `--found` does no harm. A site is of one cluster only, so of two clu
 only one can have f+1 sites.
 """
 
-import os
 import secrets
 import time
 from collections import Counter
@@ -24,25 +23,26 @@ from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
-import zmq
 from msgspec import Struct
 
-from tara.client.keys import Keys
 from tara.configuration.settings import Settings, shape_of
 from tara.configuration.state import ClusterState, StateFile, new_state
+from tara.net import bounds
+from tara.net.certificates import Keys
+from tara.net.port import Terms
+from tara.net.server import Address, Server
 from tara.protocol.errors import ConfigurationError, MalformedTuple
 from tara.runtime import control
 from tara.sites.neighbours import Neighbours, SiteCard
 from tara.storage.journal import sync_directory
 from tara.storage.store import write_whole
-from tara.transport.gate import MEMBERS, Gate
-from tara.transport.site_address import SiteAddress
+from tara.transport.site_address import REGISTRY_OFFSET, SiteAddress
 
 FOUNDING_FILE = "founding"
 FIRST_ERA = 1
 #: How often it says what it waits for.
 SAY_S = 10.0
-_POLL_MS = 50
+_POLL_S = 0.05
 
 
 class Found(Struct, frozen=True):
@@ -102,31 +102,26 @@ class Doorway:
     def state(self) -> ClusterState:
         """Waits until it is clear how this site starts. What is returned has been written down."""
         neighbours = Neighbours(self._site, self._addresses, self._keys)
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        gate: Gate | None = None
+        guard = None if self._keys is None else self._keys.members_only()
+        server: Server | None = None
         try:
-            socket = context.socket(zmq.ROUTER)
-            socket.setsockopt(zmq.LINGER, 0)
-            if self._keys is not None:
-                gate = Gate(context, self._keys, lambda domain, reason: self._say(f"{domain}: {reason}"))
-                gate.guard(socket, MEMBERS)
-            bind(socket, self._addresses[self._site].registry)
-            if gate is not None:
-                gate.start()
-            decision = self._await(socket, neighbours)
+            terms = Terms(bounds.CONTROL_BYTES_MAX, bounds.CONTROLLERS_MAX, guard, self._say, self._say)
+            server = bind(self._addresses[self._site], terms)
+            decision = self._await(server, neighbours)
             lives = [card.lives[self._site] for card in neighbours.cards().values() if card.lives]
         finally:
-            if gate is not None:
-                gate.stop()
-            context.destroy(0)
+            if server is not None:
+                server.close()
             neighbours.close()
         return self._write(decision, max(lives, default=0))
 
-    def _await(self, socket: "zmq.Socket[bytes]", neighbours: Neighbours) -> Found | Join:
+    def _await(self, server: Server, neighbours: Neighbours) -> Found | Join:
         said_s = 0.0
         while True:
-            if socket.poll(_POLL_MS):
-                self._answer(socket)
+            server.wait(_POLL_S)
+            server.tick()
+            for identity, data in server.receive():
+                self._answer(server, identity, data)
             neighbours.look()
             cards = neighbours.cards()
             self._check(cards)
@@ -137,8 +132,7 @@ class Doorway:
                 said_s = time.monotonic()
                 self._say(self._reason(cards, neighbours.problems))
 
-    def _answer(self, socket: "zmq.Socket[bytes]") -> None:
-        identity, data = socket.recv_multipart()[:2]
+    def _answer(self, server: Server, identity: bytes, data: bytes) -> None:
         try:
             question = control.decode(data)
         except MalformedTuple:
@@ -148,7 +142,7 @@ class Doorway:
             answer = control.Answer(True, msgspec.json.encode(card))
         else:
             answer = control.Answer(False, f"site {self._site} waits for the other sites".encode())
-        socket.send_multipart((identity, control.encode(answer)))
+        server.send(identity, control.encode(answer))
 
     def _check(self, cards: Mapping[int, SiteCard]) -> None:
         for other, card in cards.items():
@@ -215,8 +209,9 @@ def forget_founding(directory: Path) -> None:
         raise ConfigurationError(f"{path}: {error.strerror}") from error
 
 
-def bind(socket: "zmq.Socket[bytes]", address: str) -> None:
+def bind(site: SiteAddress, terms: Terms) -> Server:
+    """Where the others look for this site's registry."""
     try:
-        socket.bind(address)
-    except zmq.ZMQError as error:
-        raise ConfigurationError(f"sites: {address} cannot be bound: {os.strerror(error.errno or 0)}") from error
+        return Server(Address(site.host, site.port + REGISTRY_OFFSET), terms)
+    except OSError as error:
+        raise ConfigurationError(f"sites: {site.registry} cannot be bound: {error.strerror}") from error

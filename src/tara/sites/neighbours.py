@@ -8,10 +8,11 @@ import time
 from typing import Any
 
 import msgspec
-import zmq
 from msgspec import Struct
 
-from tara.client.keys import Keys
+from tara.net import bounds
+from tara.net.certificates import Keys
+from tara.net.channel import SteadyChannel
 from tara.protocol.errors import MalformedTuple
 from tara.runtime import control
 from tara.transport.site_address import SiteAddress
@@ -20,7 +21,6 @@ from tara.transport.site_address import SiteAddress
 ASK_S = 0.5
 #: One that has been silent for so long is not known to run.
 SILENT_S = 3.0
-_MESSAGE_BYTES_MAX = 16 << 20
 
 
 class SiteCard(Struct, kw_only=True):
@@ -55,8 +55,7 @@ class Neighbours:
     """One thread uses it, from its making to `close`."""
 
     def __init__(self, site: int, addresses: list[SiteAddress], keys: Keys | None) -> None:
-        self._context = zmq.Context()
-        self._sockets: dict[int, zmq.Socket[bytes]] = {}
+        self._channels: dict[int, SteadyChannel] = {}
         self._asked_s: dict[int, float] = {}
         #: The newest card of each other site. Others may look at it; entries are replaced as a whole.
         self.heard: dict[int, Heard] = {}
@@ -64,37 +63,21 @@ class Neighbours:
         self.problems: dict[int, str] = {}
         for other, address in enumerate(addresses):
             if other != site:
-                self._sockets[other] = self._connect(address.registry, keys)
-
-    def _connect(self, address: str, keys: Keys | None) -> zmq.Socket[bytes]:
-        socket = self._context.socket(zmq.DEALER)
-        for option, value in (
-            (zmq.LINGER, 0),
-            (zmq.SNDHWM, 2),
-            # Questions do not pile up for one that is not there.
-            (zmq.IMMEDIATE, 1),
-            (zmq.RECONNECT_IVL, 50),
-            (zmq.RECONNECT_IVL_MAX, 500),
-            (zmq.MAXMSGSIZE, _MESSAGE_BYTES_MAX),
-        ):
-            socket.setsockopt(option, value)
-        if keys is not None:
-            keys.secure_connecting(socket)
-        socket.connect(address)
-        return socket
+                self._channels[other] = SteadyChannel(address.registry, keys, bounds.CONTROL_BYTES_MAX)
 
     def look(self, digests: bool = False) -> None:
         """Ask who is due, and take the answers that are there. Does not wait."""
         now_s = time.monotonic()
-        for site, socket in self._sockets.items():
-            if now_s - self._asked_s.get(site, 0.0) >= ASK_S:
+        for site, channel in self._channels.items():
+            messages = channel.receive()
+            if channel.refusal is not None:
+                self.problems[site] = channel.refusal
+            # Questions do not pile up for one that is not there.
+            if channel.open and now_s - self._asked_s.get(site, 0.0) >= ASK_S:
                 self._asked_s[site] = now_s
-                try:
-                    socket.send(control.encode(control.AskSite(digests=digests)), zmq.NOBLOCK)
-                except zmq.Again:
-                    continue
-            while socket.poll(0):
-                self._take(site, socket.recv())
+                channel.send(control.encode(control.AskSite(digests=digests)))
+            for data in messages:
+                self._take(site, data)
 
     def _take(self, site: int, data: bytes) -> None:
         try:
@@ -117,4 +100,5 @@ class Neighbours:
         return {site: heard.card for site, heard in list(self.heard.items()) if now_s - heard.at_s < SILENT_S}
 
     def close(self) -> None:
-        self._context.destroy(0)
+        for channel in self._channels.values():
+            channel.close()

@@ -13,9 +13,11 @@ from typing import Any, TextIO
 
 import msgspec
 
-from tara.client.keys import load_cluster_keys
 from tara.configuration.settings import Settings
 from tara.configuration.state import ANY_SITE, ClusterState
+from tara.net.certificates import load_member_keys
+from tara.net.port import Terms
+from tara.net.server import Server
 from tara.observability.events import show
 from tara.observability.metrics import recent_report
 from tara.protocol.errors import ConfigurationError
@@ -76,7 +78,7 @@ class SiteRegistry(Registry):
             if state.site not in (ANY_SITE, self._site):
                 raise ConfigurationError(f"site = {self._site}: {directory} is of site {state.site}")
         else:
-            keys = load_cluster_keys(expand("keys", self.settings.keys)) if self.settings.keys else None
+            keys = load_member_keys(expand("keys", self.settings.keys)) if self.settings.keys else None
             doorway = Doorway(self.settings, self._site, self._addresses, keys, self._may_found, self._say)
             state = doorway.state()
         forget_founding(directory)
@@ -93,8 +95,8 @@ class SiteRegistry(Registry):
             with contextlib.suppress(OSError, ValueError):
                 show(self._stderr, f"tara: {line}\n".encode())
 
-    def _bind(self) -> None:
-        bind(self._socket, self._addresses[self._site].registry)
+    def _bind(self, terms: Terms) -> Server:
+        return bind(self._addresses[self._site], terms)
 
     # The others
 
@@ -103,7 +105,7 @@ class SiteRegistry(Registry):
 
     def _look_around(self) -> None:
         """On a thread of its own: ask the others, until the end."""
-        keys = load_cluster_keys(expand("keys", self.settings.keys)) if self.settings.keys else None
+        keys = load_member_keys(expand("keys", self.settings.keys)) if self.settings.keys else None
         neighbours = self._neighbours = Neighbours(self._site, self._addresses, keys)
         while not self.down.wait(LOOK_S):
             neighbours.look(self.want_digests)

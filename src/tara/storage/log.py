@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tara.net.file_exchange import RemoteFiles
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.storage.log_format import encode_run
 from tara.storage.log_writer import EncodedRun, LogSettings, LogWriter
-from tara.transport.exchange import RemoteFiles
 
 #: How long a row may wait until readers see it.
 FLUSH_S = 0.25

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
+from tara.net.file_exchange import ExchangeError, RemoteFiles
 from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.tuples import DECODE_ERRORS
 from tara.storage.journal import sync_directory
@@ -46,7 +47,6 @@ from tara.storage.log_format import (
     segment_name,
     tail_name,
 )
-from tara.transport.exchange import ExchangeError, RemoteFiles
 
 #: How often it is tried again to fill a gap that peers do not reach the end of yet.
 WAITS_MAX = 5

@@ -16,10 +16,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from tara.net.file_exchange import ExchangeError, RemoteFiles
 from tara.protocol import tuples as t
 from tara.storage.journal import sync_directory
 from tara.storage.log import DecidedLog
-from tara.transport.exchange import ExchangeError, RemoteFiles
 
 FORMAT_VERSION = 2
 _LENGTH = struct.Struct("<Q")

@@ -10,6 +10,8 @@ from tara.protocol.errors import ConfigurationError
 from tara.transport.where import check_host
 
 PORTS = 4
+#: Of a site's ports, the one of its registry.
+REGISTRY_OFFSET = 3
 
 
 class SiteAddress(NamedTuple):
@@ -30,7 +32,7 @@ class SiteAddress(NamedTuple):
 
     @property
     def registry(self) -> str:
-        return self._at(3)
+        return self._at(REGISTRY_OFFSET)
 
     def _at(self, offset: int) -> str:
         return f"tcp://{self.host}:{self.port + offset}"

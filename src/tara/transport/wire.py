@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 
 import msgspec
-import zmq
 from msgspec import Raw, Struct
 
 from tara.client.wire import check_version, encode_in_pieces
@@ -126,8 +125,3 @@ def decode_header(data: bytes) -> Header:
 def beginning(header: Header) -> bytes:
     """How the frames with this header begin."""
     return b"\x93" + encode(header)
-
-
-def readable(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a message can be received at once."""
-    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)

@@ -16,10 +16,14 @@ from pathlib import Path
 from types import TracebackType
 
 import msgspec
-import zmq
 from msgspec import Struct
 
-from tara.client.keys import Keys
+from tara.net import bounds
+from tara.net.budget import Budget
+from tara.net.certificates import Keys
+from tara.net.channel import Channel
+from tara.net.port import OnTrouble, Terms
+from tara.net.server import Address, Server
 from tara.protocol.errors import TaraError
 
 CHECKPOINTS = "checkpoints"
@@ -28,14 +32,16 @@ LOG = "log"
 INCOMING = "incoming"
 
 PIECE_BYTES = 1 << 19
-#: Larger than any message of this protocol.
-_MESSAGE_BYTES_MAX = 1 << 21
+#: Larger than any answer of this protocol.
+_REPLY_BYTES_MAX = 1 << 21
 #: Names in one listing: more files than anybody keeps.
 _NAMES_MAX = 10_000
 _TIMEOUT_S = 2.0
-#: Pieces that may wait for a slow receiver; it asks for one at a time.
-_QUEUED_MAX = 8
-_POLL_MS = 500
+_POLL_S = 0.5
+#: What may wait for a slow receiver, who asks for one piece at a time: of one that asks for more, no more is answered.
+_UNREAD_BYTES_MAX = 4 * PIECE_BYTES
+#: Between two attempts, when nobody is there.
+_PAUSE_S = 0.2
 _ATTEMPTS = 3
 #: What is served: nothing that is being written, and nothing outside the directory.
 _NAMES = {
@@ -79,12 +85,22 @@ class FileServer:
     """Answers on a thread. The socket is bound already, and belongs to the thread from `start` on."""
 
     def __init__(
-        self, socket: zmq.Socket[bytes], cluster: int, era: int, on_bad: Callable[[str], None] = lambda _: None
+        self,
+        address: Address,
+        identity: tuple[int, int],
+        keys: Keys | None = None,
+        budget: Budget | None = None,
+        on_bad: OnTrouble = lambda reason: None,
+        on_refused: OnTrouble = lambda reason: None,
     ) -> None:
-        """`on_bad` is told, on the thread, of each question that cannot be read."""
-        self._socket = socket
+        """`identity` is the cluster and its era. `on_bad` is told, on the thread, of each question that cannot be
+        read; `on_refused`, of connections that did not come about."""
+        guard = None if keys is None else keys.members_only()
+        terms = Terms(bounds.FILE_QUESTION_BYTES_MAX, bounds.READERS_OF_FILES_MAX, guard, on_bad, on_refused)
+        self._server = Server(address, terms, budget)
+        self.address = self._server.address
         self._on_bad = on_bad
-        self._identity = (cluster, era)
+        self._identity = identity
         self._directories: Mapping[tuple[str, int], Path] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="file-server", daemon=True)
@@ -95,24 +111,27 @@ class FileServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Before the context ends."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
+        else:
+            self._server.close()
 
     # On the thread
 
     def _serve(self) -> None:
         while not self._stopping.is_set():
-            if self._socket.poll(_POLL_MS):
-                identity, *parts = self._socket.recv_multipart()
+            self._server.wait(_POLL_S)
+            self._server.tick()
+            for name, data in self._server.receive():
                 try:
-                    ask = _decode_ask(parts[0] if parts else b"")
+                    ask = _decode_ask(data)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                     self._on_bad(str(error))
                     continue
-                self._socket.send_multipart((identity, _encode(self._answer(ask))))
-        self._socket.close(0)
+                if self._server.unread_bytes(name) < _UNREAD_BYTES_MAX:
+                    self._server.send(name, _encode(self._answer(ask)))
+        self._server.close()
 
     def _answer(self, ask: Ask) -> Reply:
         directory = self._directories.get((ask.kind, ask.replica))
@@ -158,21 +177,17 @@ class RemoteFiles:
         self._addresses = addresses
         self._keys = keys
         self._ticket = 0
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self._sockets: dict[str, zmq.Socket[bytes]] = {}
+        self._channels: dict[str, Channel] = {}
         #: Set when whoever waits for the files has to end.
         self.closing = threading.Event()
 
     def __enter__(self) -> "RemoteFiles":
-        # A context of its own: the container's may end while this thread still waits for an answer.
-        self._context = zmq.Context()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        assert self._context is not None
-        self._sockets.clear()
-        self._context.destroy(0)
-        self._context = None
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
 
     def names(self, replica: int) -> list[str]:
         """The names of this replica's files, the newest first."""
@@ -223,6 +238,7 @@ class RemoteFiles:
             ask = Ask(self._ticket, *self._identity, self._kind, replica, name, offset)
             reply = self._try(address, ask)
             if reply is None:
+                self.closing.wait(_PAUSE_S)
                 continue
             if reply.error:
                 raise ExchangeError(f"replica {replica}: {reply.error}")
@@ -230,38 +246,21 @@ class RemoteFiles:
         raise ExchangeError(f"replica {replica}: its files are not reachable")
 
     def _try(self, address: str, ask: Ask) -> Reply | None:
-        socket = self._socket(address)
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = Channel(address, self._keys, _REPLY_BYTES_MAX)
         end_s = time.monotonic() + _TIMEOUT_S
-        try:
-            socket.send(_encode(ask), zmq.NOBLOCK)
-            while (left_s := end_s - time.monotonic()) > 0 and not self.closing.is_set():
-                if not socket.poll(min(int(left_s * 1e3) + 1, _POLL_MS)):
+        channel.send(_encode(ask))
+        while not channel.broken and (left_s := end_s - time.monotonic()) > 0 and not self.closing.is_set():
+            channel.wait(min(left_s, _POLL_S))
+            for data in channel.receive():
+                try:
+                    reply = _decode_reply(data)
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     continue
-                reply = _decode_reply(socket.recv())
                 # Another ticket is a late answer to a former attempt.
                 if reply.ticket == ask.ticket:
                     return reply
-        except (zmq.Again, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass
         # Whatever was wrong with it, the next attempt begins with a new connection.
-        self._sockets.pop(address).close(0)
+        self._channels.pop(address).close()
         return None
-
-    def _socket(self, address: str) -> zmq.Socket[bytes]:
-        socket = self._sockets.get(address)
-        if socket is None:
-            assert self._context is not None, "used outside of `with`"
-            socket = self._sockets[address] = bounded(self._context.socket(zmq.DEALER))
-            if self._keys is not None:
-                self._keys.secure_connecting(socket)
-            socket.connect(address)
-        return socket
-
-
-def bounded(socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
-    """With the limits of this protocol."""
-    socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.SNDHWM, _QUEUED_MAX)
-    socket.setsockopt(zmq.RCVHWM, _QUEUED_MAX)
-    socket.setsockopt(zmq.MAXMSGSIZE, _MESSAGE_BYTES_MAX)
-    return socket

@@ -6,12 +6,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
-import zmq
 
-from tara.client.keys import load_keys, make_cluster_keys
-from tara.transport import exchange
-from tara.transport.exchange import CHECKPOINTS, LOG, PIECE_BYTES, ExchangeError, FileServer, RemoteFiles, bounded
-from tara.transport.gate import MEMBERS, Gate
+from tara.net import file_exchange as exchange
+from tara.net.certificates import load_keys
+from tara.net.file_exchange import CHECKPOINTS, LOG, PIECE_BYTES, ExchangeError, FileServer, RemoteFiles
+from tara.net.keygen import make_cluster_keys
+from tara.net.server import Address
+from tests.frames import Frames
 from tests.patience import DEADLINE_S
 
 NAME = "000000000007.checkpoint"
@@ -19,27 +20,18 @@ CONTENT = Random(7).randbytes(3 * PIECE_BYTES + 1000)
 
 
 class Host:
-    """Serves what is in its directory, as a container does; may hang up after some answers."""
+    """Serves what is in its directory, as a container does."""
 
     def __init__(self, directory: Path, keys: Path | None = None) -> None:
         directory.mkdir(exist_ok=True)
-        self._context = zmq.Context()
-        self._gate = None if keys is None else Gate(self._context, load_keys(keys), lambda domain, reason: None)
-        socket = bounded(self._context.socket(zmq.ROUTER))
-        if self._gate is not None:
-            self._gate.guard(socket, MEMBERS)
-        socket.bind("tcp://127.0.0.1:*")
-        self.address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._server = FileServer(socket, 5, 1)
+        loaded = None if keys is None else load_keys(keys)
+        self.bad: list[str] = []
+        self._server = FileServer(Address("127.0.0.1", 0), (5, 1), loaded, on_bad=self.bad.append)
+        self.address = self._server.address
         self._server.start({(CHECKPOINTS, 0): directory, (LOG, 0): directory})
-        if self._gate is not None:
-            self._gate.start()
 
     def stop(self) -> None:
         self._server.stop()
-        if self._gate is not None:
-            self._gate.stop()
-        self._context.destroy(0)
 
 
 @pytest.fixture(autouse=True)
@@ -171,14 +163,24 @@ def test_closing_ends_the_waiting(tmp_path: Path, there: Path) -> None:
 
 
 def test_nonsense_does_not_end_the_server(tmp_path: Path, host: Host) -> None:
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.connect(host.address)
-        for nonsense in ([b""], [b"\xc1"], [b"a", b"b"], [b"\x97\x01\x05\x01\xa3xyz\x00\xa0\x00"]):
-            socket.send_multipart(nonsense)
-        assert socket.poll(int(DEADLINE_S * 1e3))
+    with Frames(host.address) as stranger:
+        for nonsense in (b"", b"\xc1", b"ab", b"\x97\x01\x05\x01\xa3xyz\x00\xa0\x00"):
+            stranger.send(nonsense)
+        assert stranger.receive()
+    assert len(host.bad) == 3
     with remote_files(tmp_path, host) as remote:
         assert remote.names(0) == [NAME]
+
+
+def test_one_that_asks_for_much_and_reads_nothing_is_answered_little(tmp_path: Path, host: Host) -> None:
+    ask = exchange._encode(exchange.Ask(1, 5, 1, CHECKPOINTS, 0, NAME, 0))
+    with Frames(host.address) as greedy:
+        for _ in range(2000):
+            greedy.send(ask)
+        with remote_files(tmp_path, host) as remote:
+            assert remote.fetch(0, NAME).read_bytes() == CONTENT
+        unread = [incoming.connection.unsent_bytes for incoming in host._server._server._port.by_name.values()]
+        assert max(unread) <= exchange._UNREAD_BYTES_MAX + 2 * PIECE_BYTES
 
 
 def test_files_are_for_members_only(tmp_path: Path, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from tara.client import framing
-from tara.transport import links
-from tara.transport.links import PlainLinks
+from tara.net import bounds
+from tara.net.links import Links
 from tests.patience import DEADLINE_S
 
 FRAME_BYTES_MAX = 1 << 20
@@ -22,7 +21,7 @@ class End:
     def __init__(self, port: int = 0) -> None:
         self.bad: list[str] = []
         self.frames: list[bytes] = []
-        self.links = PlainLinks("127.0.0.1", port, 3, FRAME_BYTES_MAX, self.bad.append)
+        self.links = Links("127.0.0.1", port, 3, FRAME_BYTES_MAX, self.bad.append)
 
     @property
     def port(self) -> int:
@@ -88,7 +87,7 @@ def test_a_connection_comes_back_when_the_peer_does(ends: tuple[End, End]) -> No
     again = End(there.port)
     until(lambda: here.links.send(1, b"after") and b"after" in again.frames, here, again)
     again.links.close()
-    there.links = PlainLinks("127.0.0.1", 0, 3, FRAME_BYTES_MAX, there.bad.append)
+    there.links = Links("127.0.0.1", 0, 3, FRAME_BYTES_MAX, there.bad.append)
 
 
 def test_a_frame_that_is_too_long_ends_its_connection_only(ends: tuple[End, End]) -> None:
@@ -108,7 +107,7 @@ def test_a_frame_that_is_too_long_ends_its_connection_only(ends: tuple[End, End]
 
 
 def test_silent_connections_do_not_keep_peers_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "CONNECTIONS_MAX", 8)
+    monkeypatch.setattr(bounds, "PEERS_MAX", 8)
     here, there = End(), End()
     here.links.connect(1, there.links.address)
     silent = [socket.create_connection(("127.0.0.1", there.port)) for _ in range(20)]
@@ -120,14 +119,45 @@ def test_silent_connections_do_not_keep_peers_out(monkeypatch: pytest.MonkeyPatc
     there.links.close()
 
 
-def test_what_a_peer_does_not_read_is_bounded(monkeypatch: pytest.MonkeyPatch, ends: tuple[End, End]) -> None:
+def test_what_a_peer_does_not_read_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "LINK_BYTES_MAX", 4 << 20)
+    here, there = End(), End()
+    with closing(here.links), closing(there.links):
+        here.links.connect(1, there.links.address)
+        frame = b"x" * FRAME_BYTES_MAX
+        sent = 0
+        while here.links.send(1, frame):
+            here.turn()
+            sent += 1
+            assert sent < 100
+        assert 0 < here.links.unsent_bytes(1) <= 4 << 20
+        until(lambda: len(there.frames) == sent, here, there)
+        assert here.links.send(1, b"room again")
+
+
+def test_a_link_tells_when_everything_has_left(ends: tuple[End, End]) -> None:
     here, there = ends
-    monkeypatch.setattr(framing, "QUEUED_BYTES_MAX", 4 << 20)
-    frame = b"x" * FRAME_BYTES_MAX
+    until(lambda: here.links.send(1, b"x") and there.frames != [], here, there)
+    here.links.take_writable()
+    while not here.links.unsent_bytes(1):
+        assert here.links.send(1, b"x" * FRAME_BYTES_MAX)
+    assert here.links.take_writable() == set()
+    until(lambda: not here.links.unsent_bytes(1), here, there)
+
+    assert here.links.take_writable() == {1}
+    assert here.links.take_writable() == set()
+
+
+def test_the_kernel_takes_little_before_it_is_sent(ends: tuple[End, End]) -> None:
+    """What is urgent would wait behind it."""
+    here, there = ends
+    until(lambda: here.links.send(1, b"x") and there.frames != [], here, there)
     sent = 0
-    while here.links.send(1, frame):
-        here.turn()
-        sent += 1
-        assert sent < 100
-    until(lambda: len(there.frames) == sent, here, there)
-    assert here.links.send(1, b"room again")
+    while not here.links.unsent_bytes(1):
+        assert here.links.send(1, b"x" * 10_000)
+        sent += 10_000
+    link = here.links._outgoing[1]
+    assert link is not None
+    assert link.connection is not None
+    option = link.connection._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
+    assert option == bounds.LINK_NOT_SENT_BYTES

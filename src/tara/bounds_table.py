@@ -1,0 +1,169 @@
+"""The table of bounds in `docs/operations.md`: what a stranger or a client can make grow, and what happens then.
+
+`python -m tara.bounds_table` prints it; a test compares it with the page. Who adds a bound adds a row.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tara.client import wire
+from tara.net import bounds
+from tara.observability import prometheus
+from tara.protocol.limits import Limits
+from tara.protocol.nodes import reads
+
+
+class Row(NamedTuple):
+    #: The module, or the setting, and its name there.
+    name: str
+    value: float
+    #: `bytes`, `s`, or nothing: a number of them.
+    unit: str
+    what: str
+    then: str
+
+
+class Section(NamedTuple):
+    scope: str
+    rows: list[Row]
+
+
+def sections() -> list[Section]:
+    """From the code as it is."""
+    limits = Limits()
+
+    def net(name: str, unit: str, what: str, then: str) -> Row:
+        return Row(name, getattr(bounds, name), unit, what, then)
+
+    def setting(name: str, unit: str, what: str, then: str) -> Row:
+        return Row(name, getattr(limits, name), unit, what, then)
+
+    return [
+        Section(
+            "before the handshake is over (without keys: before the first frame)",
+            [
+                net("BACKLOG", "", "connections that wait to be taken, per port", "the kernel drops more"),
+                net("ACCEPTED_PER_TURN", "", "connections taken in one turn", "the others wait"),
+                net("HANDSHAKES_MAX", "", "handshakes that are not over, per port", "the oldest is closed"),
+                net("HANDSHAKES_PER_TURN", "", "handshakes that go on in one turn", "the others wait"),
+                net("HANDSHAKE_S_MAX", "s", "for a handshake", "closed"),
+                net("HANDSHAKE_BYTES_MAX", "bytes", "sent before it is over", "closed"),
+                net("FIRST_FRAME_S_MAX", "s", "for the first frame, without keys", "closed"),
+            ],
+        ),
+        Section(
+            "per connection",
+            [
+                setting("frame_bytes_max", "bytes", "a frame of a peer", "closed"),
+                net("CLIENT_FRAME_COMMANDS", "", "a message of a client, in longest commands", "closed"),
+                net("FILE_QUESTION_BYTES_MAX", "bytes", "a question to a file server", "closed"),
+                net("CONTROL_BYTES_MAX", "bytes", "a message to a registry", "closed"),
+                net("FRAME_S_MAX", "s", "for a frame, from its first byte to its last", "closed"),
+                net("UNREAD_FRAMES_MAX", "", "answers that are not read", "further ones are dropped"),
+                net("UNREAD_BYTES_MAX", "bytes", "answers that are not read", "further ones are dropped"),
+                Row("MESSAGE_LENGTH_MAX", wire.MESSAGE_LENGTH_MAX, "", "commands, and reads, in a message", "refused"),
+                Row("READER_TIMEOUT_S", prometheus.READER_TIMEOUT_S, "s", "for a reader of the metrics", "closed"),
+            ],
+        ),
+        Section(
+            "over all connections of a port",
+            [
+                net(
+                    "CLIENTS_MAX",
+                    "",
+                    "connections of clients; at most half of the descriptors (`ulimit -n`)",
+                    "the one that was silent longest is closed",
+                ),
+                net("PEERS_MAX", "", "connections of peers", "the one that was silent longest is closed"),
+                net("READERS_OF_FILES_MAX", "", "connections for files", "the one that was silent longest is closed"),
+                net("CONTROLLERS_MAX", "", "connections to a registry", "the one that was silent longest is closed"),
+                net(
+                    "KEPT_BYTES_MAX",
+                    "bytes",
+                    "frames that have begun, and answers that are not read",
+                    "the connection that keeps most is closed",
+                ),
+                Row("READERS_MAX", prometheus.READERS_MAX, "", "readers of the metrics at once", "closed"),
+                Row(
+                    "ANSWERED_BYTES_MAX",
+                    reads.ANSWERED_BYTES_MAX,
+                    "bytes",
+                    "answers to reads in one turn",
+                    "the others have to be asked again",
+                ),
+                setting("reads_max", "", "reads that wait for an executor", "the oldest is ordered instead"),
+                setting("source_backlog_max", "", "commands that wait to be ordered, per partition", "`Overloaded`"),
+                setting(
+                    "source_backlog_bytes_max",
+                    "bytes",
+                    "commands that wait to be ordered, per partition",
+                    "`Overloaded`",
+                ),
+            ],
+        ),
+        Section(
+            "over all ports of a process",
+            [
+                net(
+                    "PROCESS_KEPT_BYTES_MAX",
+                    "bytes",
+                    "frames that have begun, and answers that are not read",
+                    "the port that keeps most closes its greediest connection",
+                ),
+                net("LARGE_FRAME_BYTES", "bytes", "frames that need no room of their own", "longer ones wait for it"),
+                net(
+                    "ARRIVING_BYTES_MAX",
+                    "bytes",
+                    "large frames that arrive at once (one may be longer)",
+                    "others are not read until there is room",
+                ),
+                net("ARRIVING_S_MAX", "s", "for a large frame, while others wait for room", "closed"),
+            ],
+        ),
+        Section(
+            "per peer or registry, for what leaves",
+            [
+                net(
+                    "LINK_FRAMES_MAX",
+                    "",
+                    "frames that a peer does not read",
+                    "further ones are dropped, and sent again",
+                ),
+                net("LINK_BYTES_MAX", "bytes", "the same in bytes", "further ones are dropped, and sent again"),
+                net("LINK_NOT_SENT_BYTES", "bytes", "given to the kernel before it is sent", "the rest waits in Tara"),
+                net("KEPT_MESSAGES_MAX", "", "messages for a registry that is away", "the oldest is dropped"),
+            ],
+        ),
+        Section(
+            "in the replicated state",
+            [
+                setting("sessions_max", "", "sessions", "no new one is opened"),
+                setting("session_pipeline_max", "", "results that a session has not acknowledged", "refused"),
+                setting("command_bytes_max", "bytes", "a command", "`CommandTooLarge`"),
+                setting("result_bytes_max", "bytes", "a result", "an error in its place"),
+            ],
+        ),
+    ]
+
+
+def lines() -> Iterator[str]:
+    """The table, in Markdown."""
+    yield "| bound | value | of what | beyond it |"
+    yield "| --- | --- | --- | --- |"
+    for scope, rows in sections():
+        yield f"| **{scope}** | | | |"
+        for row in rows:
+            yield f"| `{row.name}` | {_shown(row.value, row.unit)} | {row.what} | {row.then} |"
+
+
+def _shown(value: float, unit: str) -> str:
+    if unit == "bytes":
+        for size, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+            if value >= size and value % size == 0:
+                return f"{value // size} {name}"
+        return f"{value:,} bytes"
+    return f"{value:g} s" if unit == "s" else f"{value:,}"
+
+
+if __name__ == "__main__":
+    print("\n".join(lines()))

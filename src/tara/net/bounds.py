@@ -1,0 +1,66 @@
+"""What a stranger, a client or a peer can make a process keep or do through its ports: every bound of this package.
+
+`docs/operations.md` has them as a table, which a test compares with this module. They are looked up when they are
+needed, never copied.
+"""
+
+# Before the handshake is over; at ports without keys, before the first frame has come.
+
+#: Connections that the kernel keeps until they are taken, and how many of them are taken in one turn.
+BACKLOG = 1024
+ACCEPTED_PER_TURN = 64
+#: Connections of one port whose handshake is not over; beyond that the oldest of them is closed.
+HANDSHAKES_MAX = 128
+#: A handshake that is not over by then is given up.
+HANDSHAKE_S_MAX = 5.0
+#: What one may send before its handshake is over.
+HANDSHAKE_BYTES_MAX = 64 << 10
+#: Handshakes of one port that go on in one turn: each costs about a millisecond.
+HANDSHAKES_PER_TURN = 4
+#: Without keys: a connection that has not sent a frame by then is closed.
+FIRST_FRAME_S_MAX = 30.0
+
+# For one connection.
+
+#: The longest message of a client: so many times the longest command; a longer command than allowed is still answered.
+CLIENT_FRAME_COMMANDS = 8
+#: The longest question to a file server, and the longest message to a registry.
+FILE_QUESTION_BYTES_MAX = 64 << 10
+CONTROL_BYTES_MAX = 16 << 20
+#: Messages for a registry that is not there, and wait.
+KEPT_MESSAGES_MAX = 256
+#: A frame has to be complete that long after it has begun.
+FRAME_S_MAX = 60.0
+#: Frames and bytes that wait for one that does not read. What comes on top is dropped: it has to be asked for again.
+UNREAD_FRAMES_MAX = 10_000
+UNREAD_BYTES_MAX = 32 << 20
+
+# For all connections of one port.
+
+#: Beyond that the connection that has been silent for the longest time is closed.
+CLIENTS_MAX = 10_000
+PEERS_MAX = 256
+READERS_OF_FILES_MAX = 64
+CONTROLLERS_MAX = 256
+#: What they keep together: frames that have begun to arrive, and what is not read. Beyond that the connection that
+#: keeps most is closed.
+KEPT_BYTES_MAX = 64 << 20
+
+# For all ports of one process.
+
+#: What they keep together; beyond that the port that keeps most closes its greediest connection.
+PROCESS_KEPT_BYTES_MAX = 96 << 20
+#: Frames that are longer than `LARGE_FRAME_BYTES` arrive one after the other: those that have begun are announced to be
+#: so long together, and who comes later is not read meanwhile. One by itself may be longer.
+LARGE_FRAME_BYTES = 64 << 10
+ARRIVING_BYTES_MAX = 32 << 20
+#: While others wait, a large frame has to be complete that long after it has begun.
+ARRIVING_S_MAX = 10.0
+
+# What we have for others.
+
+#: Frames and bytes that wait for a peer that does not read. What comes on top is dropped: the protocol sends it again.
+LINK_FRAMES_MAX = 10_000
+LINK_BYTES_MAX = 64 << 20
+#: Bytes on a link that the kernel takes before it has sent them: what is urgent waits for no more than these.
+LINK_NOT_SENT_BYTES = 128 << 10

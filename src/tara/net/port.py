@@ -1,0 +1,309 @@
+"""A port: one address of this process, and the connections that others have opened to it.
+
+It is bounded in every way that `tara.net.bounds` lists. Where there are too many connections, the one that has been
+silent for the longest time has to go; where they keep too much, the one that keeps most; so those who use theirs stay.
+"""
+
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tara.net import bounds
+from tara.net.budget import Budget
+from tara.net.certificates import Guard
+from tara.net.connection import Connection
+from tara.net.errors import Broken, Closed, Refused
+
+#: How often it looks for frames that do not come to their end.
+_LOOK_S = 1.0
+
+#: Is told why a connection or a frame was given up.
+OnTrouble = Callable[[str], None]
+
+
+class Terms(NamedTuple):
+    """What holds at a port."""
+
+    frame_bytes_max: int
+    connections_max: int
+    #: Who may connect; None: anybody, without keys.
+    guard: Guard | None
+    on_bad: OnTrouble
+    #: For connections that did not come about.
+    on_refused: OnTrouble
+
+
+class Incoming:
+    """A connection that somebody has opened to us."""
+
+    def __init__(self, connection: Connection, name: bytes, now_s: float) -> None:
+        self.connection = connection
+        #: Unlike a descriptor, it is never used again.
+        self.name = name
+        self.opened_s = now_s
+        #: When the last complete frame came.
+        self.heard_s = now_s
+        #: The bytes that it kept here when that was last looked at.
+        self.kept_bytes = 0
+        #: The length of the large frame that may arrive; when the frame that arrives began, if one does.
+        self.reserved_bytes = 0
+        self.begun_s = 0.0
+        #: It is not read, because others have large frames on their way.
+        self.paused = False
+        #: It was refused, and still has to read why.
+        self.leaving = False
+        self.events = select.EPOLLIN
+
+
+class Port:
+    def __init__(self, host: str, port: int, terms: Terms, budget: Budget) -> None:
+        self._terms = terms
+        self.listener = socket.socket()
+        self.listener.setblocking(False)
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self.listener.bind((host, port))
+            self.listener.listen(bounds.BACKLOG)
+        except OSError:
+            self.listener.close()
+            raise
+        bound_host, bound_port = self.listener.getsockname()[:2]
+        self.address = f"tcp://{bound_host}:{bound_port}"
+        self.epoll = select.epoll()
+        self.epoll.register(self.listener, select.EPOLLIN)
+        self._share = budget.share()
+        self.connections: dict[int, Incoming] = {}
+        self.by_name: dict[bytes, Incoming] = {}
+        #: Those of whom nothing is known yet, the oldest first: in a handshake, or without a frame.
+        self._strangers: dict[bytes, Incoming] = {}
+        #: Those that wait until a large frame may arrive.
+        self._paused: deque[Incoming] = deque()
+        self._count = 0
+        self._handshakes_left = 0
+        self._look_s = 0.0
+
+    def poll(self) -> list[tuple[int, int]]:
+        """A turn begins: descriptors that have news, and which."""
+        self._handshakes_left = bounds.HANDSHAKES_PER_TURN
+        return self.epoll.poll(0)
+
+    def handle(self, descriptor: int, events: int) -> tuple[bytes, list[bytes]]:
+        """Go on with whatever has news: the frames that have come, and the name of their connection."""
+        incoming = self.connections.get(descriptor)
+        if incoming is None:
+            if descriptor == self.listener.fileno():
+                self._accept()
+            return b"", []
+        if incoming.leaving:
+            if incoming.connection.discard():
+                self.hang_up(incoming)
+            return b"", []
+        if not incoming.connection.open:
+            if not self._handshakes_left:
+                return b"", []
+            self._handshakes_left -= 1
+        frames: list[bytes] = []
+        try:
+            if events & select.EPOLLOUT:
+                incoming.connection.flush()
+            if events & ~select.EPOLLOUT:
+                frames = incoming.connection.receive()
+        except Broken as broken:
+            self._give_up(incoming, broken)
+            return b"", []
+        if frames:
+            incoming.heard_s, incoming.begun_s = time.monotonic(), 0.0
+        if incoming.name in self._strangers and (
+            frames or (self._terms.guard is not None and incoming.connection.open)
+        ):
+            del self._strangers[incoming.name]
+        self.look_at(incoming)
+        return incoming.name, frames
+
+    def send(self, name: bytes, frame: bytes) -> None:
+        """To this connection. What it does not read in time is dropped."""
+        incoming = self.by_name.get(name)
+        if incoming is None or incoming.leaving:
+            return
+        try:
+            incoming.connection.send(frame)
+        except Broken:
+            self.hang_up(incoming)
+            return
+        if incoming.connection.unsent_bytes:
+            self.look_at(incoming)
+
+    # Coming
+
+    def _accept(self) -> None:
+        """Take the connections that wait, but not so many that others have to."""
+        for _ in range(bounds.ACCEPTED_PER_TURN):
+            try:
+                sock, _ = self.listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # No descriptors left, or it is gone already.
+                self._make_room(str(error))
+                return
+            if len(self.connections) >= self._terms.connections_max:
+                self._make_room("too many connections")
+            if self._terms.guard is not None and len(self._strangers) >= bounds.HANDSHAKES_MAX:
+                self._refuse(next(iter(self._strangers.values())), "too many handshakes at once")
+            try:
+                self._add(sock)
+            except OSError as error:
+                # It has been reset meanwhile.
+                sock.close()
+                self._terms.on_bad(str(error))
+
+    def _add(self, sock: socket.socket) -> None:
+        guard = self._terms.guard
+        connection = Connection(sock, self._terms.frame_bytes_max, None if guard is None else guard.accepting)
+        self._count += 1
+        incoming = Incoming(connection, b"%d" % self._count, time.monotonic())
+        self.epoll.register(sock, select.EPOLLIN)
+        self.connections[sock.fileno()] = self.by_name[incoming.name] = self._strangers[incoming.name] = incoming
+
+    def _make_room(self, reason: str) -> None:
+        self._terms.on_bad(reason)
+        if self.connections:
+            self.hang_up(min(self.connections.values(), key=lambda incoming: incoming.heard_s))
+
+    # Going
+
+    def _give_up(self, incoming: Incoming, broken: Broken) -> None:
+        if isinstance(broken, Refused):
+            self._terms.on_refused(str(broken))
+            self._let_leave(incoming)
+            return
+        if not isinstance(broken, Closed):
+            self._terms.on_bad(str(broken))
+        elif not incoming.connection.open:
+            self._terms.on_refused("the other side closed the connection during the handshake")
+        self.hang_up(incoming)
+
+    def _refuse(self, incoming: Incoming, reason: str) -> None:
+        self._terms.on_refused(reason)
+        self.hang_up(incoming)
+
+    def _let_leave(self, incoming: Incoming) -> None:
+        """It has been told why; a connection that is closed at once may be lost with these words. Its time counts like
+        that of a handshake."""
+        incoming.leaving = True
+        incoming.opened_s = time.monotonic()
+        self._strangers.pop(incoming.name, None)
+        self._strangers[incoming.name] = incoming
+        incoming.connection.finish()
+        self.look_at(incoming)
+
+    def hang_up(self, incoming: Incoming) -> None:
+        self.epoll.unregister(incoming.connection)
+        del self.connections[incoming.connection.fileno()]
+        del self.by_name[incoming.name]
+        self._strangers.pop(incoming.name, None)
+        self._share.kept_bytes -= incoming.kept_bytes
+        self._share.reserved_bytes -= incoming.reserved_bytes
+        if incoming.paused:
+            self._paused.remove(incoming)
+        incoming.connection.close()
+        self._resume()
+
+    # What they keep
+
+    def look_at(self, incoming: Incoming) -> None:
+        """After anything that may have changed what it keeps here, or what it waits for."""
+        connection = incoming.connection
+        kept_bytes = connection.kept_bytes
+        if kept_bytes or incoming.kept_bytes:
+            self._share.kept_bytes += kept_bytes - incoming.kept_bytes
+            incoming.kept_bytes = kept_bytes
+            self._look_at_arrival(incoming)
+        self._set_events(incoming)
+        if kept_bytes:
+            self._make_room_for_bytes()
+
+    def _make_room_for_bytes(self) -> None:
+        while self._share.is_over():
+            greediest = max(self.connections.values(), key=lambda other: other.kept_bytes)
+            if not greediest.kept_bytes:
+                return
+            self._terms.on_bad(f"a connection that keeps {greediest.kept_bytes} bytes here")
+            self.hang_up(greediest)
+
+    def _look_at_arrival(self, incoming: Incoming) -> None:
+        """A large frame needs room before it is read to its end."""
+        arriving = incoming.connection.arriving_bytes
+        if not arriving:
+            incoming.begun_s = 0.0
+        elif not incoming.begun_s:
+            incoming.begun_s = time.monotonic()
+        wanted = arriving if arriving > bounds.LARGE_FRAME_BYTES else 0
+        if wanted == incoming.reserved_bytes:
+            return
+        if incoming.reserved_bytes:
+            self._share.reserved_bytes -= incoming.reserved_bytes
+            incoming.reserved_bytes = 0
+            self._resume()
+        if wanted and not incoming.paused:
+            if not self._paused and self._share.reserve(wanted):
+                incoming.reserved_bytes = wanted
+            else:
+                incoming.paused = True
+                self._paused.append(incoming)
+
+    def _resume(self) -> None:
+        """Let those who wait go on, the first first."""
+        while self._paused and self._share.reserve(self._paused[0].connection.arriving_bytes):
+            incoming = self._paused.popleft()
+            incoming.paused, incoming.begun_s = False, time.monotonic()
+            incoming.reserved_bytes = incoming.connection.arriving_bytes
+            self._set_events(incoming)
+
+    def _set_events(self, incoming: Incoming) -> None:
+        events = 0 if incoming.paused else select.EPOLLIN
+        if incoming.connection.waits_to_write and not incoming.leaving:
+            events |= select.EPOLLOUT
+        if events != incoming.events:
+            incoming.events = events
+            self.epoll.modify(incoming.connection, events)
+
+    # Time
+
+    def tick(self) -> None:
+        """Time has passed."""
+        # Another port may have made room.
+        self._resume()
+        now_s = time.monotonic()
+        if now_s < self._look_s:
+            return
+        self._look_s = now_s + _LOOK_S
+        for stranger in list(self._strangers.values()):
+            if self._is_late(stranger, now_s):
+                self._hang_up_late(stranger)
+        for incoming in [other for other in self.connections.values() if other.begun_s and not other.paused]:
+            patience_s = bounds.ARRIVING_S_MAX if self._paused and incoming.reserved_bytes else bounds.FRAME_S_MAX
+            if now_s - incoming.begun_s > patience_s:
+                self._terms.on_bad(f"a frame that is not complete after {now_s - incoming.begun_s:.0f} s")
+                self.hang_up(incoming)
+        self._make_room_for_bytes()
+
+    def _is_late(self, stranger: Incoming, now_s: float) -> bool:
+        in_handshake = stranger.leaving or not stranger.connection.open
+        return now_s - stranger.opened_s > (bounds.HANDSHAKE_S_MAX if in_handshake else bounds.FIRST_FRAME_S_MAX)
+
+    def _hang_up_late(self, stranger: Incoming) -> None:
+        if not stranger.leaving:
+            what = "frame" if stranger.connection.open else "handshake"
+            self._terms.on_refused(f"no {what} within {time.monotonic() - stranger.opened_s:.0f} s")
+        self.hang_up(stranger)
+
+    def close(self) -> None:
+        for incoming in list(self.connections.values()):
+            self.hang_up(incoming)
+        self.listener.close()
+        self.epoll.close()
+        self._share.close()

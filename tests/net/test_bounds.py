@@ -1,0 +1,421 @@
+"""What strangers, and clients with keys, can make a port keep: every bound of `tara.net.bounds`, with real sockets."""
+
+import resource
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from tara.net import bounds
+from tara.net.budget import Budget
+from tara.net.certificates import Keys, load_keys
+from tara.net.channel import Channel
+from tara.net.keygen import make_client_keys, make_cluster_keys
+from tara.net.port import Terms
+from tara.net.principal import NOBODY, Kind
+from tara.net.server import Address, Server
+from tests.net.terms import ANYWHERE, ignore
+from tests.patience import await_condition
+
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("keys")
+    make_cluster_keys(directory)
+    make_client_keys(directory, "alice")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def member(directory: Path) -> Keys:
+    return load_keys(directory)
+
+
+@pytest.fixture(scope="module")
+def alice(directory: Path) -> Keys:
+    return load_keys(directory / "clients" / "alice")
+
+
+class Served:
+    """A server, and everything that it heard."""
+
+    def __init__(self, keys: Keys | None, connections_max: int = 1000, budget: Budget | None = None) -> None:
+        self.bad: list[str] = []
+        self.refused: list[str] = []
+        self.heard: list[tuple[bytes, bytes]] = []
+        guard = None if keys is None else keys.members_and_clients()
+        terms = Terms(16 * MEGABYTE, connections_max, guard, self.bad.append, self.refused.append)
+        self.server = Server(ANYWHERE, terms, budget)
+
+    def turn(self) -> None:
+        self.server.tick()
+        self.heard += self.server.receive()
+
+    @property
+    def connections(self) -> int:
+        return len(self.server._port.connections)
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(incoming.connection.kept_bytes for incoming in self.server._port.connections.values())
+
+    def open(self) -> socket.socket:
+        host, _, port = self.server.address.removeprefix("tcp://").rpartition(":")
+        return socket.create_connection((host, int(port)))
+
+    def until(self, condition: Callable[[], object], what: str, *channels: Channel) -> list[bytes]:
+        """Turn until it holds; what the channels heard meanwhile."""
+        heard: list[bytes] = []
+
+        def holds() -> object:
+            self.turn()
+            for channel in channels:
+                heard.extend(channel.receive())
+            return condition()
+
+        await_condition(holds, what)
+        return heard
+
+
+@pytest.fixture
+def keyed(member: Keys) -> Iterator[Served]:
+    served = Served(member)
+    with closing(served.server):
+        yield served
+
+
+@pytest.fixture
+def plain() -> Iterator[Served]:
+    served = Served(None)
+    with closing(served.server):
+        yield served
+
+
+@pytest.fixture(params=["plain", "keyed"])
+def either(request: pytest.FixtureRequest, member: Keys) -> Iterator[Served]:
+    served = Served(member if request.param == "keyed" else None)
+    with closing(served.server):
+        yield served
+
+
+def resident_mb() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / MEGABYTE
+
+
+def push(sock: socket.socket, data: bytes, served: Served) -> bool:
+    """Send all of it while the server turns; whether it was taken to the end."""
+    sock.setblocking(False)
+    sent = 0
+    while sent < len(data):
+        try:
+            sent += sock.send(data[sent : sent + 65536])
+        except BlockingIOError:
+            pass
+        except OSError:
+            return False
+        served.turn()
+    return True
+
+
+def ended(sock: socket.socket) -> bool:
+    """Whether the other side has closed it."""
+    sock.setblocking(False)
+    try:
+        return not sock.recv(1 << 16)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+# Who is there
+
+
+def test_a_connection_knows_its_principal(keyed: Served, member: Keys, alice: Keys) -> None:
+    for keys, kind in ((alice, Kind.CLIENT), (member, Kind.MEMBER)):
+        channel = Channel(keyed.server.address, keys)
+        channel.send(b"hello")
+        keyed.until(lambda: keyed.heard, "a message", channel)
+        ((name, message),) = keyed.heard
+        assert message == b"hello"
+        assert keyed.server.principal(name) == keys.principal
+        assert keys.principal.kind is kind
+        keyed.heard.clear()
+        channel.close()
+        keyed.until(lambda: not keyed.connections, "the end")
+        assert keyed.server.principal(name) == NOBODY
+    assert alice.principal != member.principal
+
+
+def test_without_keys_it_is_nobody(plain: Served) -> None:
+    channel = Channel(plain.server.address, None)
+    channel.send(b"hello")
+    plain.until(lambda: plain.heard, "a message", channel)
+    assert plain.server.principal(plain.heard[0][0]) == NOBODY
+    channel.close()
+
+
+def test_tls_1_3_only(keyed: Served, alice: Keys) -> None:
+    channel = Channel(keyed.server.address, alice)
+    keyed.until(lambda: channel.open, "a connection", channel)
+    assert channel._connection is not None
+    assert channel._connection._tls is not None
+    assert channel._connection._tls._object.version() == "TLSv1.3"
+    assert (channel._connection._tls._object.cipher() or "")[0] == "TLS_AES_256_GCM_SHA384"
+    channel.close()
+
+
+@pytest.mark.parametrize(
+    ("server_keyed", "client_keyed", "reason"),
+    [(True, False, "the other side requires keys"), (False, True, "the other side has no keys")],
+)
+def test_one_side_without_keys_is_told_to_both(
+    member: Keys, alice: Keys, server_keyed: bool, client_keyed: bool, reason: str
+) -> None:
+    served = Served(member if server_keyed else None)
+    channel = Channel(served.server.address, alice if client_keyed else None)
+    channel.send(bytes([0x92, 1, 0x90]))
+    served.until(lambda: channel.broken, "the refusal", channel)
+    assert channel.refusal == reason
+    assert len(served.refused) == 1
+    assert served.heard == []
+    channel.close()
+    served.until(lambda: not served.connections, "the end")
+    served.server.close()
+
+
+# Before the handshake is over
+
+
+def test_silent_strangers_are_few_and_do_not_stay(keyed: Served, alice: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as stack:
+        for _ in range(900):
+            stack.enter_context(keyed.open())
+            keyed.turn()
+        keyed.until(lambda: keyed.connections == bounds.HANDSHAKES_MAX, "the oldest to be closed")
+        # Whoever has a key is served all the same.
+        channel = Channel(keyed.server.address, alice)
+        channel.send(b"hello")
+        keyed.until(lambda: keyed.heard, "a message", channel)
+        monkeypatch.setattr(bounds, "HANDSHAKE_S_MAX", 0.2)
+        keyed.until(lambda: keyed.connections == 1, "the silent ones to be closed", channel)
+        assert any("no handshake within" in reason for reason in keyed.refused)
+        # Authenticated, it may be silent.
+        assert channel.open
+        channel.close()
+
+
+def test_without_keys_one_that_sends_nothing_does_not_stay(plain: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    channel = Channel(plain.server.address, None)
+    channel.send(b"hello")
+    plain.until(lambda: plain.heard, "a message", channel)
+    with ExitStack() as stack:
+        silent = [stack.enter_context(plain.open()) for _ in range(100)]
+        plain.until(lambda: plain.connections == 101, "all of them")
+        monkeypatch.setattr(bounds, "FIRST_FRAME_S_MAX", 0.2)
+        plain.until(lambda: plain.connections == 1, "the silent ones to be closed", channel)
+        assert all(ended(sock) for sock in silent)
+    channel.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        # A greeting that is announced to be as long as one can be, in record after record.
+        b"\x16\x03\x01\x40\x00" + b"\x01\x00\xff\xff\x03\x03" + bytes((1 << 14) - 6),
+        b"\x16\x03\x01\x40\x00" + bytes(1 << 14),
+        b"\x17\x03\x03\x40\x00" + bytes(1 << 14),
+        b"GET / HTTP/1.1\r\n" * 1000,
+    ],
+)
+def test_an_endless_handshake_is_given_up(keyed: Served, data: bytes) -> None:
+    before_mb = resident_mb()
+    with ExitStack() as stack:
+        for _ in range(50):
+            sock = stack.enter_context(keyed.open())
+            while push(sock, data, keyed) and not ended(sock):
+                pass
+        keyed.until(lambda: len(keyed.refused) >= 50, "all of them to be refused")
+    assert resident_mb() - before_mb < 16
+
+
+def test_a_handshake_that_trickles_is_given_up(keyed: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "HANDSHAKE_S_MAX", 0.5)
+    with keyed.open() as slow:
+
+        def given_up() -> bool:
+            # A record that never comes to its end.
+            return not push(slow, b"\x16\x03\x01\x40\x00\x01"[:1], keyed) or ended(slow)
+
+        slow.send(b"\x16\x03\x01\x40\x00\x01\x00")
+        keyed.until(given_up, "it to be given up")
+    assert keyed.refused == ["no handshake within 1 s"]
+
+
+def test_handshakes_do_not_stop_the_others(keyed: Served, alice: Keys) -> None:
+    """However many begin at once, a turn goes on with a few of them."""
+    channels = [Channel(keyed.server.address, alice) for _ in range(40)]
+    turns = 0
+    while not all(channel.open for channel in channels):
+        for channel in channels:
+            channel.receive()
+        keyed.turn()
+        turns += 1
+        assert turns < 100_000
+    # Each takes two: the greeting, and the certificate.
+    assert turns >= 2 * len(channels) / bounds.HANDSHAKES_PER_TURN
+    for channel in channels:
+        channel.close()
+
+
+@pytest.mark.parametrize("resets", [True, False], ids=["reset", "closed"])
+def test_connections_that_end_at_once_harm_nobody(either: Served, resets: bool) -> None:
+    for _ in range(300):
+        sock = either.open()
+        if resets:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+        either.turn()
+    either.until(lambda: not either.connections, "the end of all of them")
+
+
+# One connection
+
+
+def announced(length: int, sent: int) -> bytes:
+    return struct.pack("<I", length) + bytes(sent)
+
+
+def test_a_frame_beyond_the_limit_ends_its_connection(plain: Served) -> None:
+    with plain.open() as sock:
+        sock.sendall(announced(16 * MEGABYTE + 1, 100))
+        plain.until(lambda: ended(sock), "the end")
+    assert plain.bad == ["a frame of 16777217 bytes"]
+
+
+def test_one_endless_frame_is_given_up(plain: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    with plain.open() as sock:
+        assert push(sock, announced(1000, 10), plain)
+        monkeypatch.setattr(bounds, "FRAME_S_MAX", 0.3)
+        plain.until(lambda: ended(sock), "the end")
+    assert "a frame that is not complete after" in plain.bad[0]
+
+
+def test_who_does_not_read_loses_answers_and_costs_little(either: Served, alice: Keys) -> None:
+    guarded = either.server._port._terms.guard is not None
+    greedy = Channel(either.server.address, alice if guarded else None)
+    greedy.send(b"a question")
+    either.until(lambda: either.heard, "the question", greedy)
+    ((name, _),) = either.heard
+    before_mb = resident_mb()
+    for _ in range(200):
+        either.server.send(name, bytes(MEGABYTE))
+        either.turn()
+        assert either.server.unread_bytes(name) <= bounds.UNREAD_BYTES_MAX
+    assert resident_mb() - before_mb < 64
+    # It is still there, and gets the next answer when it has read what waits.
+    either.until(lambda: not either.server.unread_bytes(name), "it to read", greedy)
+    either.server.send(name, b"the end")
+    either.until(lambda: b"the end" in greedy.receive(), "the end")
+    greedy.close()
+
+
+# All connections of a port, and all ports of a process
+
+
+def test_beyond_the_greatest_number_the_one_that_was_silent_longest_goes(member: Keys, alice: Keys) -> None:
+    served = Served(member, connections_max=4)
+    with closing(served.server):
+        channels: list[Channel] = []
+        for number in range(6):
+            channel = Channel(served.server.address, alice)
+            channel.send(b"%d" % number)
+            channels.append(channel)
+            served.until(lambda: len(served.heard) == len(channels), "a message", *channels)
+            assert served.connections <= 4
+        served.until(lambda: sum(channel.broken for channel in channels) == 2, "two to go", *channels)
+        assert [channel.broken for channel in channels] == [True, True, False, False, False, False]
+        for channel in channels:
+            channel.close()
+
+
+def test_what_many_keep_together_is_bounded_and_the_greediest_goes(
+    plain: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "KEPT_BYTES_MAX", MEGABYTE)
+    with ExitStack() as stack:
+        modest = stack.enter_context(plain.open())
+        assert push(modest, announced(60_000, 100), plain)
+        for _ in range(100):
+            push(stack.enter_context(plain.open()), announced(60_000, 50_000), plain)
+            assert plain.kept_bytes <= MEGABYTE
+        plain.until(lambda: len(plain.bad) >= 78, "the greedy ones to be closed")
+        assert push(modest, bytes(60_000 - 100), plain)
+        plain.until(lambda: plain.heard, "the frame of the modest one")
+    assert all("bytes here" in reason for reason in plain.bad)
+
+
+def test_large_frames_arrive_one_after_the_other(plain: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "ARRIVING_BYTES_MAX", 3 * MEGABYTE)
+    frames = 16
+    data = announced(MEGABYTE, MEGABYTE)
+    most = 0
+    with ExitStack() as stack:
+        left = {stack.enter_context(plain.open()): data for _ in range(frames)}
+        for sock in left:
+            sock.setblocking(False)
+        while len(plain.heard) < frames:
+            for sock, rest in left.items():
+                try:
+                    left[sock] = rest[sock.send(rest[:20_000]) :]
+                except BlockingIOError:
+                    continue
+            plain.turn()
+            most = max(most, plain.kept_bytes)
+    assert {len(frame) for _, frame in plain.heard} == {MEGABYTE}
+    # Those that wait have been read once.
+    assert most <= 3 * MEGABYTE + frames * (256 << 10)
+    assert plain.bad == []
+
+
+def test_who_keeps_others_from_sending_large_frames_is_closed(plain: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "ARRIVING_BYTES_MAX", MEGABYTE)
+    with plain.open() as hostile, plain.open() as honest:
+        assert push(hostile, announced(MEGABYTE, 100_000), plain)
+        monkeypatch.setattr(bounds, "ARRIVING_S_MAX", 0.3)
+        assert push(honest, announced(MEGABYTE, MEGABYTE), plain)
+        plain.until(lambda: plain.heard, "the frame of the honest one")
+        assert ended(hostile)
+    assert plain.server._port._share.reserved_bytes == 0
+
+
+def test_the_ports_of_a_process_have_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together they may keep less than each for itself; the one that keeps most makes room."""
+    monkeypatch.setattr(bounds, "PROCESS_KEPT_BYTES_MAX", 2 * MEGABYTE)
+    budget = Budget()
+    first, second = Served(None, budget=budget), Served(None, budget=budget)
+    with closing(first.server), closing(second.server), ExitStack() as stack:
+        for number in range(60):
+            for served in (first, second) if number < 10 else (first,):
+                push(stack.enter_context(served.open()), announced(60_000, 50_000), served)
+        first.until(lambda: budget.kept_bytes <= 2 * MEGABYTE, "room")
+        second.turn()
+        assert len(first.bad) > 20
+        assert second.bad == []
+        assert second.connections == 10
+    assert budget.kept_bytes == 0
+
+
+def test_bounds_are_looked_up_and_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "KEPT_BYTES_MAX", 1)
+    terms = Terms(1000, 10, None, ignore, ignore)
+    server = Server(Address("127.0.0.1", 0), terms)
+    with closing(server):
+        share = server._port._share
+        share.kept_bytes = 2
+        assert share.is_over()
