@@ -175,7 +175,8 @@ def site(
     """
     from tara.configuration.settings import load_settings
     from tara.named import application_of
-    from tara.runtime.spark import Cluster, check_java
+    from tara.runtime.spark import Cluster
+    from tara.runtime.spark_session import check_java
     from tara.sites.site import SiteRegistry
 
     flags = {

@@ -30,6 +30,8 @@ class Master:
         environment = {
             **os.environ,
             "SPARK_HOME": str(HOME),
+            # Where its UI is; all addresses otherwise.
+            "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_JAVA_OPTS": " ".join(f"-D{key}={value}" for key, value in options.items()),
             "SPARK_DAEMON_MEMORY": "256m",
         }

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tara.runtime.spark import SparkError, check_java
+from tara.runtime.spark_session import SparkError, check_java
 
 
 def fake_java(directory: Path, version: str) -> None:

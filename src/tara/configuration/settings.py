@@ -60,6 +60,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     #: Where the Prometheus endpoint is, which knows no keys; port 0: any free one.
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 0
+    #: Where Spark's UI is, which knows no login.
+    ui_host: str = "127.0.0.1"
     #: Whether executors keep the decided commands in files; by default where anything is kept in files, with `disk`.
     #: And how many bytes of them each keeps.
     log: bool | None = None
@@ -84,6 +86,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ConfigurationError(f"host = {self.host}: must be an address")
         check_host("host", self.host, bool(self.keys))
         check_host("container_host", self.container_host, bool(self.keys))
+        if not is_fixed(self.ui_host):
+            raise ConfigurationError(f"ui_host = {self.ui_host}: must be an address")
+        # It shows nothing that keys protect, and whoever wants it elsewhere has to say so.
+        check_host("ui_host", self.ui_host, keyed=True)
         if self.token and self.packing != "site":
             raise ConfigurationError(f"token = {self.token}: one container per executor needs packing = site")
         if self.sites:

@@ -31,6 +31,11 @@ spark.network.timeout                 30s
 spark.network.timeoutInterval         10s
 spark.executor.heartbeatInterval      5s
 """
+_AUTHENTICATED = """\
+spark.authenticate                    true
+spark.authenticate.secret             {}
+spark.network.crypto.enabled          true
+"""
 _DISCOVERY = f"""\
 #!/bin/sh
 echo '{{"name": "{TOKEN}", "addresses": ["0"]}}'
@@ -72,9 +77,14 @@ class Daemon:
             time.sleep(0.1)
         raise StandaloneError(f"{self.host}: not started; see {self._log}")
 
+    def pids(self) -> list[int]:
+        """Of all that it started, and its own."""
+        everybody = map(int, filter(str.isdigit, os.listdir("/proc")))
+        return [pid for pid in everybody if _session(pid) == self._process.pid]
+
     def kill(self) -> int:
         """SIGKILL to all its processes at once; how many there were."""
-        pids = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _session(pid) == self._process.pid]
+        pids = self.pids()
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -103,22 +113,25 @@ def _session(pid: int) -> int:
 
 
 class Standalone:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, secret: str = "") -> None:
+        """With a secret, only who knows it may connect to the master, the workers, their executors and the driver."""
         self._directory = directory
         directory.mkdir(parents=True)
         (directory / "conf").mkdir()
-        (directory / "conf" / "spark-defaults.conf").write_text(_DEFAULTS)
+        defaults = directory / "conf" / "spark-defaults.conf"
+        defaults.touch(0o600)
+        defaults.write_text(_DEFAULTS + (_AUTHENTICATED.format(secret) if secret else ""))
         self._discovery = directory / "token.sh"
         self._discovery.write_text(_DISCOVERY)
         self._discovery.chmod(0o755)
         self.workers: dict[str, Daemon] = {}
-        self._master: Daemon | None = None
+        self.master: Daemon | None = None
         self.url = ""
 
     def start(self, workers: int) -> None:
         arguments = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        self._master = Daemon(self._directory / "master.log", "127.0.0.1", arguments, {})
-        self.url = self._master.await_line(r"Starting Spark master at (spark://\S+)")[1]
+        self.master = Daemon(self._directory / "master.log", "127.0.0.1", arguments, self.environment)
+        self.url = self.master.await_line(r"Starting Spark master at (spark://\S+)")[1]
         started = [self._start_worker(index) for index in range(workers)]
         for worker in started:
             worker.await_line(r"Successfully registered with master")
@@ -136,6 +149,7 @@ class Standalone:
             path.mkdir()
         resource = f"-Dspark.worker.resource.{TOKEN}"
         environment = {
+            **self.environment,
             DISK_VARIABLE: str(disk),
             "SPARK_WORKER_OPTS": f"{resource}.amount=1 {resource}.discoveryScript={self._discovery}",
         }
@@ -147,7 +161,7 @@ class Standalone:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For the driver."""
+        """For the driver, and for the daemons."""
         return {"SPARK_CONF_DIR": str(self._directory / "conf")}
 
     @property
@@ -161,5 +175,5 @@ class Standalone:
         }
 
     def stop(self) -> None:
-        for daemon in (*self.workers.values(), *filter(None, [self._master])):
+        for daemon in (*self.workers.values(), *filter(None, [self.master])):
             daemon.kill()

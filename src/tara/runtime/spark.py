@@ -6,11 +6,8 @@ would be aborted as a whole, and barrier mode would restart all of them; so ever
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -22,38 +19,19 @@ import msgspec
 from tara.configuration.settings import Settings
 from tara.named import application_of
 from tara.observability.supervised import supervised
-from tara.protocol.errors import TaraError
 from tara.runtime.container import ContainerSpec
 from tara.runtime.hosting import run_container
 from tara.runtime.placing import await_executors, element_at, hosts_at
 from tara.runtime.registry import Registry
+from tara.runtime.spark_session import SparkError, check_java, open_session
 from tara.transport.where import AUTO, same_everywhere
 
-JAVA_MINIMUM = 17
 #: With a process per node there are dozens, each with an interpreter that starts.
 START_TIMEOUT_S = 180.0
 SUPERVISE_S = 0.5
 #: A look at the containers that comes so late tells of a pause of this process.
 PAUSED_S = 3.0
 RESUBMIT_S = 1.0
-
-
-class SparkError(TaraError):
-    """Spark could not be started, or did not start the containers."""
-
-
-def check_java() -> None:
-    """Spark needs Java; say so before it fails in a thousand lines."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    hint = f"Spark needs Java {JAVA_MINIMUM} or newer: install it (Debian: openjdk-17-jre-headless) or set JAVA_HOME"
-    if java is None or not Path(java).exists():
-        raise SparkError(f"no Java found. {hint}")
-    text = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    words = text.split('"')
-    major = words[1].split(".")[0] if len(words) > 1 else ""
-    if not major.isdigit() or int(major) < JAVA_MINIMUM:
-        raise SparkError(f"{java} is version {major or 'unknown'}. {hint}")
 
 
 def spec_of(registry: Registry, container: int) -> ContainerSpec:
@@ -80,6 +58,29 @@ def spec_of(registry: Registry, container: int) -> ContainerSpec:
     )
 
 
+def hosting_settings(token: str) -> dict[str, str]:
+    """What Spark must be told so that it starts a container again whenever it ends, and never ends or bans one that
+    does nothing wrong. `token` is a resource of the executors, of which a container takes a whole one."""
+    found = {
+        "spark.task.maxFailures": "1000000",
+        "spark.speculation": "false",
+        "spark.dynamicAllocation.enabled": "false",
+        "spark.python.worker.reuse": "false",
+        "spark.python.task.killTimeout": "1s",
+        # A container never hands anything to Spark: to Spark, it is idle all its life.
+        "spark.python.worker.idleTimeoutSeconds": "0",
+        "spark.python.worker.killOnIdleTimeout": "false",
+        # A container that fails says nothing about its host; and where else should it go? Its journal is there.
+        "spark.excludeOnFailure.enabled": "false",
+        "spark.excludeOnFailure.application.enabled": "false",
+        "spark.excludeOnFailure.taskAndStage.enabled": "false",
+        "spark.excludeOnFailure.killExcludedExecutors": "false",
+    }
+    if token:
+        found |= {f"spark.executor.resource.{token}.amount": "1", f"spark.task.resource.{token}.amount": "1"}
+    return found
+
+
 class Cluster:
     """A running cluster: the registry, a Spark session, and a thread per container that waits for its job."""
 
@@ -95,35 +96,18 @@ class Cluster:
         self._supervisor = self.registry.thread("supervisor", self._supervise)
 
     def start(self) -> None:
-        from pyspark.sql import SparkSession
-
         containers = len(self.registry.hosted)
-        master = self.settings.master
-        if master == "local":
-            # A task slot per container, and a number of restarts that is never reached.
-            master = f"local[{containers + 1},1000000]"
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        builder = (
-            SparkSession.builder.master(master)
-            .appName(f"tara {Path(self.settings.data_dir).name}")
-            .config("spark.task.maxFailures", "1000000")
-            .config("spark.speculation", "false")
-            .config("spark.dynamicAllocation.enabled", "false")
-            .config("spark.python.worker.reuse", "false")
-            .config("spark.python.task.killTimeout", "1s")
-            .config("spark.log.level", "OFF")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.driver.host", self.settings.host)
-            .config("spark.driver.bindAddress", self.settings.host)
+        settings = self.settings
+        # A task slot per container, and a number of restarts that is never reached.
+        master = f"local[{containers + 1},1000000]" if settings.master == "local" else settings.master
+        self._spark = open_session(
+            f"tara {Path(settings.data_dir).name}",
+            master,
+            hosting_settings(settings.token),
+            driver_host=settings.host,
+            ui_host=settings.ui_host,
+            keyed=bool(settings.keys),
         )
-        if self.settings.token:
-            # Of executors that have one of these each, a container takes a whole one.
-            builder = builder.config(f"spark.executor.resource.{self.settings.token}.amount", "1")
-            builder = builder.config(f"spark.task.resource.{self.settings.token}.amount", "1")
-        try:
-            self._spark = builder.getOrCreate()
-        except Exception as error:
-            raise SparkError(f"Spark does not start with master {master}: {_reason(error)}") from error
         self.registry.ui = self.ui or ""
         for group in self._in_order(self.registry.hosted):
             self._submit_all(group)
@@ -259,12 +243,6 @@ def describe_job(label: str, first_life: int, nodes: list[str]) -> str:
     task's attempt, which Spark shows beside it, rises with the life: together they say which life it is. (An attempt
     that ends before it has registered has no life of its own; `tara status` is exact.)"""
     return f"{label}: life {first_life} + attempt of the task; {', '.join(nodes)}"
-
-
-def _reason(error: Exception) -> str:
-    """The line that tells what Java did not like, if it was Java."""
-    lines = [line.removeprefix(": ") for line in str(error).splitlines() if line.startswith(": ")]
-    return lines[0] if lines else str(error)
 
 
 def _group(label: str) -> str:

@@ -1,8 +1,6 @@
 """`tara stream`: files of commands in, files of results out, in a Spark session of its own."""
 
-import os
 import re
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from tara.protocol.errors import ConfigurationError, TaraError
-from tara.runtime.spark import check_java
+from tara.runtime.spark_session import check_java, open_session
 from tara.streaming import queue
 from tara.streaming.config import StreamingConfig
 from tara.streaming.replication import StreamingReplication, spark_settings
@@ -45,19 +43,8 @@ class Progress(Struct, frozen=True):
 
 def session(master: str = MASTER, name: str = "tara stream") -> "SparkSession":
     """A Spark session with the settings that the streaming runtime likes."""
-    from pyspark.sql import SparkSession
-
     check_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = (
-        SparkSession.builder.master(master)
-        .appName(name)
-        .config("spark.log.level", "OFF")
-        .config("spark.ui.showConsoleProgress", "false")
-    )
-    for key, value in spark_settings().items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    return open_session(name, master, spark_settings())
 
 
 def read_commands(spark: "SparkSession", directory: Path, kind: str | None, files_per_batch: int) -> "DataFrame":
