@@ -66,6 +66,17 @@ def sections() -> list[Section]:
             ],
         ),
         Section(
+            "per client, by its key",
+            [
+                net(
+                    "CLIENT_CONNECTIONS_MAX",
+                    "",
+                    "connections to one port, of about 30 KiB each",
+                    "the one that was silent longest is closed",
+                ),
+            ],
+        ),
+        Section(
             "over all connections of a port",
             [
                 net(

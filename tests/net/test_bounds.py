@@ -344,6 +344,29 @@ def test_beyond_the_greatest_number_the_one_that_was_silent_longest_goes(member:
             channel.close()
 
 
+def test_one_client_has_only_so_many_connections(
+    directory: Path, keyed: Served, alice: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "CLIENT_CONNECTIONS_MAX", 3)
+    bob = Channel(keyed.server.address, load_keys(make_client_keys(directory, "bob")))
+    keyed.until(lambda: bob.open and keyed.connections, "a connection", bob)
+    channels: list[Channel] = []
+    for number in range(8):
+        channel = Channel(keyed.server.address, alice)
+        channel.send(b"%d" % number)
+        channels.append(channel)
+        keyed.until(lambda: len(keyed.heard) == len(channels), "a message", bob, *channels)
+        assert keyed.connections <= 4
+    keyed.until(lambda: sum(channel.broken for channel in channels) == 5, "five to go", bob, *channels)
+    assert [channel.broken for channel in channels] == [True] * 5 + [False] * 3
+    assert not bob.broken
+    assert set(keyed.bad) == {"too many connections of one client"}
+    for channel in (bob, *channels):
+        channel.close()
+    keyed.until(lambda: not keyed.connections, "the end")
+    assert keyed.server._port._by_client == {}
+
+
 def test_what_many_keep_together_is_bounded_and_the_greediest_goes(
     plain: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,12 @@ FRAME_S_MAX = 60.0
 UNREAD_FRAMES_MAX = 10_000
 UNREAD_BYTES_MAX = 32 << 20
 
+# For one client, by its key.
+
+#: Connections to one port; beyond that the one of his that has been silent for the longest time is closed. With TLS,
+#: each costs about 30 KiB.
+CLIENT_CONNECTIONS_MAX = 256
+
 # For all connections of one port.
 
 #: Beyond that the connection that has been silent for the longest time is closed.

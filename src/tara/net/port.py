@@ -8,7 +8,7 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from tara.net import bounds
@@ -16,6 +16,7 @@ from tara.net.budget import Budget
 from tara.net.certificates import Guard
 from tara.net.connection import Connection
 from tara.net.errors import Broken, Closed, Refused
+from tara.net.principal import Kind
 
 #: How often it looks for frames that do not come to their end.
 _LOOK_S = 1.0
@@ -79,6 +80,8 @@ class Port:
         self.by_name: dict[bytes, Incoming] = {}
         #: Those of whom nothing is known yet, the oldest first: in a handshake, or without a frame.
         self._strangers: dict[bytes, Incoming] = {}
+        #: The connections of each client that has a key, by its digest.
+        self._by_client: dict[bytes, list[Incoming]] = {}
         #: Those that wait until a large frame may arrive.
         self._paused: deque[Incoming] = deque()
         self._count = 0
@@ -119,7 +122,7 @@ class Port:
         if incoming.name in self._strangers and (
             frames or (self._terms.guard is not None and incoming.connection.open)
         ):
-            del self._strangers[incoming.name]
+            self._know(incoming)
         self.look_at(incoming)
         return incoming.name, frames
 
@@ -168,10 +171,21 @@ class Port:
         self.epoll.register(sock, select.EPOLLIN)
         self.connections[sock.fileno()] = self.by_name[incoming.name] = self._strangers[incoming.name] = incoming
 
-    def _make_room(self, reason: str) -> None:
+    def _know(self, incoming: Incoming) -> None:
+        """It is no stranger any more."""
+        del self._strangers[incoming.name]
+        principal = incoming.connection.principal
+        if principal.kind is Kind.CLIENT:
+            others = self._by_client.setdefault(principal.digest, [])
+            others.append(incoming)
+            if len(others) > bounds.CLIENT_CONNECTIONS_MAX:
+                self._make_room("too many connections of one client", others)
+
+    def _make_room(self, reason: str, among: Collection[Incoming] | None = None) -> None:
         self._terms.on_bad(reason)
-        if self.connections:
-            self.hang_up(min(self.connections.values(), key=lambda incoming: incoming.heard_s))
+        among = self.connections.values() if among is None else among
+        if among:
+            self.hang_up(min(among, key=lambda incoming: incoming.heard_s))
 
     # Going
 
@@ -205,12 +219,21 @@ class Port:
         del self.connections[incoming.connection.fileno()]
         del self.by_name[incoming.name]
         self._strangers.pop(incoming.name, None)
+        self._forget_client(incoming)
         self._share.kept_bytes -= incoming.kept_bytes
         self._share.reserved_bytes -= incoming.reserved_bytes
         if incoming.paused:
             self._paused.remove(incoming)
         incoming.connection.close()
         self._resume()
+
+    def _forget_client(self, incoming: Incoming) -> None:
+        digest = incoming.connection.principal.digest
+        others = self._by_client.get(digest)
+        if others is not None and incoming in others:
+            others.remove(incoming)
+            if not others:
+                del self._by_client[digest]
 
     # What they keep
 
