@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tara.client.keys import make_client_keys, make_cluster_keys
+
 from tara.configuration.settings import load_settings
 from tara.experiments.deployment import Deployment
 from tara.experiments.standalone import Standalone
