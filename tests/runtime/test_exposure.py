@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tara.client.keys import make_client_keys, make_cluster_keys
 
 from tara.configuration.settings import load_settings
 from tara.experiments.deployment import Deployment
 from tara.experiments.standalone import Standalone
+from tara.net.keygen import make_client_keys, make_cluster_keys
 from tara.protocol.errors import ConfigurationError
 from tara.runtime.spark import hosting_settings
 from tara.runtime.spark_session import SparkError, open_session, safe_settings
