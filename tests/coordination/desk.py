@@ -13,6 +13,7 @@ from tara.coordination.service import CoordinationService
 from tara.coordination.settings import gateway_settings
 from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
+from tara.protocol.principals import gateway_of
 from tara.protocol.sessions import Context
 from tara.transport.gateway import Options
 
@@ -56,6 +57,7 @@ class Desk:
                 payload = msgspec.msgpack.encode((CHANNEL, 30_000))
             else:
                 context = Context([])
+                context.principal = gateway_of(0)
                 context.counter, context.session = self.counter, command.session
                 context.time_ms = context.clock_ms = int(self.now_s * 1e3)
                 payload = self.application.apply(command.payload, context)

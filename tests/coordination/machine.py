@@ -10,6 +10,7 @@ from tara.coordination.codes import Mode, Op
 from tara.coordination.jute import Acl, Reader, Stat
 from tara.coordination.service import CoordinationService
 from tara.coordination.tree import Change
+from tara.protocol.principals import gateway_of
 from tara.protocol.sessions import Context
 
 PASSWORD = b"0123456789abcdef"
@@ -58,6 +59,7 @@ class Machine:
         self.counter += 1
         context = Context([])
         context.counter, context.time_ms, context.clock_ms = self.counter, 1_000_000 + self.clock_ms, self.clock_ms
+        context.principal = gateway_of(0)
         answer = self.service.apply(command, context)
         return commands.error_of(answer), answer[4:]
 

@@ -9,7 +9,8 @@ from tara.coordination import commands
 from tara.coordination.codes import Op
 from tara.coordination.service import CoordinationService
 from tara.protocol.limits import Limits
-from tara.protocol.tuples import OK, Command, Result
+from tara.protocol.principals import gateway_of
+from tara.protocol.tuples import EXECUTE, OK, Command, Result
 from tara.simulator.scene import Scene
 from tests.coordination.machine import PASSWORD, create_body, multi_body, set_body, versioned_body
 
@@ -40,7 +41,9 @@ def random_command(random: Random, sessions: list[int]) -> bytes:
 @pytest.mark.parametrize("seed", range(4))
 def test_replicas_agree_through_crashes_and_checkpoints(seed: int) -> None:
     random = Random(seed)
-    scene = Scene(Limits(checkpoint_interval=4, window=8, batch_size=3), application=CoordinationService)
+    gateway = gateway_of(2)
+    limits = Limits(checkpoint_interval=4, window=8, batch_size=3)
+    scene = Scene(limits, application=CoordinationService, principal=gateway)
     scene.run(300)
     # Proposers are at sites 0 and 1: this one is never the leader.
     log_session = scene.open(2)
@@ -48,7 +51,7 @@ def test_replicas_agree_through_crashes_and_checkpoints(seed: int) -> None:
 
     def order(payload: bytes) -> Result:
         nonlocal number
-        scene.submit(2, [Command(log_session, number, number, payload)])
+        scene.submit(2, [Command(log_session, number, number, payload, EXECUTE, gateway)])
         number += 1
         return scene.wait((log_session, number - 1))
 

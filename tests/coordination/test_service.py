@@ -11,6 +11,7 @@ from tara.coordination.acl import digest_id
 from tara.coordination.codes import CONTAINER_OWNER, Code, Event, Mode, Op
 from tara.coordination.service import CoordinationService
 from tara.protocol.limits import Limits
+from tara.protocol.principals import gateway_of, principal_of
 from tara.protocol.sessions import ApplicationError, Context, Sessions
 from tests.coordination.machine import Machine, create_body, set_body, versioned_body
 
@@ -114,7 +115,26 @@ def test_garbage_is_a_marshalling_error_and_changes_nothing(machine: Machine, se
     assert machine.run(session, Op.MULTI, b"\0")[0] == Code.MARSHALLING_ERROR
     assert machine.snapshot() == before
     with pytest.raises(ApplicationError, match="not a command"):
-        machine.service.apply(b"", Context([]))
+        machine.apply(b"")
+
+
+@pytest.mark.parametrize(
+    "principal", [b"", principal_of(b"the secret of somebody"), principal_of(b"", b"k" * 32, True)]
+)
+def test_only_gateways_are_believed_what_session_they_speak_for(
+    machine: Machine, session: int, principal: bytes
+) -> None:
+    """Otherwise any client of the cluster could end the sessions of others, or read what their access lists hide."""
+    machine.create(session, "/lock", mode=Mode.EPHEMERAL)
+    before = machine.snapshot()
+    context = Context([])
+    context.counter, context.principal = 99, principal
+    with pytest.raises(ApplicationError, match="from its gateways only"):
+        machine.service.apply(commands.envelope(Op.CLOSE_SESSION, session, session), context)
+    with pytest.raises(ApplicationError, match="from its gateways only"):
+        machine.service.query(commands.envelope(Op.GET_DATA, session, session) + jute.pack_text("/lock"), context)
+    assert machine.snapshot() == before
+    assert "/lock" in machine.paths
 
 
 # Access lists
@@ -263,18 +283,19 @@ def test_a_stall_of_the_service_ends_no_session() -> None:
     """With the real sessions of the replicated log: minutes pass between two requests, and count as one small step."""
     service = CoordinationService()
     log = Sessions(service, Limits())
-    from tara.protocol.tuples import OPEN, Command
+    from tara.protocol.tuples import EXECUTE, OPEN, Command
 
     log.pass_time(1_000_000)
-    log.execute(Command(0, 1, 0, b"\xcd\x75\x30", OPEN))
-    log.execute(Command(1, 0, 0, commands.create_session(4_000, b"p" * 16)))
+    gateway = gateway_of(0)
+    log.execute(Command(0, 1, 0, b"\xcd\x75\x30", OPEN, gateway))
+    log.execute(Command(1, 0, 0, commands.create_session(4_000, b"p" * 16), EXECUTE, gateway))
     for number, stamp_ms in enumerate((1_600_000, 1_600_100, 1_600_200), start=1):
         log.pass_time(stamp_ms)
-        log.execute(Command(1, number, number, commands.touch([], False)))
+        log.execute(Command(1, number, number, commands.touch([], False), EXECUTE, gateway))
     assert len(service.sessions) == 1
     for number, stamp_ms in enumerate(range(1_600_700, 1_605_700, 500), start=4):
         log.pass_time(stamp_ms)
-        log.execute(Command(1, number, number, commands.touch([], False)))
+        log.execute(Command(1, number, number, commands.touch([], False), EXECUTE, gateway))
     assert len(service.sessions) == 0
 
 

@@ -1,14 +1,22 @@
 """Who asked what, and what each connection is told."""
 
+import msgspec
+
+from tara.application import Get, Put
 from tara.client import wire
 from tara.protocol import tuples as t
+from tara.protocol.graph import Stage
+from tara.protocol.limits import Limits
+from tara.simulator.scene import Scene
+from tara.simulator.workload import wrap
+from tara.simulator.world import Container
 from tara.transport.questions import OpenQuestions
 
 
 def test_an_answer_goes_to_who_asked_under_the_number_that_they_gave_it() -> None:
     questions = OpenQuestions(10)
-    questions.ask(b"a", wire.Read(5, b"x"))
-    questions.ask(b"b", wire.Read(5, b"y"))
+    questions.ask(b"a", b"", wire.Read(5, b"x"))
+    questions.ask(b"b", b"", wire.Read(5, b"y"))
     first, second = questions.take_asked()
     questions.route(t.Answers(0, [t.Answer(second.ticket, t.OK, b"Y"), t.Answer(first.ticket, t.OK, b"X")]))
 
@@ -20,7 +28,7 @@ def test_an_answer_goes_to_who_asked_under_the_number_that_they_gave_it() -> Non
 
 def test_a_question_is_answered_once() -> None:
     questions = OpenQuestions(10)
-    questions.ask(b"a", wire.Read(5, b"x"))
+    questions.ask(b"a", b"", wire.Read(5, b"x"))
     (asked,) = questions.take_asked()
     answers = t.Answers(0, [t.Answer(asked.ticket, t.OK, b"X")])
     questions.route(answers)
@@ -32,8 +40,87 @@ def test_a_question_is_answered_once() -> None:
 def test_beyond_its_capacity_the_oldest_question_is_forgotten() -> None:
     questions = OpenQuestions(2)
     for number in range(3):
-        questions.ask(b"a", wire.Read(number, b""))
+        questions.ask(b"a", b"", wire.Read(number, b""))
     asked = questions.take_asked()
     questions.route(t.Answers(0, [t.Answer(question.ticket, t.OK, b"") for question in asked]))
 
     assert [id_ for id_, _, _ in questions.take_answers()[b"a"]] == [1, 2]
+
+
+def test_who_asks_much_does_not_have_others_forgotten() -> None:
+    questions = OpenQuestions(10)
+    questions.ask(b"few", b"", wire.Read(1, b""))
+    for number in range(20):
+        questions.ask(b"many", b"", wire.Read(number, b""))
+    asked = questions.take_asked()
+    questions.route(t.Answers(0, [t.Answer(question.ticket, t.OK, b"") for question in asked]))
+
+    answers = questions.take_answers()
+    assert answers[b"few"] == [(1, t.OK, b"")]
+    assert [id_ for id_, _, _ in answers[b"many"]] == list(range(11, 20))
+
+
+def test_an_answer_to_a_question_of_a_former_life_is_dropped() -> None:
+    """The front end restarts and its tickets begin again; the executor lives on, and answers an old question under a
+    ticket that is another client's now."""
+    scene = Scene(Limits(f=1, report_interval_ms=20.0, controller_timeout_ms=300.0), packing="node")
+    world, graph = scene.world, scene.world.graph
+    stages = (Stage.REQUEST_SOURCE, Stage.EXECUTOR, Stage.REPLY_SINK)
+    source, executor, sink = (graph.number(stage, 0) for stage in stages)
+    session = scene.open(site=1)
+    scene.call(session, Put("a", b"the secret of a"), site=1)
+    scene.call(session, Put("b", b"the value of b"), site=1)
+    scene.run(100)
+    front_end = [OpenQuestions(10)]
+    to_host = world._to_host
+
+    def host(container: Container, number: int, tuple_: t.Tuple) -> None:
+        if isinstance(tuple_, t.Answers) and number == sink:
+            front_end[-1].route(tuple_)
+        else:
+            to_host(container, number, tuple_)
+
+    world._to_host = host  # type: ignore[method-assign]
+
+    def ask(connection: bytes, key: str) -> None:
+        questions = front_end[-1]
+        questions.life = world.host_of(source).life
+        questions.ask(connection, b"", wire.Read(7, wrap(0, msgspec.msgpack.encode(Get(key)))))
+        world.arrive(world.host_of(source), [(t.Ask(questions.take_asked()), source)])
+
+    # The executor lacks the last slot, so the question waits there.
+    held = Held(executor)
+    world.stories.append(held)  # type: ignore[arg-type]
+    scene.call(session, Put("c", b"new"), site=1)
+    ask(b"a client", "a")
+    scene.run(50)
+    for number in (source, sink):
+        scene.crash(world.host_of(number))
+        scene.restart(world.host_of(number))
+    front_end.append(OpenQuestions(10))
+    scene.run(300)
+    ask(b"another client", "b")
+    scene.run(50)
+    held.on = False
+    scene.run(500)
+
+    answers = front_end[-1].take_answers()
+    assert {who: [msgspec.msgpack.decode(answer) for *_, answer in told] for who, told in answers.items()} == {
+        b"another client": [b"the value of b"]
+    }
+
+
+class Held:
+    """A story: the commits for one executor are late."""
+
+    kind = "held"
+
+    def __init__(self, executor: int) -> None:
+        self._executor = executor
+        self.on = True
+
+    def take(self, sender: object, peer: object, parcel: tuple[t.Tuple, int]) -> bool:
+        return self.on and isinstance(parcel[0], t.Commit) and parcel[1] == self._executor
+
+    def end(self) -> None:
+        return

@@ -91,6 +91,7 @@ class CoordinationService(StateMachine):
     # The state machine
 
     def apply(self, command: bytes, context: Context) -> bytes:
+        _check_sender(context)
         try:
             op, session, attachment, ids, begin = commands.open_envelope(command)
             handler = self._writes.get(op)
@@ -126,6 +127,7 @@ class CoordinationService(StateMachine):
 
     def query(self, question: bytes, context: Context) -> bytes:
         """A read in the order of all commands: the envelope and body of a request that changes nothing."""
+        _check_sender(context)
         try:
             op, session, _, ids, begin = commands.open_envelope(question)
             reader = Reader(question, begin)
@@ -290,6 +292,12 @@ _PARTS: dict[int, Callable[[Reader], tuple[object, ...]]] = {
     Op.SET_DATA: lambda r: (r.text(), r.buffer(), r.number()),
     Op.CHECK: lambda r: (r.text(), r.number()),
 }
+
+
+def _check_sender(context: Context) -> None:
+    """An envelope says of which session it is, and with whose rights. A gateway vouches for that; nobody else can."""
+    if not context.from_gateway:
+        raise ApplicationError("the coordination service takes commands and questions from its gateways only")
 
 
 def _operations(reader: Reader) -> Iterator[tuple[int, Reader]]:

@@ -47,8 +47,8 @@ class Context:
         self.clock_ms = 0
         #: The session of the command.
         self.session = 0
-        #: Who sent the command, as in `tara.protocol.principals`; when a session expires, its owner. Empty in a query
-        #: that is not ordered.
+        #: Who sent the command or asks the question, as in `tara.protocol.principals`; when a session expires, its
+        #: owner.
         self.principal = b""
         self._events = events
         self._owner_of = owner_of
@@ -283,10 +283,11 @@ class Sessions:
         self._answer(command, t.OK, b"")
         self._answer_early(session)
 
-    def ask(self, question: bytes) -> tuple[int, bytes]:
+    def ask(self, question: bytes, principal: bytes) -> tuple[int, bytes]:
         """Ask the application as it is now, outside the order: status and payload of a result."""
         context = Context([])
         context.counter, context.time_ms, context.clock_ms = self.counter, self.time_ms, self._clock_ms
+        context.principal = principal
         return call(self._application, True, question, context, self._result_bytes_max)
 
     def _answer(self, command: t.Command, status: int, payload: bytes) -> None:

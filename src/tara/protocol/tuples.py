@@ -180,12 +180,18 @@ class Question(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fi
 
     ticket: Number
     payload: bytes
+    #: The life of that host: its next one counts tickets anew.
+    life: Number = 0
+    #: Who asks; said by the front end, as in a command.
+    principal: Principal = b""
 
 
 class Answer(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     ticket: Number
     status: Annotated[int, Meta(ge=0, le=7)]
     payload: bytes
+    #: As in the question.
+    life: Number = 0
 
 
 class Ask(Tuple, frozen=True, tag=18):

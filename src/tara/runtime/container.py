@@ -278,7 +278,7 @@ class Container:
         """Make the nodes: with what the journal has, if there is one."""
         spec = self.spec
         self._header = wire.Header(t.FORMAT_VERSION, spec.cluster, spec.era, spec.container, start.life, spec.shape)
-        self.events.life = start.life
+        self.events.life = self._questions.life = start.life
         journals: dict[int, list[t.JournalEntry]] = {}
         directory = Path(spec.data_dir)
         if spec.durability == "disk":
@@ -500,7 +500,7 @@ class Container:
             principal = self._principal_of(request.secret, peer.digest, peer.kind is Kind.MEMBER)
             self._take_commands(identity, principal, request.commands, by_partition)
             if request.reads:
-                self._take_reads(identity, request.reads)
+                self._take_reads(identity, principal, request.reads)
         for number, commands in zip(self._sources, by_partition, strict=True):
             if commands:
                 self._submit(number, commands, self.spec.limits.source_backlog_bytes_max)
@@ -548,14 +548,14 @@ class Container:
         result = t.Result(command.session, command.number, 0, status, message, command.principal)
         self._replies.setdefault(identity, []).append(result)
 
-    def _take_reads(self, identity: bytes, reads: list[client_wire.Read]) -> None:
+    def _take_reads(self, identity: bytes, principal: bytes, reads: list[client_wire.Read]) -> None:
         """Answer stale reads from the copy of the application that is here; have the others answered by the nodes."""
         executor = self._nodes.get(self.graph.number(Stage.EXECUTOR, self.site))
         for read in reads:
             if not read.stale:
-                self._questions.ask(identity, read)
+                self._questions.ask(identity, principal, read)
             elif isinstance(executor, Executor) and self._answer_room > 0:
-                status, payload = executor.ask(read.question)
+                status, payload = executor.ask(read.question, principal)
                 self._answer_room -= len(payload)
                 self._questions.answer(identity, (read.id, status, payload))
             else:

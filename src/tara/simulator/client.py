@@ -33,6 +33,7 @@ class Client:
         self._plan = world.plan
         self._draw = world.draw
         self._caller = world.subject.caller()
+        self.principal = world.subject.principal(index)
         self.site = index % world.graph.sites
         self.session = 0
         self._nonce = 0
@@ -120,7 +121,7 @@ class Client:
         self._opened_ms = now_ms
         self._nonce = self._world.next_unique() * 16 + self.index
         timeout = msgspec.msgpack.encode(self._plan.session_timeout_ms)
-        self._submit([t.Command(0, self._nonce, 0, timeout, t.OPEN)])
+        self._submit([t.Command(0, self._nonce, 0, timeout, t.OPEN, self.principal)])
 
     def _make(self, now_ms: float) -> t.Command | None:
         """The next command; None if it is a question that goes without order."""
@@ -132,9 +133,9 @@ class Client:
         self._left -= 1
         if call.question and self._draw.random() < 0.7:
             payload = wrap(operation, call.payload)
-            command = t.Command(self.session, 0, 0, payload, t.QUERY)
+            command = t.Command(self.session, 0, 0, payload, t.QUERY, self.principal)
             self._asked[operation] = Sent(command, call, operation, now_ms, now_ms)
-            self._world.ask(self, t.Question(operation, payload))
+            self._world.ask(self, t.Question(operation, payload, 0, self.principal))
             return None
         return self._number_next(call, operation, now_ms, now_ms)
 
@@ -142,7 +143,7 @@ class Client:
         kind = t.QUERY if call.question else t.EXECUTE
         acknowledged = min(self.in_flight, default=self._number)
         payload = wrap(operation, call.payload)
-        command = t.Command(self.session, self._number, acknowledged, payload, kind)
+        command = t.Command(self.session, self._number, acknowledged, payload, kind, self.principal)
         self.in_flight[self._number] = Sent(command, call, operation, invoked_ms, now_ms)
         self._number += 1
         return command

@@ -21,6 +21,7 @@ from tara.protocol.limits import Limits
 from tara.protocol.sessions import Context, call
 from tara.simulator.subject import check_state, simulation_of
 from tara.simulator.violation import Violation
+from tara.simulator.workload import principal_of_client
 
 STEPS = 300
 #: How often snapshots are compared, and a restored copy takes a twin's place.
@@ -120,6 +121,7 @@ def _apply(application: StateMachine, call_: Execute | Query, number: int) -> tu
     context = Context([])
     context.counter, context.session = number + _CLIENTS + 1, number % _CLIENTS + 1
     context.time_ms, context.clock_ms = 1_000_000 + 7 * number, 7 * number
+    context.principal = principal_of_client(type(application), number % _CLIENTS)
     return call(application, isinstance(call_, Query), call_.payload, context, Limits().result_bytes_max)
 
 

@@ -59,8 +59,11 @@ class Scene:
         packing: str = "site",
         transcript: Transcript | None = None,
         application: Callable[[], StateMachine] | None = None,
+        principal: bytes = b"",
     ) -> None:
         self.world = World(quiet_plan(limits, packing), transcript, application)
+        #: Who sends all commands.
+        self._principal = principal
         self.results: dict[tuple[int, int], t.Result] = {}
         self._numbers: dict[int, int] = {}
         self._sent: dict[tuple[int, int], t.Command] = {}
@@ -86,7 +89,8 @@ class Scene:
 
     def open(self, site: int = 0, partition: int = 0) -> int:
         self._nonce += 1
-        self.submit(site, [t.Command(0, self._nonce, 0, msgspec.msgpack.encode(60_000), t.OPEN)], partition)
+        timeout = msgspec.msgpack.encode(60_000)
+        self.submit(site, [t.Command(0, self._nonce, 0, timeout, t.OPEN, self._principal)], partition)
         return int(msgspec.msgpack.decode(self.wait((0, self._nonce)).payload)[0])
 
     def send(self, session: int, command: Put | Get, site: int = 0, partition: int = 0) -> tuple[int, int]:
@@ -94,7 +98,7 @@ class Scene:
         number = self._numbers.get(session, 0)
         self._numbers[session] = number + 1
         payload = msgspec.msgpack.encode((self.world.next_unique(), msgspec.msgpack.encode(command)))
-        self._sent[session, number] = t.Command(session, number, 0, payload)
+        self._sent[session, number] = t.Command(session, number, 0, payload, t.EXECUTE, self._principal)
         self.send_again((session, number), site, partition)
         return (session, number)
 

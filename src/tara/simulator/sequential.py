@@ -28,6 +28,8 @@ from tara.simulator.violation import Violation
 from tara.simulator.workload import Audited, operation_of, wrap
 
 Check = Callable[[Audited], None]
+#: Who a client is.
+PrincipalOf = Callable[[int], bytes]
 
 
 class Place(Struct, frozen=True):
@@ -54,7 +56,10 @@ class Copy:
             sessions.pass_time(request.time, self.requests % self._partitions == 0)
             for command in t.decode_commands(request.body):
                 sessions.execute(command)
-        results = {(result.session, result.number): result for result in sessions.results if result.session}
+        # Those of commands that did not execute say nothing about those that did, and may have their numbers.
+        results = {
+            (result.session, result.number): result for result in sessions.results if result.status in (t.OK, t.FAILED)
+        }
         for command in sessions.executed:
             if command.kind in (t.EXECUTE, t.QUERY):
                 result = results[command.session, command.number]
@@ -67,7 +72,12 @@ class Copy:
 
 
 def judge(
-    history: list[Operation], log: list[t.Request], limits: Limits, make: Callable[[], Audited], check: Check
+    history: list[Operation],
+    log: list[t.Request],
+    limits: Limits,
+    make: Callable[[], Audited],
+    check: Check,
+    principal: PrincipalOf,
 ) -> None:
     """Raise a violation unless the log explains the history. The call of an operation is ("execute" or "query",
     payload, id); its result is (status, payload). `check` sees the copy after every request."""
@@ -79,7 +89,7 @@ def judge(
     _check_results(history, copy.places)
     _check_order(ordered, copy.places)
     questions = [operation for operation in history if _is_unordered(operation, copy.places)]
-    _place_questions(questions, _ranges(questions, ordered, copy.places, len(log)), log, Copy(limits, make))
+    _place_questions(questions, _ranges(questions, ordered, copy.places, len(log)), log, Copy(limits, make), principal)
 
 
 def _id(operation: Operation) -> int:
@@ -138,13 +148,17 @@ def _ranges(
 
 
 def _place_questions(
-    questions: list[Operation], ranges: dict[int, tuple[int, int]], log: list[t.Request], copy: Copy
+    questions: list[Operation],
+    ranges: dict[int, tuple[int, int]],
+    log: list[t.Request],
+    copy: Copy,
+    principal: PrincipalOf,
 ) -> None:
     fitting: dict[int, list[int]] = {_id(question): [] for question in questions}
     for length in range(len(log) + 1):
         for question in questions:
             low, high = ranges[_id(question)]
-            if low <= length <= high and _ask(copy, question) == question.result:
+            if low <= length <= high and _ask(copy, question, principal) == question.result:
                 fitting[_id(question)].append(length)
         if length < len(log):
             copy.execute(log[length])
@@ -158,8 +172,9 @@ def _place_questions(
         seen.append((question, longer[0]))
 
 
-def _ask(copy: Copy, question: Operation) -> tuple[int, bytes]:
-    return copy.sessions.ask(wrap(_id(question), question.call[1]))
+def _ask(copy: Copy, question: Operation, principal: PrincipalOf) -> tuple[int, bytes]:
+    assert isinstance(question.client, int)
+    return copy.sessions.ask(wrap(_id(question), question.call[1]), principal(question.client))
 
 
 def complete_log(known: dict[int, t.Request]) -> list[t.Request]:

@@ -18,7 +18,7 @@ from tara.protocol.limits import Limits
 from tara.simulator import linearizability, sequential
 from tara.simulator.linearizability import Operation
 from tara.simulator.violation import Violation
-from tara.simulator.workload import Audited, Call, audited_store, draw_call
+from tara.simulator.workload import Audited, Call, audited_store, draw_call, principal_of_client
 
 
 class Caller(Protocol):
@@ -36,6 +36,9 @@ class Subject(Protocol):
 
     def replica(self) -> StateMachine: ...
     def caller(self) -> Caller: ...
+    def principal(self, client: int) -> bytes:
+        """Who this client is."""
+
     def result(self, status: int, payload: bytes) -> Any:
         """What the history says about an answer."""
 
@@ -78,6 +81,9 @@ class KeyValueSubject:
     def replica(self) -> StateMachine:
         return audited_store()
 
+    def principal(self, client: int) -> bytes:
+        return principal_of_client(KeyValueStore, client)
+
     def caller(self) -> Caller:
         return self
 
@@ -110,6 +116,9 @@ class ApplicationSubject:
     def replica(self) -> StateMachine:
         return Audited(self._application())
 
+    def principal(self, client: int) -> bytes:
+        return principal_of_client(self._application, client)
+
     def caller(self) -> Caller:
         return _SimulationCaller(self._simulation())
 
@@ -122,7 +131,7 @@ class ApplicationSubject:
 
     def judge(self, history: list[Operation], log: list[t.Request], limits: Limits) -> None:
         make: Callable[[], Audited] = lambda: Audited(self._application())  # noqa: E731 - needs the type
-        sequential.judge(history, log, limits, make, self.check)
+        sequential.judge(history, log, limits, make, self.check, self.principal)
 
 
 def check_state(simulation: type[Simulation], application: StateMachine) -> None:

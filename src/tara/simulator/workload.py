@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from tara.application import CompareAndSet, Context, Delete, Get, KeyValueStore, Put, StateMachine
+from tara.protocol.principals import gateway_of, principal_of
 
 #: The model of a command that makes the application raise.
 POISON = ("poison",)
@@ -21,6 +22,11 @@ def wrap(operation: int, payload: bytes | None) -> bytes:
 
 def operation_of(wrapped: bytes) -> int:
     return _decode(wrapped)[0]
+
+
+def principal_of_client(application: type[StateMachine], index: int) -> bytes:
+    """Each client has a secret of its own. Those of an application that has a gateway are gateways."""
+    return gateway_of(index) if application.gateway else principal_of(b"the secret of client %d" % index)
 
 
 class Audited(StateMachine):

@@ -517,7 +517,8 @@ class World:
         by_client: dict[int, list[t.Result]] = {}
         for result in results.results:
             for client in self.clients:
-                mine = result.number % 16 == client.index if result.session == 0 else result.session == client.session
+                # As a front end does it: by whom the answer is for, and by the session.
+                mine = result.principal == client.principal and result.session in (0, client.session)
                 if mine and client.site == container.site:
                     by_client.setdefault(client.index, []).append(result)
         for index, mine_results in by_client.items():

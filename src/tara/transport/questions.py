@@ -1,6 +1,7 @@
 """The questions of clients: who asked which one, and what each connection is to be told."""
 
 from tara.client import wire as client_wire
+from tara.host.fair_table import FairTable
 from tara.protocol import tuples as t
 
 #: The number that a client gave its question, how it went, and the answer.
@@ -8,22 +9,29 @@ Answer = tuple[int, int, bytes]
 
 
 class OpenQuestions:
-    """Each question goes through the graph under a ticket. Beyond `capacity` the oldest one is forgotten; its client
-    has it ordered."""
+    """Each question goes through the graph under a ticket. Beyond `capacity` the oldest one of the connection that has
+    the most is forgotten; its client has it ordered.
+
+    Tickets count from 1 in every life of the container, and an executor in another container outlives it: so an answer
+    counts only if it is to a question of this life. Otherwise one client would get the answer to another's question."""
 
     def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._tickets: dict[int, tuple[bytes, int]] = {}
+        #: The container's; set before the first question.
+        self.life = 0
+        self._connections: FairTable[int, bytes] = FairTable(capacity, capacity)
+        #: What the clients call the questions, by ticket.
+        self._ids: dict[int, int] = {}
         self._ticket = 0
         self._asked: list[t.Question] = []
         self._answers: dict[bytes, list[Answer]] = {}
 
-    def ask(self, connection: bytes, read: client_wire.Read) -> None:
+    def ask(self, connection: bytes, principal: bytes, read: client_wire.Read) -> None:
         self._ticket += 1
-        self._tickets[self._ticket] = (connection, read.id)
-        self._asked.append(t.Question(self._ticket, read.question))
-        if len(self._tickets) > self._capacity:
-            del self._tickets[next(iter(self._tickets))]
+        self._ids[self._ticket] = read.id
+        self._asked.append(t.Question(self._ticket, read.question, self.life, principal))
+        forgotten = self._connections.put(self._ticket, connection)
+        if forgotten is not None:
+            del self._ids[forgotten]
 
     def take_asked(self) -> list[t.Question]:
         asked, self._asked = self._asked, []
@@ -34,9 +42,9 @@ class OpenQuestions:
 
     def route(self, answers: t.Answers) -> None:
         for answer in answers.answers:
-            connection, id_ = self._tickets.pop(answer.ticket, (b"", 0))
-            if connection:
-                self._answers.setdefault(connection, []).append((id_, answer.status, answer.payload))
+            connection = self._connections.pop(answer.ticket) if answer.life == self.life else None
+            if connection is not None:
+                self.answer(connection, (self._ids.pop(answer.ticket), answer.status, answer.payload))
 
     def take_answers(self) -> dict[bytes, list[Answer]]:
         answers, self._answers = self._answers, {}
