@@ -9,6 +9,7 @@ from tara.client.errors import (
     CommandTooLarge,
     Forbidden,
     Overloaded,
+    ServiceHalted,
     SessionExpired,
     TimedOut,
 )
@@ -402,3 +403,43 @@ def test_a_session_that_is_somebody_else_s_is_given_up() -> None:
     session.hear(t.Result(9, 0, 2, t.FORBIDDEN, b"not yours"), 0.2)
     assert [type(outcome) for outcome in outcomes] == [Forbidden]
     assert session.id == 0
+
+
+def test_a_front_end_whose_replica_executes_nothing_is_left_and_the_command_comes_again() -> None:
+    session, outcomes = make(), list[bytes | ClientError]()
+    opened(session)
+    call(session, outcomes)
+    first = session.due(0.1)
+    session.hear(t.Result(9, 0, 0, t.HALTED, b"halted at command 7"), 0.2)
+    assert session.halted == "halted at command 7"
+    session.take_back()
+    assert session.due(0.2) == first
+    session.hear(t.Result(9, 0, 3, t.OK, b"done"), 0.3)
+    assert outcomes == [b"done"]
+
+
+def test_an_opening_that_is_refused_by_a_replica_that_executes_nothing_tells_the_owner() -> None:
+    session = make()
+    (opening,) = session.due(0.0)
+    session.hear(t.Result(0, opening.number, 0, t.HALTED, b"halted at command 7"), 0.1)
+    assert session.halted == "halted at command 7"
+    session.halted = None
+    session.hear(t.Result(0, 12345, 0, t.HALTED, b"of somebody else"), 0.1)
+    assert session.halted is None
+
+
+def test_when_no_replica_executes_everybody_is_told_and_only_what_was_passed_on_lives_on() -> None:
+    session, outcomes = make(), list[bytes | ClientError]()
+    opened(session)
+    call(session, outcomes)
+    session.due(0.0)
+    session.take_back()  # The connection broke: somebody may have taken the first one.
+    call(session, outcomes)
+    session.due(0.1)
+    for number in range(2):
+        session.hear(t.Result(9, number, 0, t.HALTED, b"x"), 0.2)
+    call(session, outcomes)
+    session.stop(ServiceHalted("no replica executes: x"))
+    assert [type(outcome) for outcome in outcomes] == [ServiceHalted] * 3
+    session.take_back()
+    assert [(c.number, c.kind, c.payload) for c in session.due(0.3)] == [(0, t.EXECUTE, b"do"), (1, t.QUERY, b"")]

@@ -234,6 +234,8 @@ def _zero(kind: msgspec.inspect.Type) -> Any:
             return 0
         case msgspec.inspect.BytesType():
             return b""
+        case msgspec.inspect.StrType():
+            return ""
         case msgspec.inspect.ListType():
             return []
         case msgspec.inspect.TupleType(item_types=items):

@@ -30,7 +30,7 @@ EDGE_TABLE: list[tuple[list[Stage], list[list[Stage]], list[type[t.Tuple]]]] = [
     ([S.GC_SOURCE], [[S.PROPOSER], [S.COMMITTER], [S.EXECUTOR], [S.REQUEST_SOURCE]], [t.Stable]),
     ([S.EXECUTOR], [[S.CONTROLLER]], [t.Progress]),
     # Events travel with the results.
-    ([S.EXECUTOR], [[S.REPLY_SINK]], [t.Results, t.Answers]),
+    ([S.EXECUTOR], [[S.REPLY_SINK]], [t.Results, t.Answers, t.Halted]),
     ([S.CONTROLLER], [[S.VIEW_SINK, S.VIEW_SOURCE]], [t.Vote]),
     ([S.COMMITTER, S.PROPOSER], [[S.VIEW_SINK, S.VIEW_SOURCE]], [t.Presence]),
     ([S.VIEW_SOURCE], [[S.PROPOSER], [S.COMMITTER], [S.CONTROLLER], [S.REQUEST_SOURCE]], [t.View]),
@@ -50,8 +50,9 @@ HOST_EDGES: set[tuple[Stage, type[t.Tuple], Stage]] = {
     (S.CLIENT, t.Ask, S.REQUEST_SOURCE),
     (S.REPLY_SINK, t.Answers, S.CLIENT),
     (S.REPLY_SINK, t.Results, S.CLIENT),
-    *((S.EXECUTOR, kind, S.STORE) for kind in (t.Save, t.Load, t.Discard, t.Executed)),
-    *((S.STORE, kind, S.EXECUTOR) for kind in (t.Saved, t.Loaded)),
+    (S.REPLY_SINK, t.Halted, S.CLIENT),
+    *((S.EXECUTOR, kind, S.STORE) for kind in (t.Save, t.Load, t.Discard, t.Executed, t.Halted)),
+    *((S.STORE, kind, S.EXECUTOR) for kind in (t.Saved, t.Unsaved, t.Loaded)),
 }
 
 

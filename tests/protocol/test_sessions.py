@@ -26,6 +26,25 @@ STEP_MS = LIMITS.session_clock_step_ms_max
 BEGIN_MS = 1_000_000
 
 
+class Nameless(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise SystemExit("no name")
+
+
+class Untellable(BaseException, metaclass=Nameless):
+    """Nothing can be learned of it without its help."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        raise SystemExit("no class")
+
+
+class Mute(ApplicationError):
+    def __str__(self) -> str:
+        raise SystemExit("no message")
+
+
 class Recorder(StateMachine):
     """Writes down what happens to it. A command that begins with `!` names what goes wrong."""
 
@@ -54,6 +73,16 @@ class Recorder(StateMachine):
                 return bytes(LIMITS.result_bytes_max)
             case b"!memory":
                 raise MemoryError
+            case b"!exit":
+                raise SystemExit(3)
+            case b"!interrupt":
+                raise KeyboardInterrupt
+            case b"!generator":
+                raise GeneratorExit
+            case b"!own":
+                raise Untellable
+            case b"!mute":
+                raise Mute("anything")
             case b"!surrogate":
                 raise ApplicationError("file \udc80")
             case b"!long":
@@ -476,6 +505,11 @@ def test_an_expired_session_makes_room(replica: Replica) -> None:
     [
         (b"!refuse", t.FAILED, "no such key: ключ".encode()),
         (b"!crash", t.FAILED, b"the application raised ValueError"),
+        (b"!exit", t.FAILED, b"the application raised SystemExit"),
+        (b"!interrupt", t.FAILED, b"the application raised KeyboardInterrupt"),
+        (b"!generator", t.FAILED, b"the application raised GeneratorExit"),
+        (b"!own", t.FAILED, b"the application raised Untellable"),
+        (b"!mute", t.FAILED, b"the application raised SystemExit"),
         (b"!none", t.FAILED, b"the application returned something other than bytes"),
         (b"!view", t.FAILED, b"the application returned something other than bytes"),
         (b"!large", t.FAILED, b"the result is too large"),

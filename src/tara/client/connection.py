@@ -16,7 +16,7 @@ from typing import TypedDict, Unpack
 import msgspec
 
 from tara.client import wire
-from tara.client.errors import ClientClosed, ClientError, NotReachable, Refused
+from tara.client.errors import ClientClosed, ClientError, NotReachable, Refused, ServiceHalted
 from tara.client.reads import Question, Reads
 from tara.client.session import Call, Session, State
 from tara.net.channel import Channel, Channels
@@ -106,6 +106,8 @@ class Client:
         self._current = int.from_bytes(os.urandom(2), "big") % len(self._endpoints)
         self._session = Session(SESSION_TIMEOUT_MS, lambda: int.from_bytes(os.urandom(7), "big") + 1, name)
         self._ever_heard = False
+        #: Front ends that have said, since something last executed, that their replica executes nothing.
+        self._halted_at: set[str] = set()
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="tara-client", daemon=True)
         self._thread.start()
@@ -292,6 +294,23 @@ class Client:
                 self._learn(reply.endpoints)
             for id_, status, payload in reply.answers:
                 self._reads.hear(id_, status, payload, now_s)
+            if any(result.status == t.OK for result in reply.results):
+                self._halted_at.clear()
+        said = self._session.halted or self._reads.halted
+        if said is not None:
+            self._session.halted = self._reads.halted = None
+            self._leave_halted(said)
+
+    def _leave_halted(self, said: str) -> None:
+        """The replica here executes nothing: try the next front end, or tell who waits that there is none."""
+        self._halted_at.add(self._endpoints[self._current])
+        if self._halted_at.issuperset(self._endpoints):
+            reason = ServiceHalted(f"no replica executes: {said}")
+            self._session.stop(reason)
+            self._reads.fail(reason)
+            self._halted_at.clear()
+        else:
+            self._session.move_on = True
 
     def _learn(self, endpoints: list[str]) -> None:
         """The service has moved, or has front ends that we were not told of."""

@@ -19,6 +19,11 @@ class Overloaded(ClientError):
     """The service had no room for the command until the time was up. It did not execute and will not."""
 
 
+class ServiceHalted(ClientError):
+    """Every front end says that the replica of its site executes nothing any more; the message says why, and at which
+    command. A command that one of them had passed on before may still execute, once, when an operator has acted."""
+
+
 class NotReachable(ClientError):
     """No front end answered, from the first attempt on. The command did not execute."""
 

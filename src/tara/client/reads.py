@@ -49,6 +49,8 @@ class Reads:
         self.usual_bytes = 0.0
         #: The owner should try another front end.
         self.move_on = False
+        #: The replica behind this front end executes nothing, as it said; the owner looks whether there are others.
+        self.halted: str | None = None
 
     def submit(self, question: Question) -> None:
         self._new.append(question)
@@ -117,6 +119,9 @@ class Reads:
         if status == t.OK:
             self.usual_bytes += (len(payload) - self.usual_bytes) / 8
             question.done(payload)
+        elif status == t.HALTED:
+            self.halted = payload.decode(errors="replace")
+            self._new.append(question)
         elif status != t.OVERLOADED:
             question.done(CommandFailed(payload.decode(errors="replace")))
         elif question.refused:

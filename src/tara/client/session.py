@@ -126,6 +126,8 @@ class Session:
         self._sent_s = 0.0
         #: The owner should try another front end.
         self.move_on = False
+        #: The replica behind this front end executes nothing, as it said; the owner looks whether there are others.
+        self.halted: str | None = None
 
     def submit(self, call: Call) -> None:
         self._waiting.append(call)
@@ -269,6 +271,9 @@ class Session:
     # What was heard
 
     def hear(self, result: t.Result, now_s: float) -> None:
+        if result.status == t.HALTED:
+            self._hear_halted(result, now_s)
+            return
         if result.session == 0:
             if result.number in self._openings and self.id == 0 and result.status == t.OK:
                 self._openings.clear()
@@ -304,6 +309,23 @@ class Session:
             if call.kind == t.CLAIM and result.status == t.OK:
                 self._number = msgspec.msgpack.decode(result.payload, type=t.Claim).next
             call.finish(_outcome(result))
+
+    def _hear_halted(self, result: t.Result, now_s: float) -> None:
+        if result.session == 0:
+            ours = result.number in self._openings and self.id == 0
+        else:
+            ours = result.session == self.id and result.number in self._in_flight
+            self._refuse(result.number, now_s)
+        if ours:
+            self.halted = result.payload.decode(errors="replace")
+
+    def stop(self, reason: ClientError) -> None:
+        """No front end has a replica that executes. What was passed on before lives on; what never was does not."""
+        for call in (*self._waiting, *self._in_flight.values()):
+            if call.refused and not call.unsure and not self._name:
+                self._empty(call)
+            call.finish(reason)
+        self._waiting.clear()
 
     def _refuse(self, number: int, now_s: float) -> None:
         call = self._in_flight.get(number)

@@ -124,7 +124,12 @@ def metrics_of(status: dict[str, Any]) -> Iterator[Metric]:
     )
     for key, name, help_ in COUNTERS:
         yield Metric(name, "counter", help_, each(lambda c, key=key: c["counters"][key]))  # type: ignore[misc]
-    yield Metric("tara_halted_nodes", "gauge", "Nodes that a broken invariant stopped.", each(_halted))
+    yield Metric(
+        "tara_halted_nodes",
+        "gauge",
+        "Nodes that have halted.",
+        each(_halted),
+    )
     yield Metric(
         "tara_resident_memory_bytes", "gauge", "Memory of the process.", each(lambda c: c["process"]["rss_bytes"])
     )

@@ -23,7 +23,7 @@ def full_strength(status: Status) -> bool:
     """Every committer votes, those of a partition in one view, and every executor holds the checkpoint that it knows to
     be stable. Reports are not of one moment: that checkpoint may be older than another one's, by what fits a window."""
     replicas = 2 * status["f"] + 1
-    if not all(container["up"] for container in status["containers"]):
+    if not all(container["up"] for container in status["containers"]) or halted(status):
         return False
     for partition in range(status["partitions"]):
         committers = [
@@ -41,7 +41,7 @@ def full_strength(status: Status) -> bool:
 
 
 def halted(status: Status) -> dict[str, str]:
-    """Nodes that a broken invariant stopped, and why."""
+    """Nodes that have stopped, and why: by a broken invariant, or by what the application did."""
     found: dict[str, str] = {}
     for container in status["containers"]:
         found.update(container.get("counters", {}).get("halted", {}))

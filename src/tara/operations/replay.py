@@ -23,7 +23,7 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.executor import ExecutorState
-from tara.protocol.sessions import Context, call
+from tara.protocol.sessions import Context, call, tell
 from tara.storage.log_reader import LogBounds, LogReader, best_log
 from tara.storage.store import CHECKPOINT_FILES, StoreError, digest_of, read_checkpoint
 
@@ -129,14 +129,7 @@ class _Machine:
         self._move(counter, time_ms, clock_ms, counter if kind == t.OPEN else session, principal)
         if kind in (t.EXECUTE, t.QUERY):
             return call(self._application, kind == t.QUERY, command, self._context, self._result_bytes_max)
-        hook = self._application.opened if kind == t.OPEN else self._application.closed
-        try:
-            hook(self._context)
-        except MemoryError:
-            raise
-        except Exception:
-            # As on a replica: what a hook raises has no consequence.
-            return None
+        tell(self._application.opened if kind == t.OPEN else self._application.closed, self._context)
         return None
 
     def state(self, query: str | None, key_value: bool) -> State:

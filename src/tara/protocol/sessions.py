@@ -79,21 +79,48 @@ class Application(Protocol):
 def call(
     application: Application, query: bool, payload: bytes, context: Context, result_bytes_max: int
 ) -> tuple[int, bytes]:
-    """Let the application execute a command (or answer a question): status and result, whatever it does."""
+    """Let the application execute a command (or answer a question): status and result, whatever it raises. Only a
+    `MemoryError` is passed on: other replicas may have more memory, so it cannot be a result."""
     try:
         result = application.query(payload, context) if query else application.apply(payload, context)
-    except ApplicationError as error:
-        return t.FAILED, str(error).encode(errors="backslashreplace")[:result_bytes_max]
     except MemoryError:
         raise
-    except Exception as error:
-        # Only the type: a message may contain addresses, and would then differ between replicas.
-        return t.FAILED, f"the application raised {type(error).__name__}".encode()
+    except BaseException as error:
+        # Also what ends a program elsewhere: no signal raises in a container, so the command did.
+        return t.FAILED, _message(error)[:result_bytes_max]
     if type(result) is not bytes:
         return t.FAILED, b"the application returned something other than bytes"
     if len(result) > result_bytes_max:
         return t.FAILED, b"the result is too large"
     return t.OK, result
+
+
+def _message(error: BaseException) -> bytes:
+    """What the client is told."""
+    if issubclass(type(error), ApplicationError):
+        try:
+            return str(error).encode(errors="backslashreplace")
+        except MemoryError:
+            raise
+        except BaseException as another:
+            error = another
+    return raised(error).encode(errors="backslashreplace")
+
+
+def raised(error: BaseException) -> str:
+    """Only the type: a message may contain addresses, and would then differ between replicas. And nothing of the type's
+    own making: it could raise, too."""
+    return f"the application raised {type.__dict__['__name__'].__get__(type(error))}"
+
+
+def tell(hook: Callable[[Context], None], context: Context) -> None:
+    """Tell the application of a session. What it raises has no consequence, but for a `MemoryError`."""
+    try:
+        hook(context)
+    except MemoryError:
+        raise
+    except BaseException:
+        return
 
 
 #: Bytes of a session's name.
@@ -288,7 +315,11 @@ class Sessions:
         context = Context([])
         context.counter, context.time_ms, context.clock_ms = self.counter, self.time_ms, self._clock_ms
         context.principal = principal
-        return call(self._application, True, question, context, self._result_bytes_max)
+        try:
+            return call(self._application, True, question, context, self._result_bytes_max)
+        except MemoryError:
+            # Nothing has changed, and no other replica is asked.
+            return t.FAILED, b"the application raised MemoryError"
 
     def _answer(self, command: t.Command, status: int, payload: bytes) -> None:
         result = t.Result(command.session, command.number, self.counter, status, payload, command.principal)
@@ -393,16 +424,11 @@ class Sessions:
         self.executed.append(t.Command(session.id, session.next, 0, b"", t.EXPIRE, session.owner))
         self._close(session, session.owner)
 
-    def _tell(self, session: Session, hook: object, principal: bytes) -> None:
+    def _tell(self, session: Session, hook: Callable[[Context], None], principal: bytes) -> None:
         context = self._context
         context.counter, context.time_ms, context.clock_ms = self.counter, self.time_ms, self._clock_ms
         context.session, context.principal = session.id, principal
-        try:
-            hook(context)  # type: ignore[operator]
-        except MemoryError:
-            raise
-        except Exception:
-            return
+        tell(hook, context)
 
     def state(self) -> SessionsState:
         sessions = [

@@ -78,7 +78,7 @@ class Result(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fiel
     number: ClientNumber
     #: The command counter at which it executed.
     counter: Number
-    status: Annotated[int, Meta(ge=0, le=7)]
+    status: Annotated[int, Meta(ge=0, le=8)]
     payload: bytes
     #: Whom it is for: who sent the command.
     principal: Principal = b""
@@ -94,6 +94,8 @@ OVERLOADED = 5  # no room now
 TOO_LARGE = 6  # longer than command_bytes_max
 # Said by the replicas, and by a front end to whoever has neither a key nor a secret:
 FORBIDDEN = 7  # the session belongs to somebody else; the command does not execute and changes nothing
+# Said by a front end again:
+HALTED = 8  # the replica of its site does not execute any more; the payload says why
 
 
 class Event(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -172,6 +174,21 @@ class Results(Tuple, frozen=True, tag=5):
     events: list[Event]
 
 
+#: Characters of a reason; it is shown to operators and to clients.
+REASON_LENGTH_MAX = 1000
+
+
+class Halted(Tuple, frozen=True, tag=21):
+    """executor → reply sink of its site → client, and → store: this replica does not execute any more, although all
+    others may; said again and again. Without a reason: it executes again."""
+
+    executor: Number
+    #: The command that it could not execute, by its counter; or the checkpoint that it could not take or restore.
+    counter: Number
+    checkpoint: Number
+    reason: Annotated[str, Meta(max_length=REASON_LENGTH_MAX)]
+
+
 # Reads without the log
 
 
@@ -188,7 +205,7 @@ class Question(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fi
 
 class Answer(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     ticket: Number
-    status: Annotated[int, Meta(ge=0, le=7)]
+    status: Annotated[int, Meta(ge=0, le=8)]
     payload: bytes
     #: As in the question.
     life: Number = 0
@@ -406,6 +423,7 @@ WireTuple = (
     | Proposal
     | Commit
     | Results
+    | Halted
     | Ask
     | Questions
     | Read
@@ -439,6 +457,13 @@ class Saved(Tuple, frozen=True, tag=102):
     """store → executor: the checkpoint is durable."""
 
     checkpoint: CheckpointId
+
+
+class Unsaved(Tuple, frozen=True, tag=107):
+    """store → executor: the application raised this while its snapshot was drawn."""
+
+    number: int
+    reason: str
 
 
 class Load(Tuple, frozen=True, tag=103):

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from tara.client import wire as client_wire
 from tara.configuration.placement import serves_clients
+from tara.host.condition import SiteCondition, described
 from tara.host.routes import Routes
 from tara.net import bounds
 from tara.net.budget import Budget
@@ -181,6 +182,8 @@ class Container:
         self._answer_room = 0
         #: What the application has published, by connection.
         self._published: dict[bytes, list[t.Event]] = {}
+        #: Whether the executor of this site executes, as far as its front end knows.
+        self._condition = SiteCondition(spec.limits)
         self._nodes: dict[int, Node] = {}
         self._outboxes: dict[int, Outbox] = {}
         self.stores: dict[int, CheckpointStore] = {}
@@ -414,12 +417,18 @@ class Container:
         """Loop until `stopping` is set; `on_tick` is called about every tick."""
         links, wake = self._links.fileno(), self._wake
         clients = -1 if self._front_end is None else self._front_end.fileno()
-        gateway = -1 if self.gateway is None else self.gateway.fileno()
+        watched, gateway = None, -1
         epoll = select.epoll()
-        for descriptor in (links, clients, wake, gateway):
+        for descriptor in (links, clients, wake):
             if descriptor >= 0:
                 epoll.register(descriptor, select.EPOLLIN)
         while not self.stopping:
+            if self.gateway is not watched:
+                # One that was closed has left by itself.
+                watched, gateway = self.gateway, -1
+                if watched is not None:
+                    gateway = watched.fileno()
+                    epoll.register(gateway, select.EPOLLIN)
             wait_s = max(self._next_tick_ms / 1e3 - time.monotonic(), 0.0)
             if self._queue:
                 wait_s = 0.0
@@ -522,10 +531,13 @@ class Container:
         self.counters.commands += len(commands)
         routes, partitions = self._client_routes, len(by_partition)
         bytes_max = self.spec.limits.command_bytes_max
+        halted = None if identity == GATEWAY else self._condition.halted(self._now_ms())
         for sent in commands:
             command = t.Command(sent.session, sent.number, sent.acknowledged, sent.payload, sent.kind, principal)
             if not principal:
                 self._refuse(identity, command, t.FORBIDDEN, b"a command needs a secret (16 to 64 bytes), or a key")
+            elif halted is not None:
+                self._refuse(identity, command, t.HALTED, halted)
             elif len(command.payload) > bytes_max:
                 self.counters.too_large += 1
                 self._refuse(identity, command, t.TOO_LARGE, f"a command may have {bytes_max} bytes".encode())
@@ -551,8 +563,11 @@ class Container:
     def _take_reads(self, identity: bytes, principal: bytes, reads: list[client_wire.Read]) -> None:
         """Answer stale reads from the copy of the application that is here; have the others answered by the nodes."""
         executor = self._nodes.get(self.graph.number(Stage.EXECUTOR, self.site))
+        halted = self._condition.halted(self._now_ms())
         for read in reads:
-            if not read.stale:
+            if halted is not None:
+                self._questions.answer(identity, (read.id, t.HALTED, halted))
+            elif not read.stale:
                 self._questions.ask(identity, principal, read)
             elif isinstance(executor, Executor) and self._answer_room > 0:
                 status, payload = executor.ask(read.question, principal)
@@ -614,6 +629,12 @@ class Container:
             except (NodeHalted, AssertionError) as error:
                 self._halt(number, error)
                 continue
+            except MemoryError as error:
+                # What an executor holds is the application's; the others would have lost what they had promised.
+                if not isinstance(node, Executor):
+                    raise
+                self._halt(number, error)
+                continue
             self._collect(number)
 
     def _tick(self) -> None:
@@ -632,12 +653,31 @@ class Container:
 
     def _halt(self, number: int, error: Exception) -> None:
         """A broken invariant stops one node, as if it had crashed, and shows."""
-        if isinstance(self._nodes[number], Executor) and self.gateway is not None:
-            self.gateway.close()
-            self.gateway = None
+        node, label = self._nodes[number], self.graph.label(number)
+        if isinstance(node, Executor):
+            # It stays, to tell the front end of its site.
+            node.give_up(repr(error))
+            self._collect(number)
+            return
         del self._nodes[number]
-        self.counters.halted[self.graph.label(number)] = repr(error)
-        self.events.error("halted", self.graph.label(number), reason=repr(error))
+        self.counters.halted[label] = repr(error)
+        self.events.error("halted", label, reason=repr(error))
+
+    def _on_halted(self, number: int, halted: t.Halted) -> None:
+        """An executor has halted, or executes again. Its gateway reads its state, and ends with it."""
+        label = self.graph.label(number)
+        if halted.reason:
+            self.counters.halted[label] = described(halted)
+            self.events.error(
+                "halted", label, counter=halted.counter, checkpoint=halted.checkpoint, reason=halted.reason
+            )
+            if self.gateway is not None:
+                self.gateway.close()
+                self.gateway = None
+        else:
+            self.counters.halted.pop(label, None)
+            self.events.info("executes_again", label)
+            self._start_gateway()
 
     def _collect(self, number: int) -> None:
         outbox = self._outboxes[number]
@@ -663,6 +703,11 @@ class Container:
                     self._route_results(tuple_)
                 elif type(tuple_) is t.Answers:
                     self._questions.route(tuple_)
+                elif type(tuple_) is t.Halted:
+                    if receivers.stage is Stage.CLIENT:
+                        self._condition.hear(tuple_, self._now_ms())
+                    else:
+                        self._on_halted(number, tuple_)
                 else:
                     self._store_jobs.append((number, tuple_))
         outbox.emitted = []

@@ -16,6 +16,7 @@ import secrets
 import signal
 import socket
 import sys
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -56,6 +57,7 @@ def run_container(spec_json: bytes, app: str, registry: str) -> None:
     """The whole life of a container. Returns when the cluster goes down; anything else ends the process."""
     spec = msgspec.json.decode(spec_json, type=ContainerSpec)
     _allow_many_connections()
+    _ignore_interrupts()
     try:
         spec = msgspec.structs.replace(spec, **here(spec, registry))
         events = EventLog(log_path(spec.data_dir, spec.label), spec.cluster, spec.label)
@@ -80,6 +82,13 @@ def _allow_many_connections() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _ignore_interrupts() -> None:
+    """No signal is to raise an exception here: inside the application it would pass for a result of the command. Who
+    interrupts the driver at a terminal interrupts its workers, too; the driver tells them when to end."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class Hosted:

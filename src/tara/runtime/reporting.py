@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tara.observability.metrics import Histogram, process_report
+from tara.protocol import tuples as t
 from tara.protocol.graph import PARTITIONED
 from tara.protocol.node import Node
 from tara.protocol.nodes.committer import Committer
@@ -49,7 +50,8 @@ def status_report(container: "Container", digest: bool) -> dict[str, object]:
                     "sessions": len(node.sessions),
                     "stable": node.stable.current,
                     "checkpoints": [checkpoint.number for checkpoint in node.checkpoints],
-                    "digest": node.digest().hex() if digest else None,
+                    "digest": node.digest().hex() if digest and node.halted is None else None,
+                    "halted": None if node.halted is None else halt_report(node.halted),
                 }
                 log = container.stores[number].log
                 if log is not None:
@@ -67,8 +69,8 @@ def status_report(container: "Container", digest: bool) -> dict[str, object]:
             "journal_sync": (journal.sync_times if journal is not None else Histogram()).report(),
         },
         "process": process_report(),
-        "nodes": {container.graph.label(number): node_report(node) for number, node in container.nodes.items()}
-        | {label: {"state": "halted", "reason": reason} for label, reason in container.counters.halted.items()},
+        "nodes": {label: {"state": "halted", "reason": reason} for label, reason in container.counters.halted.items()}
+        | {container.graph.label(number): node_report(node) for number, node in container.nodes.items()},
     }
 
 
@@ -88,6 +90,10 @@ def _counters(container: "Container") -> dict[str, Any]:
     return counters
 
 
+def halt_report(halted: t.Halted) -> dict[str, object]:
+    return {"counter": halted.counter, "checkpoint": halted.checkpoint, "reason": halted.reason}
+
+
 def node_report(node: Node) -> dict[str, object]:
     """One node, for `tara nodes`: a word for its state, its position if it has one, and what else is worth knowing."""
     report: dict[str, object]
@@ -101,8 +107,10 @@ def node_report(node: Node) -> dict[str, object]:
             if node.mode is Mode.ACTIVE:
                 report["position"] = node.proposals.pos
         case Executor():
-            state = "executing" if node.restored else "restoring"
+            state = "halted" if node.halted is not None else "executing" if node.restored else "restoring"
             report = {"state": state, "position": node.next, "stable": node.stable.current}
+            if node.halted is not None:
+                report |= halt_report(node.halted)
         case RequestSource():
             full = node.capacity <= 0 or node.backlog_bytes >= node.limits.source_backlog_bytes_max
             report = {"state": "full" if full else "open", "position": node.next}

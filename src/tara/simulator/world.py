@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tara.application import StateMachine
+from tara.host.condition import described
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Stage
@@ -552,6 +553,8 @@ class World:
             case t.Load():
                 delay = self.draw.randrange(1, 500 if self._store_has("store_slow") else 20)
                 self.after(delay, self._load, container, life, number, tuple_)
+            case t.Halted() if tuple_.reason:
+                raise Violation("halted", f"{self.graph.label(number)} has {described(tuple_)}")
             case t.Discard():
                 container.discarded[number] = tuple_.below
                 stored = container.disk.checkpoints_of(number)

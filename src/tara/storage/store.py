@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from tara.net.file_exchange import ExchangeError, RemoteFiles
 from tara.protocol import tuples as t
+from tara.protocol.sessions import raised
 from tara.storage.journal import sync_directory
 from tara.storage.log import DecidedLog
 
@@ -215,7 +216,14 @@ class CheckpointStore:
                     self._discard(job.below)
 
     def _save(self, save: t.Save) -> None:
-        chunks = save.chunks if isinstance(save.chunks, list) else list(save.chunks)
+        try:
+            chunks = save.chunks if isinstance(save.chunks, list) else list(save.chunks)
+            if any(type(chunk) is not bytes for chunk in chunks):
+                raise TypeError("a chunk of a snapshot that is not bytes")
+        except BaseException as error:
+            # The application's doing, and nothing to try again.
+            self._answer(t.Unsaved(save.number, raised(error)))
+            return
         if self.log is not None and not self.log.await_sealed(save.number, lambda: save.number < self._below):
             return
         checkpoint = t.CheckpointId(save.number, digest_of(save.state, chunks))

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from tara.application import StateMachine
+from tara.host.condition import described
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted, TaraError
 from tara.protocol.graph import Stage
@@ -79,6 +80,8 @@ class Replies:
     def __init__(self) -> None:
         self.passed: dict[int, SourceProgress] = {}
         self.opened: set[int] = set()
+        #: The executors that execute nothing any more, and why.
+        self.halted: dict[int, str] = {}
 
     def is_new(self, result: t.Result) -> bool:
         if result.session == 0:
@@ -116,6 +119,8 @@ class Host:
         #: What every state begins with.
         self._head = f"tara-streaming {FORMAT_VERSION} f={config.f}\n".encode()
         self._sites = self.graph.replicas(Stage.REQUEST_SOURCE)
+        #: Makes the application of an executor. One object, so that it can be left out of states.
+        self._make = self._clients
 
     def _clients(self) -> clients.Clients:
         config = self.config
@@ -128,7 +133,7 @@ class Host:
     def save(self, seat: Seat) -> bytes:
         buffer = io.BytesIO()
         buffer.write(self._head)
-        pickler = _Pickler(buffer, {id(self.graph): "graph", id(self._limits): "limits"})
+        pickler = _Pickler(buffer, {id(self.graph): "graph", id(self._limits): "limits", id(self._make): "make"})
         pickler.dump({name: getattr(seat, name) for name in seat.__struct_fields__})
         return buffer.getvalue()
 
@@ -141,7 +146,7 @@ class Host:
             )
         buffer = io.BytesIO(state)
         buffer.seek(len(self._head))
-        known = {"graph": self.graph, "limits": self._limits, "application": None}
+        known = {"graph": self.graph, "limits": self._limits, "make": self._make, "application": None}
         seat = Seat(**_Unpickler(buffer, known, self._clients).load())
         if seat.checkpoint is not None:
             for node in seat.nodes:
@@ -156,7 +161,7 @@ class Host:
         boot = Boot(1, GENESIS_MEMORY, True, now_ms)
         seat = Seat(
             [
-                create(self.graph.names[number], self.graph, self._limits, boot, Outbox(), self._clients)
+                create(self.graph.names[number], self.graph, self._limits, boot, Outbox(), self._make)
                 for number in numbers
             ]
         )
@@ -324,6 +329,9 @@ class _Turn:
     def _reply(self, tuple_: t.Tuple) -> None:
         replies = self._seat.replies
         assert replies is not None
+        if isinstance(tuple_, t.Halted):
+            self._hear_halted(replies, tuple_)
+            return
         assert isinstance(tuple_, t.Results)
         for result in tuple_.results:
             if not replies.is_new(result):
@@ -335,6 +343,14 @@ class _Turn:
             else:
                 raise StreamingError(f"a request failed: {result.payload.decode(errors='replace')}")
 
+    def _hear_halted(self, replies: Replies, halted: t.Halted) -> None:
+        if not halted.reason:
+            replies.halted.pop(halted.executor, None)
+            return
+        replies.halted[halted.executor] = described(halted)
+        if len(replies.halted) == self._graph.replicas(Stage.EXECUTOR):
+            raise StreamingError(f"no replica executes: replica {halted.executor} has {described(halted)}")
+
     def _give(self, outcomes: bytes, view: int) -> None:
         self.out.append(Row(rows.WRITER, rows.WRITER, rows.OUTCOMES, 0, view, data=outcomes))
 
@@ -345,6 +361,8 @@ class _Turn:
             self._save = job
         elif isinstance(job, t.Load):
             self._borrow(node, job)
+        elif isinstance(job, t.Halted) and job.reason:
+            _log.error("%s has %s", self._graph.label(self._key), described(job))
 
     def _borrow(self, node: Node, load: t.Load) -> None:
         """Slots that it lacks are gone elsewhere: ask those who have their effects."""

@@ -4,8 +4,13 @@ Commits from the committers come in; results go to the reply sink of the site, p
 and checkpoints to the gc sinks. Partitions are merged round-robin: execution number n is slot n // P of partition
 n mod P. After every `checkpoint_interval` slots the state goes to the store of the host; the checkpoint is
 announced when it is durable there. An executor whose slots were garbage-collected elsewhere loads a checkpoint.
+
+What the application raises is the result of its command, except for a `MemoryError`, which another replica may not see:
+then this executor halts, alone and visibly. It goes on learning what is decided, but executes nothing until a stable
+checkpoint takes it past the command. A snapshot or a restoration that fails halts it, too.
 """
 
+from collections.abc import Callable
 from hashlib import blake2b
 
 import msgspec
@@ -21,7 +26,7 @@ from tara.protocol.nodes.learner import Learner
 from tara.protocol.nodes.reads import ANSWERED_BYTES_MAX, Reads
 from tara.protocol.observer import Observer
 from tara.protocol.progress import SourceProgress
-from tara.protocol.sessions import Application, Sessions, SessionsState
+from tara.protocol.sessions import Application, Sessions, SessionsState, raised
 
 
 class ExecutorState(Struct, array_like=True):
@@ -34,19 +39,20 @@ class ExecutorState(Struct, array_like=True):
 
 class Executor(Node):
     def __init__(
-        self, name: Name, graph: Graph, limits: Limits, boot: Boot, outbox: Outbox, application: Application
+        self, name: Name, graph: Graph, limits: Limits, boot: Boot, outbox: Outbox, make: Callable[[], Application]
     ) -> None:
         super().__init__(name, graph, limits, boot, outbox)
         self.handlers = {
             t.Commit: self._on_commit,
             t.Stable: self._on_stable,
             t.Saved: self._on_saved,
+            t.Unsaved: self._on_unsaved,
             t.Loaded: self._on_loaded,
             t.Questions: self._on_questions,
             t.ReadIndex: self._on_read_index,
         }
-        self.application = application
-        self.sessions = Sessions(application, limits)
+        self._make = make
+        self._renew()
         sources = graph.replicas(Stage.REQUEST_SOURCE)
         self._learners = [
             Learner(partition, limits.replicas, sources, limits.quorum, limits.window)
@@ -62,6 +68,12 @@ class Executor(Node):
         self.checkpoints: list[t.CheckpointId] = []
         self._reads = Reads(graph, limits.quorum, limits.reads_max)
         self._round = 0
+        #: Why it does not execute; None: it does.
+        self.halted: t.Halted | None = None
+        #: Its host found it broken: it only says so any more.
+        self._broken = False
+        #: The newest checkpoint that the application could not restore.
+        self._not_restored = 0
         self._reply_sink = graph.one(Stage.REPLY_SINK, name.replica)
         self._gc_sinks = graph.all(Stage.GC_SINK)
         self._controllers = [graph.all(Stage.CONTROLLER, partition) for partition in range(limits.partitions)]
@@ -85,13 +97,9 @@ class Executor(Node):
     def _execute(self) -> None:
         """Execute what is decided and due, in order, up to the first slot that is missing."""
         interval = self.limits.checkpoint_interval
-        while run := self._due(interval - self.next % interval):
-            former = depth.enter()
-            try:
-                self._perform(run)
-            finally:
-                depth.leave(former)
-            if self.next % interval == 0:
+        while self.halted is None and (run := self._due(interval - self.next % interval)):
+            self._perform(run)
+            if self.halted is None and self.next % interval == 0:
                 self._checkpoint()
         self._answer()
 
@@ -108,27 +116,43 @@ class Executor(Node):
         sessions, partitions = self.sessions, self.limits.partitions
         execute, pass_time, results = sessions.execute, sessions.pass_time, sessions.results
         first, partition = self.next, self.next % partitions
-        counter, listens = sessions.counter, self.boot.listens
+        counter = sessions.counter
         #: Per request: how many results there are, the times, and the counter, when it was executed.
         trace: list[tuple[int, int, int, int]] = []
-        for request in run:
-            if request.source >= 0:
-                self._progress[partition][request.source].note(request.epoch, request.number)
-                pass_time(request.time, partition == 0)
-                for command in _commands(request):
-                    execute(command)
-            if listens:
+        former = depth.enter()
+        try:
+            for request in run:
+                if request.source >= 0:
+                    self._progress[partition][request.source].note(request.epoch, request.number)
+                    pass_time(request.time, partition == 0)
+                    for command in _commands(request):
+                        execute(command)
                 trace.append((len(results), sessions.time_ms, sessions.counter, sessions.clock_ms))
-            partition = (partition + 1) % partitions
-        self.next += len(run)
+                partition = (partition + 1) % partitions
+        except MemoryError as error:
+            self._halt(raised(error))
+        finally:
+            depth.leave(former)
+        self.next += len(trace)
         commands, sessions.executed = sessions.executed, []
-        if listens:
+        events = sessions.events.copy()
+        if len(trace) < len(run):
+            # What came before the command that failed is as good as ever. What it did itself is not.
+            events = [event for event in events if event.counter < sessions.counter]
+            self._give_back(run[len(trace) :])
+        if trace and self.boot.listens:
             ends, times, counters, clocks = (list(column) for column in zip(*trace, strict=True))
-            executed = t.Executed(first, run, results.copy(), ends, times, counter, counters, commands, clocks)
+            done, commands = run[: len(trace)], commands[: counters[-1] - counter]
+            executed = t.Executed(first, done, results[: ends[-1]], ends, times, counter, counters, commands, clocks)
             self.emit(executed, STORE)
-        self._publish(results.copy(), sessions.events.copy())
+        self._publish(results.copy(), events)
         results.clear()
         sessions.events.clear()
+
+    def _give_back(self, run: list[t.Request]) -> None:
+        """These are decided, and not executed."""
+        for position, request in reversed(list(enumerate(run, self.next))):
+            self._learners[position % self.limits.partitions].decided.appendleft(request)
 
     def _publish(self, results: list[t.Result], events: list[t.Event]) -> None:
         limits = self.limits
@@ -148,7 +172,7 @@ class Executor(Node):
         self._answer()
 
     def _answer(self) -> None:
-        if not self._restored:
+        if not self._restored or self.halted is not None:
             return
         answers: list[t.Answer] = []
         room = ANSWERED_BYTES_MAX
@@ -161,6 +185,8 @@ class Executor(Node):
 
     def ask(self, question: bytes, principal: bytes) -> tuple[int, bytes]:
         """Ask the application as it is now: status and payload of an answer."""
+        if self.halted is not None:
+            return t.HALTED, self.halted.reason.encode()
         former = depth.enter()
         try:
             return self.sessions.ask(question, principal)
@@ -179,6 +205,34 @@ class Executor(Node):
             digest.update(chunk)
         return digest.digest()
 
+    # Halting
+
+    def process(self, tuple_: t.Tuple) -> None:
+        if not self._broken:
+            super().process(tuple_)
+
+    def give_up(self, reason: str) -> None:
+        """An invariant does not hold, as its host has found out. From now on it does nothing but say so."""
+        self._broken = True
+        self._halt(reason)
+
+    def _halt(self, reason: str, checkpoint: int = 0) -> None:
+        self.halted = t.Halted(self.index, self.sessions.counter, checkpoint, reason[: t.REASON_LENGTH_MAX])
+        self.emit(self.halted, STORE)
+        self.emit(self.halted, self._reply_sink)
+
+    def _go_on(self) -> None:
+        """It executes again."""
+        if self.halted is not None:
+            self.halted = None
+            self.emit(t.Halted(self.index, 0, 0, ""), STORE)
+            self.emit(t.Halted(self.index, 0, 0, ""), self._reply_sink)
+
+    def _renew(self) -> None:
+        """Begin with a new application, as at the very beginning."""
+        self.application = self._make()
+        self.sessions = Sessions(self.application, self.limits)
+
     # Garbage collection
 
     def _checkpoint(self) -> None:
@@ -196,6 +250,9 @@ class Executor(Node):
             chunks = self.application.snapshot()
             if not self.application.concurrent_snapshot:
                 chunks = iter(list(chunks))
+        except BaseException as error:
+            self._halt(f"{raised(error)} when it was to give a snapshot for checkpoint {number}", number)
+            return
         finally:
             depth.leave(former)
         self.emit(t.Save(number, t.encode(state), chunks), STORE)
@@ -205,6 +262,12 @@ class Executor(Node):
         if saved.checkpoint.number >= self.stable.current:
             self.checkpoints = sorted([*known, saved.checkpoint], key=lambda checkpoint: checkpoint.number)
         self._announce()
+
+    def _on_unsaved(self, unsaved: t.Unsaved) -> None:
+        if unsaved.number > self.stable.current:
+            self._halt(
+                f"{unsaved.reason} when it was to give a snapshot for checkpoint {unsaved.number}", unsaved.number
+            )
 
     def _on_stable(self, stable: t.Stable) -> None:
         checkpoint = stable.checkpoint
@@ -218,7 +281,12 @@ class Executor(Node):
             threshold = self.stable.current
             self.checkpoints = [own for own in self.checkpoints if own.number >= threshold]
             self.emit(t.Discard(threshold), STORE)
-        if self.next < self.stable.current * self.limits.checkpoint_interval and not self._loading:
+        if self.halted is not None and self._restored and 0 < self.halted.checkpoint <= self.stable.current:
+            # Others have the checkpoint that this one could not take.
+            self._go_on()
+            self._execute()
+        behind = self.next < self.stable.current * self.limits.checkpoint_interval
+        if behind and not self._loading and self.stable.current > self._not_restored:
             holders = [
                 status.executor
                 for status in stable.executors
@@ -229,30 +297,46 @@ class Executor(Node):
 
     def _on_loaded(self, loaded: t.Loaded) -> None:
         self._loading = False
-        self._restored = True
         checkpoint = loaded.checkpoint
         if checkpoint is None or checkpoint.number * self.limits.checkpoint_interval <= self.next:
+            self._restored = self._restored or not self._not_restored
             return
+        if checkpoint.number > self._not_restored and self._restore(checkpoint.number, loaded):
+            # Announced when it is durable here, too; a store that has it already says so at once.
+            self.emit(t.Save(checkpoint.number, loaded.state, loaded.chunks), STORE)
+            self._go_on()
+            self._execute()
+
+    def _restore(self, number: int, loaded: t.Loaded) -> bool:
+        """Take the state of a checkpoint; false if the application could not. Then it has none."""
         state = msgspec.msgpack.decode(loaded.state, type=ExecutorState)
-        assert state.next == checkpoint.number * self.limits.checkpoint_interval, (state.next, checkpoint)
+        if state.next != number * self.limits.checkpoint_interval:
+            raise NodeHalted(f"checkpoint {number} is of execution number {state.next}")
+        if self.halted is not None:
+            self._renew()
         former = depth.enter()
         try:
             self.application.restore(loaded.chunks)
+        except BaseException as error:
+            self._restored, self._not_restored = False, number
+            self._halt(f"{raised(error)} when it was to restore checkpoint {number}", number)
+            return False
         finally:
             depth.leave(former)
+        self._restored, self._not_restored = True, 0
         self.sessions.restore(state.sessions)
         self.next = state.next
         self._progress = _restored(state)
         for learner, progress in zip(self._learners, _restored(state), strict=True):
             learner.jump(self.next // self.limits.partitions, progress)
-        # Announced when it is durable here, too; a store that has it already says so at once.
-        self.emit(t.Save(checkpoint.number, loaded.state, loaded.chunks), STORE)
-        self._execute()
+        return True
 
     # Reports
 
     def report(self) -> None:
-        if not self._restored:
+        if self.halted is not None:
+            self.emit(self.halted, self._reply_sink)
+        if not self._restored or self._broken:
             return
         self._announce()
         positions = [learner.position for learner in self._learners]
@@ -276,7 +360,8 @@ class Executor(Node):
     def tick(self, now_ms: float) -> None:
         super().tick(now_ms)
         # Somebody waits for another partition: let its proposer know at once that it has to skip.
-        if self._restored and any(learner.decided for learner in self._learners):
+        waits = self._restored and self.halted is None and any(learner.decided for learner in self._learners)
+        if waits:
             self._announce()
 
     def _announce(self) -> None:
@@ -290,7 +375,8 @@ class Executor(Node):
                 [[source.reach for source in learner.progress] for learner in self._learners],
                 self.checkpoints,
                 self.stable.current,
-                len(self.sessions),
+                # Where nobody executes, no time is to pass for sessions.
+                len(self.sessions) if self.halted is None else 0,
             ),
             self._gc_sinks,
         )

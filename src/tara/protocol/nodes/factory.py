@@ -47,5 +47,5 @@ def create(
     if issubclass(kind, Committer):
         return kind(name, graph, limits, boot, outbox, journal)
     if issubclass(kind, Executor):
-        return kind(name, graph, limits, boot, outbox, application())
+        return kind(name, graph, limits, boot, outbox, application)
     return kind(name, graph, limits, boot, outbox)

@@ -1,0 +1,132 @@
+"""No command ends the service: applications that break down, in real processes, over real sockets."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tara.client.connection import Client
+from tara.client.errors import CommandFailed, ServiceHalted
+from tara.operations import health
+from tests.patience import await_condition
+from tests.runtime.processes import Processes, settings_for
+
+APP = "tests.runtime.fatal:Fatal"
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Processes]:
+    with Processes(settings_for(tmp_path / "data", app=APP)) as processes:
+        yield processes
+
+
+@pytest.fixture
+def client(cluster: Processes) -> Iterator[Client]:
+    with Client(cluster.endpoints, timeout_s=PATIENCE_S) as connected:
+        yield connected
+
+
+def halted_at(cluster: Processes) -> list[int | None]:
+    """The command at which each executor has halted."""
+    states: list[dict[str, Any]] = [cluster.status(container).get("executor", {}) for container in range(3)]
+    return [state["halted"]["counter"] if state.get("halted") else None for state in states]
+
+
+def equal(cluster: Processes) -> bool:
+    states = [cluster.status(container)["executor"] for container in range(3)]
+    return len({(state["next"], state["digest"]) for state in states}) == 1 and states[0]["digest"] is not None
+
+
+def lives(cluster: Processes) -> list[int]:
+    return list(cluster.registry.state.lives)
+
+
+@pytest.mark.parametrize("word", [b"exit", b"interrupt"])
+def test_what_ends_a_program_fails_the_command_and_nothing_else(
+    cluster: Processes, client: Client, word: bytes
+) -> None:
+    before = lives(cluster)
+    with pytest.raises(CommandFailed, match=r"the application raised (SystemExit|KeyboardInterrupt)"):
+        client.execute(word)
+    with pytest.raises(CommandFailed, match="the application raised"):
+        client.query(word)
+    assert client.execute(b"a") == b"a"
+    assert client.query(b"?") == b"a"
+    assert lives(cluster) == before
+
+
+def test_an_interrupt_of_the_terminal_does_not_reach_the_application(cluster: Processes, client: Client) -> None:
+    for process in cluster.processes.values():
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGINT)
+    assert client.execute(b"a") == b"a"
+    assert all(process.is_alive() for process in cluster.processes.values())
+
+
+def test_without_memory_everybody_is_told_at_which_command_and_why(cluster: Processes, client: Client) -> None:
+    before = lives(cluster)
+    assert client.execute(b"a") == b"a"
+    told = "halted at command 3: the application raised MemoryError"
+    with pytest.raises(ServiceHalted, match=told):
+        client.execute(b"memory")
+    await_condition(lambda: halted_at(cluster) == [3, 3, 3], "all executors to halt")
+    with pytest.raises(ServiceHalted, match=told):
+        client.execute(b"b")
+    with pytest.raises(ServiceHalted, match=told):
+        client.query(b"?")
+    with pytest.raises(ServiceHalted, match=told):
+        client.query(b"?", stale=True)
+    with Client(cluster.endpoints, timeout_s=PATIENCE_S) as another, pytest.raises(ServiceHalted, match=told):
+        another.execute(b"c")
+    status = {
+        "f": 1, "partitions": 1, "checkpoints_per_window": 1,
+        "containers": [{"up": True, **cluster.status(container)} for container in range(3)],
+    }  # fmt: skip
+    assert health.halted(status) == {f"executor-{replica}": told for replica in range(3)}
+    assert not health.full_strength(status)
+    (event,) = [line for line in cluster.log("site-0") if line["event"] == "halted"]
+    assert (event["level"], event["node"], event["details"]["counter"]) == ("error", "executor-0", 3)
+    assert event["details"]["reason"] == "the application raised MemoryError"
+    # Everything else lives on.
+    assert lives(cluster) == before
+    assert cluster.node(0, "committer-0")["state"] == "voting"
+    assert cluster.active_proposers() == 1
+
+
+def test_one_replica_without_memory_halts_alone_and_a_checkpoint_takes_it_on(
+    cluster: Processes, client: Client
+) -> None:
+    assert client.execute(b"a") == b"a"
+    # Only this one is the process that it names.
+    pid = cluster.processes[1].pid
+    assert client.execute(b"memory@%d" % (pid or 0)) == b"a,memory"
+    await_condition(lambda: halted_at(cluster) == [None, 3, None], "one executor to halt")
+    assert client.execute(b"b") == b"a,memory,b"
+    with Client(cluster.registry.endpoints[1], timeout_s=PATIENCE_S) as there:
+        # Its front end names the others.
+        assert there.execute(b"c") == b"a,memory,b,c"
+    for _ in range(100):
+        client.execute(b"d")
+    await_condition(lambda: halted_at(cluster) == [None, None, None], "a checkpoint to take it on")
+    assert "executes_again" in cluster.events("site-1")
+    cluster.registry.want_digests = True
+    await_condition(lambda: equal(cluster), "equal states")
+
+
+def test_the_service_does_not_start_without_assertions() -> None:
+    for arguments, environment in ((["-O"], {}), ([], {"PYTHONOPTIMIZE": "1"})):
+        done = subprocess.run(
+            [sys.executable, *arguments, "-c", "import tara.cli"],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode != 0
+        assert "Tara does not run without assertions" in done.stderr
