@@ -34,7 +34,9 @@ class Desk:
         self.ordered: list[t.Command] = []
         self._results: list[t.Result] = []
         settings: Options = {"max_client_connections": 0, **options}
-        self.front_end = FrontEnd(self, gateway_settings(settings), lambda: self.now_s, bytes)
+        #: How long it takes to look at the clock.
+        self.clock_step_s = 0.0
+        self.front_end = FrontEnd(self, gateway_settings(settings), self._look, bytes)
         self.turn()
         self.turn()
         assert self.front_end.serving
@@ -62,6 +64,10 @@ class Desk:
                 context.time_ms = context.clock_ms = int(self.now_s * 1e3)
                 payload = self.application.apply(command.payload, context)
             self._results.append(t.Result(command.session, command.number, self.counter, t.OK, payload))
+
+    def _look(self) -> float:
+        self.now_s += self.clock_step_s
+        return self.now_s
 
     # What tests do
 

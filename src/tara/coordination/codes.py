@@ -63,6 +63,8 @@ class Code(enum.IntEnum):
     SESSION_MOVED = -118
     NO_WATCHER = -121
     RECONFIG_DISABLED = -123
+    #: Not executed: a bound of the front end is reached.
+    THROTTLED_OP = -127
 
 
 class Refusal(Exception):

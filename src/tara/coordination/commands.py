@@ -19,6 +19,23 @@ ENVELOPE_ERROR = struct.error
 PASSWORD_BYTES = 16
 IDS_BYTES_MAX = 65_535
 
+#: Requests that are ordered; their bodies are read by the replicas.
+ORDERED = frozenset(
+    (
+        Op.CREATE,
+        Op.CREATE2,
+        Op.CREATE_CONTAINER,
+        Op.CREATE_TTL,
+        Op.DELETE,
+        Op.SET_DATA,
+        Op.SET_ACL,
+        Op.CHECK,
+        Op.MULTI,
+        Op.SYNC,
+        Op.CLOSE_SESSION,
+    )
+)
+
 _decode_ids = msgspec.msgpack.Decoder(Ids).decode
 
 

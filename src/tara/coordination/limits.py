@@ -28,3 +28,15 @@ READ_PER_TURN = 256
 RECEIVE_BYTES = 65_536
 #: How long no connection is taken when the process has no file descriptor left.
 ACCEPT_PAUSE_S = 0.5
+#: Time for requests, in each of the two halves of a turn; what is not done then waits for the next one.
+TURN_S = 0.01
+#: Watches of those who are gone that are taken away at once.
+SWEPT_PER_TURN = 2_000
+
+# Watches. The two numbers are options (`watches_max`, `watches_per_connection_max`).
+
+WATCHES_MAX = 200_000
+WATCHES_PER_CONNECTION_MAX = 50_000
+#: Bytes of paths, for each watch that there may be.
+WATCH_BYTES = 128
+PATH_CHARACTERS_MAX = 4_096

@@ -2,6 +2,8 @@
 
 import re
 
+from tara.coordination.limits import PATH_CHARACTERS_MAX
+
 #: What ZooKeeper refuses, as a Java string would show it: characters beyond the basic plane are surrogates there.
 _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
 
@@ -22,7 +24,7 @@ def child_of(path: str, name: str) -> str:
 def is_valid(path: str) -> bool:
     if path == "/":
         return True
-    if not path.startswith("/") or path.endswith("/") or "//" in path:
+    if not path.startswith("/") or path.endswith("/") or "//" in path or len(path) > PATH_CHARACTERS_MAX:
         return False
     if "/." in path and any(name in (".", "..") for name in path.split("/")):
         return False

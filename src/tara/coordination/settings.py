@@ -3,6 +3,7 @@
 import msgspec
 from msgspec import Struct
 
+from tara.coordination import limits
 from tara.protocol.errors import ConfigurationError
 from tara.transport.gateway import Options
 from tara.transport.where import is_loopback
@@ -16,6 +17,9 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     #: The shortest and longest time-out of a session; 0: 2 and 20 ticks.
     session_timeout_ms_min: int = 0
     session_timeout_ms_max: int = 0
+    #: Watches at one front end, and of one connection.
+    watches_max: int = limits.WATCHES_MAX
+    watches_per_connection_max: int = limits.WATCHES_PER_CONNECTION_MAX
     #: Connections from one address; 0: any number.
     max_client_connections: int = 60
     #: Bytes of a request.
@@ -30,7 +34,14 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     open: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("tick_time_ms", "jute_max_buffer", "collect_interval_ms"):
+        positive = (
+            "tick_time_ms",
+            "jute_max_buffer",
+            "collect_interval_ms",
+            "watches_max",
+            "watches_per_connection_max",
+        )
+        for name in positive:
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"gateway.{name} = {getattr(self, name)}: must be positive")
         if not 0 <= self.port < 65_000:

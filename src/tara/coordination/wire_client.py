@@ -12,7 +12,7 @@ import inspect
 import os
 import ssl
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import Any, NamedTuple
 
@@ -24,6 +24,8 @@ from tara.coordination.paths import ancestors
 from tara.protocol.errors import ConfigurationError
 
 FRAME_BYTES_MAX = 64 << 20
+#: Paths in one request of a client that comes back and has many watches.
+SET_WATCHES_BYTES = 128 << 10
 RECONNECT_S = 0.05
 RECONNECT_S_MAX = 1.0
 NOTIFICATION_XID = -1
@@ -213,9 +215,8 @@ class Session:
         self._timeout_ms, self.id, self._password = timeout_ms, session, password or b""
         for scheme, credentials in self._credentials:
             self._write(AUTH_XID, Op.AUTH, _auth(scheme, credentials))
-        paths = [list(watchers) for watchers in self._watchers.values()]
-        if any(paths):
-            parts = (jute.pack_texts(some) for some in paths)
+        for batch in _batches({kind: list(watchers) for kind, watchers in self._watchers.items()}):
+            parts = (jute.pack_texts(batch[kind]) for kind in WatchKind)
             self._write(SET_WATCHES_XID, Op.SET_WATCHES2, jute.pack_long(self.last_zxid) + b"".join(parts))
         return True
 
@@ -318,6 +319,21 @@ class Session:
         for watchers in self._watchers.values():
             watchers.clear()
         self._tell(State.LOST)
+
+
+def _batches(paths: dict[WatchKind, list[str]]) -> Iterator[dict[WatchKind, list[str]]]:
+    """The paths in portions that fit a request each: a server refuses one that is too long."""
+    batch: dict[WatchKind, list[str]] = {kind: [] for kind in WatchKind}
+    size = 0
+    for kind, some in paths.items():
+        for path in some:
+            if size > SET_WATCHES_BYTES:
+                yield batch
+                batch, size = {kind: [] for kind in WatchKind}, 0
+            batch[kind].append(path)
+            size += 4 + len(path.encode())
+    if size:
+        yield batch
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes:

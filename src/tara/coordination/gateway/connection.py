@@ -1,9 +1,10 @@
 """One client's connection at a front end: bytes in, frames out of it; answers in, bytes out of it. No socket."""
 
 from collections import deque
+from collections.abc import Iterator
 
 from tara.coordination.acl import Ids
-from tara.coordination.commands import encode_ids, envelope
+from tara.coordination.commands import ORDERED, encode_ids, envelope
 from tara.coordination.jute import unpack_int
 
 #: Requests of one connection that are not answered yet; then nothing more is read from it.
@@ -39,6 +40,8 @@ class Connection:
         self.outstanding = 0
         #: Requests that wait for results of earlier ones: xid, operation, body.
         self.queue: deque[tuple[int, int, bytes]] = deque()
+        #: A request that takes more than one turn: xid, and what is left to do.
+        self.task: tuple[int, Iterator[None]] | None = None
         self.received = 0
         self.sent = 0
         self._in = b""
@@ -46,7 +49,7 @@ class Connection:
         #: The beginning of a frame, and how many bytes there have to be before it is worth looking at it again.
         self._begun = bytearray()
         self._needed = 0
-        #: Frames have arrived that were not looked at, because it was full.
+        #: Frames have arrived that were not looked at: it was full, or the turn was over.
         self.held = False
         #: Answers that are not sent yet; whoever sends them takes them away.
         self.out = bytearray()
@@ -124,10 +127,22 @@ class Connection:
         return self.clogged or self.outstanding + len(self.queue) >= REQUESTS_MAX
 
     @property
+    def ready(self) -> bool:
+        """Whether something that waits can be dealt with now."""
+        if self.clogged or self.last_words or self.closed:
+            return False
+        if self.task is not None:
+            return True
+        if self.queue:
+            return not self.outstanding or self.queue[0][1] in ORDERED
+        return self.held and not self.full
+
+    @property
     def readable(self) -> bool:
         """Whether more may be read from it."""
-        return not (self.full or self.last_words)
+        return not (self.full or self.held or self.last_words)
 
     def close(self) -> None:
         self.closed = True
         self.queue.clear()
+        self.task = None

@@ -32,22 +32,6 @@ from tara.transport.gateway import Channel, Site
 #: Bytes of writes that wait for their turn; then no connection is read.
 WAITING_BYTES_MAX = 64 << 20
 
-#: Requests that are ordered; their bodies are read by the replicas.
-WRITES = frozenset(
-    (
-        Op.CREATE,
-        Op.CREATE2,
-        Op.CREATE_CONTAINER,
-        Op.CREATE_TTL,
-        Op.DELETE,
-        Op.SET_DATA,
-        Op.SET_ACL,
-        Op.CHECK,
-        Op.MULTI,
-        Op.SYNC,
-        Op.CLOSE_SESSION,
-    )
-)
 #: Errors after which a connection is of no use.
 _FATAL = frozenset((Code.MARSHALLING_ERROR, Code.SESSION_EXPIRED, Code.SESSION_MOVED))
 
@@ -90,7 +74,7 @@ class FrontEnd:
         self._by_address: dict[str, int] = {}
         self._arrivals = Arrivals()
         self.sessions = Sessions(self, settings, random, clock())
-        notifications = Notifications(self.tree, self.send)
+        notifications = Notifications(self.tree, settings, self.send)
         self.watches = notifications.watches
         self._notifications = notifications
         self._reads = Reads(self.tree, notifications)
@@ -99,6 +83,10 @@ class FrontEnd:
         self._happened: deque[tuple[int, Callable[[], None]]] = deque()
         #: Connections whose waiting requests may move on: a result has come, or answers have been fetched.
         self._waiting: dict[Connection, None] = {}
+        #: When the time for requests is over in this half of the turn.
+        self._deadline_s = clock() + limits.TURN_S
+        #: Something can be done at once that there was no time for.
+        self.busy = False
         #: Connections that have something to send, or may be read again.
         self.unsettled: set[Connection] = set()
         #: Connections that are closed here; their sockets are not yet.
@@ -186,8 +174,9 @@ class FrontEnd:
         if len(connection.out) > UNSENT_BYTES_CLOSED or (connection.last_words and not (connection.out or unsent)):
             self.drop(connection)
             return False
-        if (connection.queue or connection.held) and not connection.clogged:
+        if connection.ready:
             self._waiting[connection] = None
+            self.busy = True
         return True
 
     # What clients send
@@ -196,6 +185,14 @@ class FrontEnd:
     def full(self) -> bool:
         """Whether no connection may be read now."""
         return self.channel.waiting_bytes > WAITING_BYTES_MAX
+
+    def begin(self) -> None:
+        """From here on, there is time for requests."""
+        self._deadline_s = self._clock() + limits.TURN_S
+
+    @property
+    def out_of_time(self) -> bool:
+        return self._clock() > self._deadline_s
 
     def receive(self, connection: Connection, data: bytes) -> None:
         """Take what a client has sent. What it raises ends the connection (`fail`)."""
@@ -209,7 +206,7 @@ class FrontEnd:
         self._consume(connection)
         if connection.session:
             self.sessions.heard(connection)
-        if connection.full:
+        if not connection.readable:
             self.unsettled.add(connection)
 
     def received_all(self) -> None:
@@ -233,6 +230,10 @@ class FrontEnd:
             if connection.full:
                 connection.held = True
                 return
+            if self.out_of_time:
+                connection.held = self.busy = True
+                self._waiting[connection] = None
+                return
 
     def _frame_max(self, connection: Connection) -> int:
         longest = self.settings.jute_max_buffer
@@ -244,19 +245,23 @@ class FrontEnd:
         if op == Op.PING:
             self.sessions.ping(connection)
             return
-        if connection.queue or (connection.outstanding and op not in WRITES):
+        if connection.queue or connection.task or (connection.outstanding and op not in commands.ORDERED):
             connection.queue.append((xid, op, frame))
             return
         self._handle(connection, xid, op, frame)
 
     def _handle(self, connection: Connection, xid: int, op: int, frame: bytes) -> None:
-        if op in WRITES:
+        if op in commands.ORDERED:
             payload = connection.envelope(op) + frame[8:]
             if len(payload) > self._payload_max:
                 raise Closed("a request with its envelope is longer than a command may be")
             connection.outstanding += 1
             connection.ending = connection.ending or op == Op.CLOSE_SESSION
             self.channel.order(payload, Write(connection, xid, op, self._clock()))
+            return
+        if op in (Op.SET_WATCHES, Op.SET_WATCHES2):
+            connection.task = (xid, self._notifications.set(connection, Reader(frame, 8), op))
+            self._go_on(connection)
             return
         try:
             body = self._reads.answer(connection, op, Reader(frame, 8))
@@ -270,6 +275,29 @@ class FrontEnd:
             connection.last_words = True
             return
         self._reply(connection, xid, Code.OK, body)
+
+    def _go_on(self, connection: Connection) -> None:
+        """With a request that may take more than one turn."""
+        if connection.task is None:
+            return
+        xid, task = connection.task
+        code = Code.OK
+        try:
+            for _ in task:
+                if connection.clogged:
+                    return
+                if self.out_of_time:
+                    self.busy = True
+                    self._waiting[connection] = None
+                    return
+        except Refusal as refusal:
+            code = refusal.code
+        except JuteError:
+            code = Code.MARSHALLING_ERROR
+        connection.task = None
+        self._reply(connection, xid, code)
+        # Clients do not look at the answer, and would wait for events that never come.
+        connection.last_words = connection.last_words or code is not Code.OK
 
     # What the replica does; told while it executes, dealt with at the end of the turn
 
@@ -309,8 +337,13 @@ class FrontEnd:
                 token(result)
         while happened:
             happened.popleft()[1]()
+        self.begin()
+        self.busy = False
         if self._waiting:
             self._resume()
+        if self.watches.leaving:
+            self.watches.sweep(limits.SWEPT_PER_TURN)
+            self.busy = self.busy or self.watches.leaving
         if now_s >= self._sessionless_due_s:
             self._sessionless_due_s = now_s + limits.SESSIONLESS_INTERVAL_S
             self._drop_sessionless(now_s)
@@ -332,25 +365,37 @@ class FrontEnd:
         if commands.error_of(answer) in _FATAL or write.op == Op.CLOSE_SESSION:
             connection.last_words = True
             return
-        if connection.queue or connection.held:
+        if connection.ready:
             self._waiting[connection] = None
 
     def _resume(self) -> None:
-        """Go on with requests that waited: for the results of earlier ones, or for room for their answers."""
+        """Go on with requests that waited: for the results of earlier ones, for room for their answers, or for time."""
         waiting, self._waiting = self._waiting, {}
         for connection in waiting:
             if connection.closed:
                 continue
-            queue = connection.queue
+            if self.out_of_time:
+                self.busy = True
+                self._waiting[connection] = None
+                continue
             try:
-                while queue and not (connection.last_words or connection.clogged):
-                    if connection.outstanding and queue[0][1] not in WRITES:
-                        break
-                    self._handle(connection, *queue.popleft())
-                if connection.held and not (connection.full or connection.last_words):
-                    self._consume(connection)
+                self._resume_one(connection)
             except Exception as error:
                 self.fail(connection, error)
+
+    def _resume_one(self, connection: Connection) -> None:
+        while connection.ready:
+            if self.out_of_time:
+                self.busy = True
+                self._waiting[connection] = None
+                return
+            if connection.task:
+                self._go_on(connection)
+            elif connection.queue:
+                self._handle(connection, *connection.queue.popleft())
+            else:
+                self._consume(connection)
+                self.unsettled.add(connection)
 
     def _on_lost(self, tokens: list[Write | Token]) -> None:
         """The channel begins anew; what was on its way may or may not happen."""

@@ -4,6 +4,7 @@ It decides nothing: what comes in goes to the `FrontEnd`, and what that has to s
 """
 
 import errno
+import os
 import resource
 import select
 import socket
@@ -56,6 +57,9 @@ class Listener:
         #: looked at; they wait here.
         self._allowance = Allowance(limits.HANDSHAKE_SHARE, limits.HANDSHAKE_SAVED_S)
         self._greeting: deque[Client] = deque()
+        #: Readable when there is something to do at once that no client has sent now.
+        self._more = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._more, select.EPOLLIN)
         self._bind()
 
     # The listening socket
@@ -101,6 +105,7 @@ class Listener:
         self._close_dropped()
         if self._listener is not None:
             self._listener.close()
+        os.close(self._more)
         self._epoll.close()
 
     # The turn of the container's loop
@@ -108,11 +113,17 @@ class Listener:
     def receive(self) -> None:
         if self.front_end.full:
             return
+        self.front_end.begin()
         for descriptor, events in self._epoll.poll(0, limits.READ_PER_TURN):
             client = self._clients.get(descriptor)
             if client is None:
-                if self._listener is not None and descriptor == self._listener.fileno():
+                if descriptor == self._more:
+                    os.eventfd_read(self._more)
+                elif self._listener is not None and descriptor == self._listener.fileno():
                     self._accept(self._listener)
+                continue
+            if self.front_end.out_of_time:
+                # It is told again in the next turn.
                 continue
             try:
                 if events & ~select.EPOLLOUT:
@@ -136,6 +147,8 @@ class Listener:
         if self._greeting:
             self._greet()
         self._flush()
+        if self.front_end.busy:
+            os.eventfd_write(self._more, 1)
 
     # Inside
 

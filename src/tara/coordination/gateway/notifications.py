@@ -1,6 +1,6 @@
 """Watches as clients ask for them, and the events that they are sent."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tara.coordination.acl import OPEN, permits
 from tara.coordination.codes import READ, Code, Event, Op, Refusal
@@ -8,18 +8,23 @@ from tara.coordination.gateway import replies
 from tara.coordination.gateway.connection import Connection
 from tara.coordination.gateway.watches import REMOVABLE, Kind, Watches
 from tara.coordination.jute import Acl, Reader, pack_int
+from tara.coordination.settings import GatewaySettings
 from tara.coordination.tree import Change, Tree
 
 
 class Notifications:
-    def __init__(self, tree: Tree, send: Callable[[Connection, bytes], None]) -> None:
+    def __init__(self, tree: Tree, settings: GatewaySettings, send: Callable[[Connection, bytes], None]) -> None:
         self._tree = tree
         self._send = send
-        self.watches: Watches[Connection] = Watches()
+        self.watches: Watches[Connection] = Watches(settings.watches_max, settings.watches_per_connection_max)
 
     def trigger(self, change: Change) -> None:
+        data: dict[Event, bytes] = {}
         for connection, event, path in self.watches.trigger(change.event, change.path):
-            self._notify(connection, event, path, change.acl if event is change.event else change.parent_acl)
+            if permits(change.acl if event is change.event else change.parent_acl, READ, connection.ids):
+                if event not in data:
+                    data[event] = replies.notification(event, path)
+                self._send(connection, data[event])
 
     def _notify(self, connection: Connection, event: Event, path: str, acl: Acl = OPEN) -> None:
         """Send an event, if the client may read the node."""
@@ -33,10 +38,11 @@ class Notifications:
         self.watches.add(Kind.RECURSIVE if mode else Kind.PERSISTENT, path, connection)
         return pack_int(0)
 
-    def set(self, connection: Connection, reader: Reader, op: int) -> None:
-        """A client has come back: tell it what it missed, and watch the rest."""
+    def set(self, connection: Connection, reader: Reader, op: int) -> Iterator[None]:
+        """A client has come back: tell it what it missed, and watch the rest. Path by path: there may be many, and
+        what happens in between is seen by those that come after it."""
         since, nodes = reader.long(), self._tree.nodes
-        for path in reader.texts():
+        for path in _texts(reader):
             node = nodes.get(path)
             if node is None:
                 self._notify(connection, Event.DELETED, path)
@@ -44,13 +50,15 @@ class Notifications:
                 self._notify(connection, Event.DATA_CHANGED, path, node.acl)
             else:
                 self.watches.add(Kind.DATA, path, connection)
-        for path in reader.texts():
+            yield
+        for path in _texts(reader):
             node = nodes.get(path)
             if node is not None:
                 self._notify(connection, Event.CREATED, path, node.acl)
             else:
                 self.watches.add(Kind.DATA, path, connection)
-        for path in reader.texts():
+            yield
+        for path in _texts(reader):
             node = nodes.get(path)
             if node is None:
                 self._notify(connection, Event.DELETED, path)
@@ -58,10 +66,12 @@ class Notifications:
                 self._notify(connection, Event.CHILDREN_CHANGED, path, node.acl)
             else:
                 self.watches.add(Kind.CHILD, path, connection)
+            yield
         if op == Op.SET_WATCHES2:
             for kind in (Kind.PERSISTENT, Kind.RECURSIVE):
-                for path in reader.texts():
+                for path in _texts(reader):
                     self.watches.add(kind, path, connection)
+                    yield
 
     def remove(self, connection: Connection, reader: Reader, really: bool) -> bytes:
         """Remove watches, or say only whether there are any."""
@@ -75,3 +85,8 @@ class Notifications:
             for kind in found:
                 self.watches.remove(kind, path, connection)
         return b""
+
+
+def _texts(reader: Reader) -> Iterator[str]:
+    for _ in range(reader.count()):
+        yield reader.text()

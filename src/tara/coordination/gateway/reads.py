@@ -38,9 +38,6 @@ class Reads:
                 return _authenticate(connection, reader)
             case Op.ADD_WATCH:
                 return self._notifications.add(connection, reader)
-            case Op.SET_WATCHES | Op.SET_WATCHES2:
-                self._notifications.set(connection, reader, op)
-                return b""
             case Op.REMOVE_WATCHES | Op.CHECK_WATCHES:
                 return self._notifications.remove(connection, reader, really=op == Op.REMOVE_WATCHES)
             case Op.RECONFIG:
