@@ -84,12 +84,17 @@ class Desk:
 
     def connect(self, address: str = "127.0.0.1") -> Connection:
         """A connection with a session, whose answers were fetched."""
-        connection = self.admit(address)
-        body = jute.pack_int(0) + jute.pack_long(0) + jute.pack_int(30_000) + jute.pack_long(0)
-        self.feed(connection, framed(body + jute.pack_buffer(bytes(16))))
+        connection = self.connect_later(address)
         self.turn()
         assert connection.session
         self.fetch(connection)
+        return connection
+
+    def connect_later(self, address: str = "127.0.0.1") -> Connection:
+        """A connection that has asked for a session."""
+        connection = self.admit(address)
+        body = jute.pack_int(0) + jute.pack_long(0) + jute.pack_int(1_000_000) + jute.pack_long(0)
+        self.feed(connection, framed(body + jute.pack_buffer(bytes(16))))
         return connection
 
     def feed(self, connection: Connection, data: bytes) -> None:

@@ -3,6 +3,8 @@
 import contextlib
 import socket
 import ssl
+import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from tara.coordination import jute, limits
 from tara.coordination.acl import OPEN
 from tara.coordination.client import CoordinationClient
 from tara.coordination.codes import Code, Op
+from tara.coordination.gateway.listener import Listener
 from tara.coordination.service import CoordinationService
 from tara.coordination.settings import check_exposure, gateway_settings
 from tara.experiments.zookeeper_peer import four_letter_word
@@ -218,3 +221,71 @@ def test_many_long_writes_at_once_are_all_answered(tmp_path: Path) -> None:
             client.stop()
             client.close()
         assert site.status()["gateway"]["stalls"] == 0  # type: ignore[index]
+
+
+def test_the_loop_does_not_spin_while_writes_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections that may not be read stay readable; the loop must turn with its ticks, not as fast as it can."""
+    monkeypatch.setattr(limits, "ORDERED_BYTES_MAX", 1_000_000)
+    with single_site(CoordinationService, tmp_path, {"port": 0, "tick_time_ms": 60_000}) as site:
+        address = address_of(site)
+        assert isinstance(site.gateway, Listener)
+        with Wire(address) as first, Wire(address) as second, Wire(address) as third:
+            assert first.connect()
+            assert second.connect()
+            assert third.connect()
+            # Nothing is taken to be ordered any more.
+            monkeypatch.setattr(site.gateway.front_end._site, "capacity", lambda session: 0)
+            body = jute.pack_text("/node") + jute.pack_buffer(bytes(700_000)) + jute.pack_acl(OPEN) + jute.pack_int(0)
+            first.request(1, Op.CREATE, body)
+            second.request(1, Op.CREATE, body)
+            await_condition(lambda: site.gateway.front_end.full, "writes that wait")  # type: ignore[union-attr]
+            for wire in (first, second, third):
+                wire.request(2, Op.EXISTS, jute.pack_text("/") + b"\0")
+            await_condition(lambda: len(site.gateway._muted) == 3, "all of them to be left alone")  # type: ignore[union-attr]
+            began_s, turns = time.monotonic(), site.counters.turns
+            await_condition(lambda: site.counters.turns >= turns + 100, "the loop to go on")
+            assert time.monotonic() - began_s > 0.1
+            monkeypatch.undo()
+            for wire, xids in ((first, [1, 2]), (second, [1, 2]), (third, [2])):
+                answers = [wire.reply() for _ in xids]
+                assert [answer and answer[0] for answer in answers] == xids
+
+
+def test_one_whose_peer_is_gone_is_closed_although_it_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ORDERED_BYTES_MAX", 1_000)
+    with single_site(CoordinationService, tmp_path, {"port": 0, "tick_time_ms": 60_000}) as site:
+        assert isinstance(site.gateway, Listener)
+        with Wire(address_of(site)) as wire:
+            assert wire.connect()
+            monkeypatch.setattr(site.gateway.front_end._site, "capacity", lambda session: 0)
+            wire.request(1, Op.SET_DATA, jute.pack_text("/") + jute.pack_buffer(bytes(5_000)) + jute.pack_int(-1))
+            await_condition(lambda: site.gateway.front_end.full, "a write that waits")  # type: ignore[union-attr]
+            wire.request(2, Op.EXISTS, jute.pack_text("/") + b"\0")
+            await_condition(lambda: site.gateway._muted, "it to be left alone")  # type: ignore[union-attr]
+            wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            wire.socket.close()
+            await_condition(lambda: site.status()["gateway"]["connections"] == 0, "its end")  # type: ignore[index]
+
+
+def test_connections_that_do_not_read_are_bounded_together(tmp_path: Path) -> None:
+    with single_site(CoordinationService, tmp_path, {"port": 0, "max_client_connections": 0}) as site:
+        address = address_of(site)
+        assert isinstance(site.gateway, Listener)
+        pressure = site.gateway.front_end.pressure
+        with contextlib.ExitStack() as stack:
+            writer = stack.enter_context(Wire(address))
+            assert writer.connect()
+            assert writer.create("/big", bytes(1_000_000)) == Code.OK
+            for _ in range(55):
+                greedy = stack.enter_context(Wire(address))
+                # The kernel is not to keep the answers.
+                greedy.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+                if not greedy.connect():
+                    continue
+                for xid in range(12):
+                    greedy.request(xid, Op.GET_DATA, jute.pack_text("/big") + b"\0")
+                assert pressure.unsent <= limits.ALL_UNSENT_BYTES_EXTREME + 1_001_000
+            assert writer.call(Op.EXISTS, jute.pack_text("/big") + b"\0")[0] == Code.OK
+        assert site.status()["gateway"]["error"] == ""  # type: ignore[index]

@@ -8,6 +8,7 @@ from tara.coordination.acl import Ids
 from tara.coordination.codes import Code, Op, Refusal
 from tara.coordination.jute import (
     MULTI_HEADER,
+    JuteError,
     Reader,
     pack_acl,
     pack_buffer,
@@ -15,6 +16,7 @@ from tara.coordination.jute import (
     pack_text,
     pack_texts,
 )
+from tara.coordination.limits import MULTI_OPERATIONS_MAX, MULTI_READ_BYTES_MAX
 from tara.coordination.tree import Node, Tree
 
 
@@ -73,19 +75,32 @@ def get_ephemerals(tree: Tree, prefix: str, session: int) -> bytes:
     return pack_texts([path for path in tree.ephemerals.get(session, ()) if path.startswith(prefix)])
 
 
+class TooLong(Refusal):
+    """Of the whole request, not of one part."""
+
+
 def multi_read(tree: Tree, reader: Reader, ids: Ids) -> bytes:
     """Several reads of one state; each has its own result or error."""
     parts: list[bytes] = []
+    size = 0
     while True:
         op, done, _ = MULTI_HEADER.unpack(reader.take(MULTI_HEADER.size))
         if done:
             break
+        if len(parts) >= 2 * MULTI_OPERATIONS_MAX:
+            raise JuteError(f"a multi of more than {MULTI_OPERATIONS_MAX} operations")
         path, _ = reader.text(), reader.flag()
         try:
             if op not in (Op.GET_DATA, Op.GET_CHILDREN):
                 raise Refusal(Code.UNIMPLEMENTED)
             body = BY_PATH[op](tree, path, ids)
+            size += len(body)
+            if size > MULTI_READ_BYTES_MAX:
+                # Nobody could read it, and it would be as long as the request is, times a node.
+                raise TooLong(Code.BAD_ARGUMENTS)
             parts += (MULTI_HEADER.pack(op, False, 0), body)
+        except TooLong:
+            raise
         except Refusal as refusal:
             parts += (MULTI_HEADER.pack(-1, False, refusal.code), pack_int(refusal.code))
     parts.append(MULTI_HEADER.pack(-1, True, -1))

@@ -3,15 +3,10 @@
 from collections import deque
 from collections.abc import Iterator
 
+from tara.coordination import limits
 from tara.coordination.acl import Ids
 from tara.coordination.commands import ORDERED, encode_ids, envelope
 from tara.coordination.jute import unpack_int
-
-#: Requests of one connection that are not answered yet; then nothing more is read from it.
-REQUESTS_MAX = 256
-#: Answers that a client has not fetched yet; then nothing more is read from it, and at the second one it is closed.
-UNSENT_BYTES_MAX = 4 << 20
-UNSENT_BYTES_CLOSED = 64 << 20
 
 
 class Closed(Exception):
@@ -40,6 +35,10 @@ class Connection:
         self.outstanding = 0
         #: Requests that wait for results of earlier ones: xid, operation, body.
         self.queue: deque[tuple[int, int, bytes]] = deque()
+        #: Bytes of requests that wait, or whose results are not here yet.
+        self.request_bytes = 0
+        #: Pings without an answer.
+        self.pings = 0
         #: A request that takes more than one turn: xid, and what is left to do.
         self.task: tuple[int, Iterator[None]] | None = None
         self.received = 0
@@ -49,10 +48,19 @@ class Connection:
         #: The beginning of a frame, and how many bytes there have to be before it is worth looking at it again.
         self._begun = bytearray()
         self._needed = 0
+        #: The length of the frame that has begun to arrive; 0 if that is not known.
+        self.awaited = 0
+        #: There is no room for it now (`uploads.py`).
+        self.waits_for_room = False
         #: Frames have arrived that were not looked at: it was full, or the turn was over.
         self.held = False
         #: Answers that are not sent yet; whoever sends them takes them away.
         self.out = bytearray()
+        #: What it counted for when it was last looked at (`pressure.py`).
+        self.weighed = 0
+        self.weighed_out = 0
+        #: When it last sent something, and when something was last sent to it, or there was nothing to send.
+        self.heard_s = self.moved_s = now_s
         self.set_ids((("ip", address),))
 
     def set_ids(self, ids: Ids) -> None:
@@ -91,9 +99,12 @@ class Connection:
 
     def next_frame(self, length_max: int) -> bytes | None:
         """The next complete frame, if it has arrived."""
+        if self._begun:
+            return None
         data, position = self._in, self._position
         left = len(data) - position
         self._needed = 4
+        self.awaited = 0
         if left >= 4:
             length: int = unpack_int(data, position)[0]
             if length < 0 or length > length_max:
@@ -104,6 +115,7 @@ class Connection:
                 self.received += 1
                 return data[begin : self._position]
             self._needed = 4 + length
+            self.awaited = length
         if left:
             # Bytes that come one by one must not be copied again and again.
             self._begun += data[position:]
@@ -119,12 +131,13 @@ class Connection:
     @property
     def clogged(self) -> bool:
         """Whether the client must fetch answers before it gets more."""
-        return len(self.out) > UNSENT_BYTES_MAX
+        return len(self.out) > limits.UNSENT_BYTES_MAX
 
     @property
     def full(self) -> bool:
         """Whether the client must wait before it is listened to."""
-        return self.clogged or self.outstanding + len(self.queue) >= REQUESTS_MAX
+        requests = self.outstanding + len(self.queue) + self.pings
+        return self.clogged or requests >= limits.REQUESTS_MAX or self.request_bytes >= limits.REQUEST_BYTES_MAX
 
     @property
     def ready(self) -> bool:
@@ -140,7 +153,19 @@ class Connection:
     @property
     def readable(self) -> bool:
         """Whether more may be read from it."""
-        return not (self.full or self.held or self.last_words)
+        return not (self.full or self.held or self.last_words or self.waits_for_room)
+
+    @property
+    def weight(self) -> int:
+        """Bytes that are held for it; a long request that arrives is counted where it has its room."""
+        arrived = len(self._in) - self._position if self.held else min(len(self._begun), limits.UPLOAD_BYTES_FREE)
+        return len(self.out) + self.request_bytes + arrived
+
+    def stalls(self, now_s: float, patience_s: float) -> bool:
+        """Whether its client does not move: does not fetch what is there, or does not end what it has begun."""
+        if self.out:
+            return now_s - self.moved_s >= patience_s
+        return not (self.outstanding or self.queue) and bool(self._begun) and now_s - self.heard_s >= patience_s
 
     def close(self) -> None:
         self.closed = True

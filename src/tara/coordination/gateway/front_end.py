@@ -17,10 +17,12 @@ from tara.coordination import commands, limits
 from tara.coordination.codes import Code, Op, Refusal
 from tara.coordination.gateway import four_letter_words, replies
 from tara.coordination.gateway.arrivals import Arrivals
-from tara.coordination.gateway.connection import UNSENT_BYTES_CLOSED, Closed, Connection
+from tara.coordination.gateway.connection import Closed, Connection
 from tara.coordination.gateway.notifications import Notifications
+from tara.coordination.gateway.pressure import Pressure
 from tara.coordination.gateway.reads import Reads
 from tara.coordination.gateway.sessions import Sessions
+from tara.coordination.gateway.uploads import Uploads
 from tara.coordination.jute import JuteError, Reader
 from tara.coordination.service import CoordinationService
 from tara.coordination.settings import GatewaySettings
@@ -28,9 +30,6 @@ from tara.coordination.tree import Change
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.transport.gateway import Channel, Site
-
-#: Bytes of writes that wait for their turn; then no connection is read.
-WAITING_BYTES_MAX = 64 << 20
 
 #: Errors after which a connection is of no use.
 _FATAL = frozenset((Code.MARSHALLING_ERROR, Code.SESSION_EXPIRED, Code.SESSION_MOVED))
@@ -42,9 +41,10 @@ Token = Callable[[t.Result], None]
 class Write:
     """The token of a client's write: plain data, because there are many."""
 
-    __slots__ = ("connection", "op", "sent_s", "xid")
+    __slots__ = ("connection", "op", "sent_s", "size", "xid")
 
-    def __init__(self, connection: Connection, xid: int, op: int, sent_s: float) -> None:
+    def __init__(self, connection: Connection, xid: int, op: int, size: int, sent_s: float) -> None:
+        self.size = size
         self.connection = connection
         self.xid = xid
         self.op = op
@@ -73,6 +73,9 @@ class FrontEnd:
         self.connections: dict[Connection, None] = {}
         self._by_address: dict[str, int] = {}
         self._arrivals = Arrivals()
+        self.uploads = Uploads()
+        self.pressure = Pressure()
+        self._pressure_due_s = 0.0
         self.sessions = Sessions(self, settings, random, clock())
         notifications = Notifications(self.tree, settings, self.send)
         self.watches = notifications.watches
@@ -83,6 +86,8 @@ class FrontEnd:
         self._happened: deque[tuple[int, Callable[[], None]]] = deque()
         #: Connections whose waiting requests may move on: a result has come, or answers have been fetched.
         self._waiting: dict[Connection, None] = {}
+        #: Connections whose requests wait because too much is held for all of them.
+        self._deferred: dict[Connection, None] = {}
         #: When the time for requests is over in this half of the turn.
         self._deadline_s = clock() + limits.TURN_S
         #: Something can be done at once that there was no time for.
@@ -159,6 +164,9 @@ class FrontEnd:
         else:
             del self._by_address[connection.address]
         self._arrivals.discard(connection)
+        self.unsettled.update(self.uploads.done(connection, self._clock()))
+        self.pressure.forget(connection)
+        self._deferred.pop(connection, None)
         self.sessions.forget(connection)
         self.watches.drop(connection)
         connection.close()
@@ -169,9 +177,14 @@ class FrontEnd:
             self.drop(connection)
         self.sessions.forget_all()
 
-    def flushed(self, connection: Connection, unsent: int = 0) -> bool:
+    def flushed(self, connection: Connection, moved: bool = True, unsent: int = 0) -> bool:
         """What could be sent has been; so many bytes are still on their way. Whether the connection stays."""
-        if len(connection.out) > UNSENT_BYTES_CLOSED or (connection.last_words and not (connection.out or unsent)):
+        if moved or not connection.out:
+            connection.moved_s = self._clock()
+        self.pressure.weigh(connection)
+        if len(connection.out) > limits.UNSENT_BYTES_CLOSED or (
+            connection.last_words and not (connection.out or unsent)
+        ):
             self.drop(connection)
             return False
         if connection.ready:
@@ -183,8 +196,11 @@ class FrontEnd:
 
     @property
     def full(self) -> bool:
-        """Whether no connection may be read now."""
-        return self.channel.waiting_bytes > WAITING_BYTES_MAX
+        """Whether no connection may be read now: too much waits to be ordered."""
+        return self.channel.waiting_bytes > limits.ORDERED_BYTES_MAX or len(self.channel) > limits.ORDERED_MAX
+
+    def may_read(self, connection: Connection) -> bool:
+        return connection.readable and not self.full and self.pressure.may_read(connection)
 
     def begin(self) -> None:
         """From here on, there is time for requests."""
@@ -196,6 +212,7 @@ class FrontEnd:
 
     def receive(self, connection: Connection, data: bytes) -> None:
         """Take what a client has sent. What it raises ends the connection (`fail`)."""
+        connection.heard_s = self._clock()
         connection.feed(data)
         if connection.session == 0 and not connection.joining:
             word = connection.beginning
@@ -216,8 +233,22 @@ class FrontEnd:
     def _consume(self, connection: Connection) -> None:
         """Look at the frames that have arrived, as far as there is room for their answers."""
         connection.held = False
-        while (frame := connection.next_frame(self._frame_max(connection))) is not None:
+        try:
+            self._consume_frames(connection)
+        finally:
+            self.pressure.weigh(connection)
+
+    def _consume_frames(self, connection: Connection) -> None:
+        while True:
+            if connection.session and not self.pressure.may_answer(connection):
+                connection.held = True
+                self._deferred[connection] = None
+                return
+            frame = connection.next_frame(self._frame_max(connection))
+            if frame is None:
+                break
             self.received += 1
+            self.unsettled.update(self.uploads.done(connection, connection.heard_s))
             if connection.session:
                 self._request(connection, frame)
             elif connection.joining:
@@ -234,6 +265,8 @@ class FrontEnd:
                 connection.held = self.busy = True
                 self._waiting[connection] = None
                 return
+        if connection.awaited:
+            self.uploads.expect(connection, connection.awaited, connection.heard_s)
 
     def _frame_max(self, connection: Connection) -> int:
         longest = self.settings.jute_max_buffer
@@ -247,6 +280,7 @@ class FrontEnd:
             return
         if connection.queue or connection.task or (connection.outstanding and op not in commands.ORDERED):
             connection.queue.append((xid, op, frame))
+            connection.request_bytes += len(frame)
             return
         self._handle(connection, xid, op, frame)
 
@@ -256,8 +290,9 @@ class FrontEnd:
             if len(payload) > self._payload_max:
                 raise Closed("a request with its envelope is longer than a command may be")
             connection.outstanding += 1
+            connection.request_bytes += len(frame)
             connection.ending = connection.ending or op == Op.CLOSE_SESSION
-            self.channel.order(payload, Write(connection, xid, op, self._clock()))
+            self.channel.order(payload, Write(connection, xid, op, len(frame), self._clock()))
             return
         if op in (Op.SET_WATCHES, Op.SET_WATCHES2):
             connection.task = (xid, self._notifications.set(connection, Reader(frame, 8), op))
@@ -339,6 +374,7 @@ class FrontEnd:
             happened.popleft()[1]()
         self.begin()
         self.busy = False
+        self._relieve(now_s)
         if self._waiting:
             self._resume()
         if self.watches.leaving:
@@ -356,6 +392,7 @@ class FrontEnd:
         if connection.closed:
             return
         connection.outstanding -= 1
+        connection.request_bytes -= write.size
         self.latencies.note(now_s - write.sent_s)
         if result.status != t.OK:
             self.drop(connection)
@@ -380,11 +417,15 @@ class FrontEnd:
                 continue
             try:
                 self._resume_one(connection)
+                self.pressure.weigh(connection)
             except Exception as error:
                 self.fail(connection, error)
 
     def _resume_one(self, connection: Connection) -> None:
         while connection.ready:
+            if not self.pressure.may_answer(connection):
+                self._deferred[connection] = None
+                return
             if self.out_of_time:
                 self.busy = True
                 self._waiting[connection] = None
@@ -392,10 +433,23 @@ class FrontEnd:
             if connection.task:
                 self._go_on(connection)
             elif connection.queue:
-                self._handle(connection, *connection.queue.popleft())
+                xid, op, frame = connection.queue.popleft()
+                connection.request_bytes -= len(frame)
+                self._handle(connection, xid, op, frame)
             else:
                 self._consume(connection)
                 self.unsettled.add(connection)
+
+    def _relieve(self, now_s: float) -> None:
+        """Close those that hold what others need; then go on with those that waited for it."""
+        if now_s >= self._pressure_due_s:
+            self._pressure_due_s = now_s + limits.PRESSURE_INTERVAL_S
+            for connection in (*self.uploads.late(now_s), *self.pressure.greedy(self.connections, now_s)):
+                self.fail(connection, Closed("it holds what others need"))
+        for connection in list(self._deferred):
+            if self.pressure.may_answer(connection):
+                del self._deferred[connection]
+                self._waiting[connection] = None
 
     def _on_lost(self, tokens: list[Write | Token]) -> None:
         """The channel begins anew; what was on its way may or may not happen."""
@@ -415,7 +469,10 @@ class FrontEnd:
         self.channel.order(payload, on_result, first)
 
     def send(self, connection: Connection, data: bytes) -> None:
+        if not connection.out:
+            connection.moved_s = self._clock()
         connection.send(data)
+        self.pressure.weigh(connection)
         self.sent += 1
         self.unsettled.add(connection)
 

@@ -24,6 +24,8 @@ from tara.protocol.errors import ConfigurationError
 from tara.transport.gateway import Site
 
 BIND_INTERVAL_S = 1.0
+#: How often it is looked at whether those that may not be read may be again.
+UNMUTE_INTERVAL_S = 0.005
 
 
 class Client:
@@ -57,6 +59,9 @@ class Listener:
         #: looked at; they wait here.
         self._allowance = Allowance(limits.HANDSHAKE_SHARE, limits.HANDSHAKE_SAVED_S)
         self._greeting: deque[Client] = deque()
+        #: Clients that have sent something that may not be read now.
+        self._muted: dict[Client, None] = {}
+        self._unmute_due_s = 0.0
         #: Readable when there is something to do at once that no client has sent now.
         self._more = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._more, select.EPOLLIN)
@@ -111,8 +116,6 @@ class Listener:
     # The turn of the container's loop
 
     def receive(self) -> None:
-        if self.front_end.full:
-            return
         self.front_end.begin()
         for descriptor, events in self._epoll.poll(0, limits.READ_PER_TURN):
             client = self._clients.get(descriptor)
@@ -146,6 +149,9 @@ class Listener:
             self._resume_accepting()
         if self._greeting:
             self._greet()
+        if self._muted and now_s >= self._unmute_due_s:
+            self._unmute_due_s = now_s + UNMUTE_INTERVAL_S
+            self._unmute()
         self._flush()
         if self.front_end.busy:
             os.eventfd_write(self._more, 1)
@@ -206,9 +212,17 @@ class Listener:
             self._watch_for(client, 0)
             self._greet()
             return
+        if not self.front_end.may_read(client.connection):
+            # It stays readable: to look at it again at once would be to spin.
+            self._muted[client] = None
+            self._watch_for(client, client.interest & ~select.EPOLLIN)
+            return
         data = client.stream.receive()
         if data:
             self.front_end.receive(client.connection, data)
+        if self.front_end.pressure.high:
+            # What can be sent now need not be held.
+            self._flush()
 
     def _greet(self) -> None:
         """Go on with handshakes, as far as they may take the time."""
@@ -230,6 +244,14 @@ class Listener:
                 self.front_end.fail(client.connection, error)
             self._allowance.use(time.monotonic() - began_s)
 
+    def _unmute(self) -> None:
+        for client in list(self._muted):
+            if client.connection.closed:
+                del self._muted[client]
+            elif self.front_end.may_read(client.connection):
+                del self._muted[client]
+                self.front_end.unsettled.add(client.connection)
+
     def _watch_for(self, client: Client, interest: int) -> None:
         if interest != client.interest:
             client.interest = interest
@@ -244,13 +266,20 @@ class Listener:
                 continue
             client = self._by_connection[connection]
             try:
+                before = len(connection.out) + client.stream.unsent
                 client.stream.send(connection.out)
-                if front_end.flushed(connection, client.stream.unsent):
-                    self._watch_for(client, _interest(client))
+                unsent = client.stream.unsent
+                if front_end.flushed(connection, len(connection.out) + unsent < before, unsent):
+                    self._watch_for(client, self._interest(client))
             except Exception as error:
                 front_end.fail(connection, error)
         if front_end.dropped:
             self._close_dropped()
+
+    def _interest(self, client: Client) -> int:
+        waits = client.connection.out or client.stream.unsent
+        muted = client in self._muted or not client.connection.readable
+        return (0 if muted else select.EPOLLIN) | (select.EPOLLOUT if waits else 0)
 
     def _close_dropped(self) -> None:
         dropped, self.front_end.dropped = self.front_end.dropped, []
@@ -259,11 +288,6 @@ class Listener:
             del self._clients[client.stream.descriptor]
             self._epoll.unregister(client.stream.descriptor)
             client.stream.close()
-
-
-def _interest(client: Client) -> int:
-    waits = client.connection.out or client.stream.unsent
-    return (select.EPOLLIN if client.connection.readable else 0) | (select.EPOLLOUT if waits else 0)
 
 
 def _remembered(path: Path) -> int:

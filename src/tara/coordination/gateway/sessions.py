@@ -97,6 +97,7 @@ class Sessions:
         self._heard[connection.session] = None
 
     def ping(self, connection: Connection) -> None:
+        connection.pings += 1
         self._pinging.append(connection)
 
     def on_attached(self, session: int, attachment: int) -> None:
@@ -153,4 +154,5 @@ class Sessions:
         self._touch_sent_s, self.stalled = None, False
         for connection in pinging:
             if not connection.closed:
+                connection.pings -= 1
                 self._owner.send(connection, replies.written(replies.PING_XID, zxid, commands.DONE))

@@ -1,0 +1,71 @@
+"""Bytes that a front end holds for its clients: requests without an answer, and answers that were not fetched.
+
+Each connection has bounds of its own; these are those over all of them. When too much is held, only those that hold
+little are read; when too many answers wait, only those are answered for whom nothing waits; beyond a second bound,
+nobody is. Meanwhile those that hold the most and do not move are closed. Requests that were read are executed as soon
+as their answers have room, whatever else is held: so what is held does not depend on itself to become less.
+"""
+
+from collections.abc import Iterable
+
+from tara.coordination import limits
+from tara.coordination.gateway.connection import Connection
+
+
+class Pressure:
+    def __init__(self) -> None:
+        #: Answers that were not fetched, of all connections.
+        self.unsent = 0
+        #: These, and requests without an answer.
+        self.held = 0
+
+    def weigh(self, connection: Connection) -> None:
+        """Count a connection as it is now."""
+        if connection.closed:
+            return
+        unsent, held = len(connection.out), connection.weight
+        self.unsent += unsent - connection.weighed_out
+        self.held += held - connection.weighed
+        connection.weighed_out, connection.weighed = unsent, held
+
+    def forget(self, connection: Connection) -> None:
+        self.unsent -= connection.weighed_out
+        self.held -= connection.weighed
+        connection.weighed = connection.weighed_out = 0
+
+    @property
+    def high(self) -> bool:
+        return self.unsent > limits.ALL_UNSENT_BYTES_MAX or self.held > limits.ALL_HELD_BYTES_MAX
+
+    @property
+    def extreme(self) -> bool:
+        return self.unsent > limits.ALL_UNSENT_BYTES_EXTREME or self.held > limits.ALL_HELD_BYTES_EXTREME
+
+    def may_read(self, connection: Connection) -> bool:
+        """Whether more may be read from a client."""
+        return not self.high or (connection.weighed <= limits.LIGHT_BYTES and not self.extreme)
+
+    def may_answer(self, connection: Connection) -> bool:
+        """Whether the next request of a client may be executed."""
+        if self.unsent <= limits.ALL_UNSENT_BYTES_MAX:
+            return True
+        return not connection.out and self.unsent <= limits.ALL_UNSENT_BYTES_EXTREME
+
+    def greedy(self, connections: Iterable[Connection], now_s: float) -> list[Connection]:
+        """Who has to go now, so that a quarter of the room is free again: the heaviest first, of those that do not
+        move. Whether they move does not matter any more when there is twice as much as there may be."""
+        if not self.high:
+            return []
+        patience_s = limits.STALLED_EXTREME_S if self.extreme else limits.STALLED_S
+        desperate = self.held > 2 * limits.ALL_HELD_BYTES_MAX
+        found = [connection for connection in connections if desperate or connection.stalls(now_s, patience_s)]
+        found.sort(key=lambda connection: connection.weighed, reverse=True)
+        chosen: list[Connection] = []
+        unsent, held = self.unsent, self.held
+        for connection in found:
+            if unsent <= limits.ALL_UNSENT_BYTES_MAX * 3 // 4 and held <= limits.ALL_HELD_BYTES_MAX * 3 // 4:
+                break
+            chosen.append(connection)
+            unsent -= connection.weighed_out
+            held -= connection.weighed
+        return chosen
