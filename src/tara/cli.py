@@ -320,6 +320,42 @@ def nodes(data_dir: DataDir = DATA_DIR, keys: Keys = None, as_json: Json = False
         show(node_table(rows))
 
 
+@app.command("sessions")
+def sessions(
+    action: Annotated[str, typer.Argument(help="close ID or close NAME; nothing: list them.")] = "",
+    which: Annotated[str, typer.Argument(help="The id or the name of a session.")] = "",
+    data_dir: DataDir = DATA_DIR,
+    keys: Keys = None,
+    as_json: Json = False,
+) -> None:
+    """The sessions of all clients: whose they are, how long they have been silent, what they keep. Or close one.
+
+    For operators: with keys, whoever has a key of the cluster; without, whoever can read the data directory.
+
+    Example: tara sessions --json
+    Example: tara sessions close orders
+    """
+    from tara.listing import session_table, show
+    from tara.operations.operator import Operator
+    from tara.operations.sessions import close_session, list_sessions, session_fields
+
+    if action not in ("", "close") or bool(action) != bool(which):
+        raise typer.BadParameter("say `tara sessions`, or `tara sessions close` and the id or name of a session")
+    operator = Operator(data_dir, keys)
+    if action:
+        closed = close_session(operator, which)
+        if as_json:
+            _print_json({"closed": session_fields(closed)})
+        else:
+            typer.echo(f"session {closed.id} is closed")
+        return
+    rows = list_sessions(operator)
+    if as_json:
+        _print_json({"sessions": [session_fields(row) for row in rows]})
+    else:
+        show(session_table(rows))
+
+
 @config_app.command("check")
 def config_check(
     file: Annotated[Path, typer.Argument(help="A TOML file with settings.")],

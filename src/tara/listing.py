@@ -9,6 +9,8 @@ from rich.table import Table
 
 from tara.configuration.settings import Setting, Settings, known_settings
 from tara.protocol.graph import Graph
+from tara.protocol.principals import describe
+from tara.protocol.tuples import SessionRow
 
 #: A value that is not known.
 NONE = "-"
@@ -37,6 +39,27 @@ class NodeRow(Struct, kw_only=True):
     position: int | None = None
     #: Everything else that the node says of itself.
     details: dict[str, Any] = {}
+
+
+def session_table(rows: list[SessionRow]) -> Table:
+    """The sessions of a cluster."""
+    table = Table("session", "name", "owner", "age", "idle", "expires", "results", "waiting", box=None)
+    for row in rows:
+        table.add_row(
+            str(row.id),
+            row.name or NONE,
+            describe(row.owner),
+            _seconds(row.age_ms),
+            _seconds(row.idle_ms),
+            _seconds(max(row.timeout_ms - row.idle_ms, 0)) if row.timeout_ms else "never",
+            f"{row.results} ({row.results_bytes} B)",
+            f"{row.waiting} ({row.waiting_bytes} B)",
+        )
+    return table
+
+
+def _seconds(milliseconds: int) -> str:
+    return f"{milliseconds / 1e3:.0f} s"
 
 
 class SettingRow(Struct):

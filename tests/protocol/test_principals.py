@@ -192,3 +192,28 @@ def test_an_event_is_for_the_owner_of_its_session(replica: Replica) -> None:
     session = opened(replica, ALICE)
     replica.run(t.Command(session, 0, 0, b"!publish", t.EXECUTE, ALICE))
     assert [(event.session, event.principal) for event in replica.sessions.events] == [(0, b""), (session, ALICE)]
+
+
+# Lists for operators
+
+
+def test_a_list_tells_what_each_session_keeps(replica: Replica) -> None:
+    session = opened(replica, ALICE, timeout_ms=5_000)
+    replica.run(by(MALLORY, open_named("orders")))
+    replica.wait(STEP_MS)
+    replica.run(command(ALICE, session, 0), command(ALICE, session, 2))
+    replica.wait(STEP_MS)
+    first, second = listed(replica, 0)
+    assert first == t.SessionRow(
+        session, "", ALICE, 5_000, 2 * STEP_MS, STEP_MS, 1, 1, len(b"result of c0"), 1, len(b"c2")
+    )
+    assert (second.name, second.owner, second.timeout_ms) == ("orders", MALLORY, 0)
+    assert listed(replica, session) == [second]
+    assert listed(replica, second.id) == []
+    assert replica.sessions.listing(b"\xc0")[0] == t.REJECTED
+
+
+def listed(replica: Replica, after: int) -> list[t.SessionRow]:
+    status, payload = replica.sessions.listing(t.encode(t.ListSessions(after)))
+    assert status == t.OK
+    return msgspec.msgpack.decode(payload, type=list[t.SessionRow])

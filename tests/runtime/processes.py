@@ -8,8 +8,11 @@ from typing import Any, TextIO
 
 import msgspec
 
+from tara.client.secrets import kept_secret
 from tara.configuration.settings import Settings, load_settings
+from tara.configuration.state import operator_secret
 from tara.observability.events import log_path
+from tara.protocol.principals import digest_of_secret
 from tara.runtime.container import ContainerSpec
 from tara.runtime.hosting import run_container
 from tara.runtime.registry import Registry
@@ -47,7 +50,9 @@ class Processes:
 
     def start(self, container: int) -> None:
         registry = self.registry
+        secret = kept_secret(operator_secret(self.settings.data_dir))
         spec = ContainerSpec(
+            operator=digest_of_secret(secret),
             cluster=registry.state.cluster,
             era=registry.state.era,
             container=container,

@@ -21,6 +21,8 @@ class Read(Struct, array_like=True, frozen=True):
     question: bytes
     #: At once, from whatever state the replica has; else when it knows everything that was answered before.
     stale: bool = False
+    #: Not the application, but what only an operator may ask for; never stale.
+    subject: t.Subject = t.APPLICATION
 
 
 #: Commands, and reads, in one message: a small one must not become much when it is taken apart.

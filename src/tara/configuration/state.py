@@ -17,6 +17,8 @@ from tara.transport.where import free_ports
 
 STATE_FILE = "cluster.json"
 LOCK_FILE = "cluster.lock"
+#: Where there are no keys: whoever can read it is an operator.
+OPERATOR_SECRET = "operator.secret"
 #: The state of all sites, or of one that is not known yet.
 ANY_SITE = -1
 #: Limits that decide what a command results in, or what journals and checkpoints mean: fixed when a cluster is made.
@@ -42,6 +44,10 @@ def _front_end_ports(settings: Settings, graph: Graph, placement: list[list[int]
     else:
         ports = iter(range(settings.port, settings.port + sum(serving)))
     return [next(ports) if serves else 0 for serves in serving]
+
+
+def operator_secret(data_dir: str | Path) -> Path:
+    return Path(data_dir) / OPERATOR_SECRET
 
 
 class ClusterState(Struct, kw_only=True):

@@ -128,6 +128,9 @@ NAME_BYTES_MAX = 255
 #: The numbers of the command counter that belong to one era; at a million commands a second, twelve days' worth.
 ERA_COMMANDS = 1 << 40
 _FORBIDDEN = b"the session belongs to somebody else"
+#: Sessions in one answer: with the longest names, it is still shorter than a frame.
+LISTED_MAX = 1_000
+_decode_listing = msgspec.msgpack.Decoder(t.ListSessions).decode
 _decode_opening = msgspec.msgpack.Decoder(int | str).decode
 _decode_claim = msgspec.msgpack.Decoder(t.Claim).decode
 
@@ -150,6 +153,8 @@ class Session(Struct, array_like=True):
     claim: t.Claim | None = None
     #: The principal that opened it: the only one whose commands execute.
     owner: bytes = b""
+    #: When it was opened, on the session clock.
+    opened_ms: int = 0
 
 
 class SessionsState(Struct, array_like=True):
@@ -321,6 +326,32 @@ class Sessions:
             # Nothing has changed, and no other replica is asked.
             return t.FAILED, b"the application raised MemoryError"
 
+    def listing(self, question: bytes) -> tuple[int, bytes]:
+        """For an operator: the sessions, as they are now. The payload is a list of `SessionRow`, which begins behind
+        the session that the question names."""
+        try:
+            after = _decode_listing(question).after
+        except t.DECODE_ERRORS:
+            return t.REJECTED, b"not a question for sessions"
+        ids = sorted(id_ for id_ in self._sessions if id_ > after)[:LISTED_MAX]
+        return t.OK, t.encode([self._row(self._sessions[id_]) for id_ in ids])
+
+    def _row(self, session: Session) -> t.SessionRow:
+        results, early = session.results.values(), session.early.values()
+        return t.SessionRow(
+            session.id,
+            session.name,
+            session.owner,
+            session.timeout_ms,
+            self._clock_ms - session.opened_ms,
+            self._clock_ms - session.active_ms,
+            session.next,
+            len(results),
+            sum([len(result.payload) for result in results]),
+            len(early),
+            sum([len(command.payload) for command in early]),
+        )
+
     def _answer(self, command: t.Command, status: int, payload: bytes) -> None:
         result = t.Result(command.session, command.number, self.counter, status, payload, command.principal)
         self.results.append(result)
@@ -352,7 +383,7 @@ class Sessions:
         timeout_ms = min(max(timeout_ms, limits.session_timeout_ms_min), limits.session_timeout_ms_max)
         self.counter += 1
         self.executed.append(command)
-        session = Session(self.counter, timeout_ms, self._clock_ms, owner=command.principal)
+        session = Session(self.counter, timeout_ms, self._clock_ms, owner=command.principal, opened_ms=self._clock_ms)
         self._sessions[session.id] = session
         self._expiry_ms = min(self._expiry_ms, session.active_ms + timeout_ms)
         self._tell(session, self._application.opened, command.principal)
@@ -370,7 +401,9 @@ class Sessions:
                 return
             self.counter += 1
             self.executed.append(command)
-            session = Session(self.counter, 0, self._clock_ms, name=name, owner=command.principal)
+            session = Session(
+                self.counter, 0, self._clock_ms, name=name, owner=command.principal, opened_ms=self._clock_ms
+            )
             self._sessions[session.id] = session
             self._named[name] = session.id
             self._tell(session, self._application.opened, command.principal)

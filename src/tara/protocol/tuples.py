@@ -192,6 +192,39 @@ class Halted(Tuple, frozen=True, tag=21):
 # Reads without the log
 
 
+#: Whom a question is for.
+Subject = Annotated[int, Meta(ge=0, le=1)]
+APPLICATION = 0
+SESSIONS = 1  # the list of sessions, for operators; the payload is a `ListSessions`
+
+
+class ListSessions(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
+    """Sessions with higher ids than this one, in the order of their ids, as many as fit an answer."""
+
+    after: Number = 0
+
+
+class SessionRow(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
+    """What an operator is told of a session."""
+
+    id: Number
+    name: str
+    owner: Principal
+    #: 0: it never expires.
+    timeout_ms: int
+    #: Since it was opened, and since it was last heard of, on the session clock.
+    age_ms: int
+    idle_ms: int
+    #: The number of its next command.
+    next: ClientNumber
+    #: Results that are kept until the client has acknowledged them.
+    results: int
+    results_bytes: int
+    #: Commands that came too early, and wait for their turn.
+    waiting: int
+    waiting_bytes: int
+
+
 class Question(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     """What a client asks the application. The host that took it knows by the ticket who is waiting."""
 
@@ -201,6 +234,7 @@ class Question(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fi
     life: Number = 0
     #: Who asks; said by the front end, as in a command.
     principal: Principal = b""
+    subject: Subject = 0
 
 
 class Answer(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):

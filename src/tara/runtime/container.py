@@ -42,7 +42,7 @@ from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.factory import create
 from tara.protocol.nodes.reads import ANSWERED_BYTES_MAX
 from tara.protocol.nodes.request_source import RequestSource
-from tara.protocol.principals import gateway_of, principal_of
+from tara.protocol.principals import gateway_of, is_operator, principal_of
 from tara.protocol.sessions import Application
 from tara.runtime.reporting import status_report
 from tara.storage.journal import FileJournal, Identity, StaleJournal, journal_directory
@@ -506,6 +506,9 @@ class Container:
             if identity not in self._told:
                 self._tell_front_ends(identity)
             peer = front_end.principal(identity)
+            if self._keys is not None and not peer.digest:
+                # It is gone already, and with it who it was.
+                continue
             principal = self._principal_of(request.secret, peer.digest, peer.kind is Kind.MEMBER)
             self._take_commands(identity, principal, request.commands, by_partition)
             if request.reads:
@@ -565,9 +568,11 @@ class Container:
         executor = self._nodes.get(self.graph.number(Stage.EXECUTOR, self.site))
         halted = self._condition.halted(self._now_ms())
         for read in reads:
-            if halted is not None:
+            if read.subject != t.APPLICATION and not is_operator(principal):
+                self._questions.answer(identity, (read.id, t.FORBIDDEN, b"only an operator may ask for this"))
+            elif halted is not None:
                 self._questions.answer(identity, (read.id, t.HALTED, halted))
-            elif not read.stale:
+            elif not read.stale or read.subject != t.APPLICATION:
                 self._questions.ask(identity, principal, read)
             elif isinstance(executor, Executor) and self._answer_room > 0:
                 status, payload = executor.ask(read.question, principal)

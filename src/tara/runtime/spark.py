@@ -16,9 +16,12 @@ from typing import Any, TextIO
 
 import msgspec
 
+from tara.client.secrets import kept_secret
 from tara.configuration.settings import Settings
+from tara.configuration.state import operator_secret
 from tara.named import application_of
 from tara.observability.supervised import supervised
+from tara.protocol.principals import digest_of_secret
 from tara.runtime.container import ContainerSpec
 from tara.runtime.hosting import run_container
 from tara.runtime.placing import await_executors, element_at, hosts_at
@@ -47,6 +50,8 @@ def spec_of(registry: Registry, container: int) -> ContainerSpec:
         data_dir=same_everywhere(settings.container_dir or settings.data_dir),
         host=settings.container_host or (settings.host if settings.local else AUTO),
         keys=same_everywhere(settings.keys),
+        # With keys, a key of the cluster makes an operator.
+        operator=b"" if settings.keys else digest_of_secret(kept_secret(operator_secret(settings.data_dir))),
         port=ports.clients,
         peer_port=ports.peers,
         files_port=ports.files,

@@ -28,7 +28,7 @@ class OpenQuestions:
     def ask(self, connection: bytes, principal: bytes, read: client_wire.Read) -> None:
         self._ticket += 1
         self._ids[self._ticket] = read.id
-        self._asked.append(t.Question(self._ticket, read.question, self.life, principal))
+        self._asked.append(t.Question(self._ticket, read.question, self.life, principal, read.subject))
         forgotten = self._connections.put(self._ticket, connection)
         if forgotten is not None:
             del self._ids[forgotten]

@@ -177,11 +177,16 @@ class Executor(Node):
         answers: list[t.Answer] = []
         room = ANSWERED_BYTES_MAX
         for question in self._reads.due(self.next):
-            status, payload = self.ask(question.payload, question.principal) if room > 0 else (t.OVERLOADED, b"")
+            status, payload = self._answer_to(question) if room > 0 else (t.OVERLOADED, b"")
             room -= len(payload)
             answers.append(t.Answer(question.ticket, status, payload, question.life))
         for some in t.split(answers, self.limits.run_length_max, self.limits.run_bytes_max):
             self.emit(t.Answers(self.index, some), self._reply_sink)
+
+    def _answer_to(self, question: t.Question) -> tuple[int, bytes]:
+        if question.subject == t.SESSIONS:
+            return self.sessions.listing(question.payload)
+        return self.ask(question.payload, question.principal)
 
     def ask(self, question: bytes, principal: bytes) -> tuple[int, bytes]:
         """Ask the application as it is now: status and payload of an answer."""
