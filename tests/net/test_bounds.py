@@ -13,6 +13,7 @@ from tara.net import bounds
 from tara.net.budget import Budget
 from tara.net.certificates import Keys, load_keys
 from tara.net.channel import Channel
+from tara.net.connection import READ_BYTES
 from tara.net.keygen import make_client_keys, make_cluster_keys
 from tara.net.port import Terms
 from tara.net.principal import NOBODY, Kind
@@ -402,7 +403,7 @@ def test_large_frames_arrive_one_after_the_other(plain: Served, monkeypatch: pyt
             most = max(most, plain.kept_bytes)
     assert {len(frame) for _, frame in plain.heard} == {MEGABYTE}
     # Those that wait have been read once.
-    assert most <= 3 * MEGABYTE + frames * (256 << 10)
+    assert most <= 3 * MEGABYTE + frames * READ_BYTES
     assert plain.bad == []
 
 

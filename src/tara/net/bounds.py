@@ -33,7 +33,7 @@ KEPT_MESSAGES_MAX = 256
 FRAME_S_MAX = 60.0
 #: Frames and bytes that wait for one that does not read. What comes on top is dropped: it has to be asked for again.
 UNREAD_FRAMES_MAX = 10_000
-UNREAD_BYTES_MAX = 32 << 20
+UNREAD_BYTES_MAX = 24 << 20
 
 # For one client, by its key.
 
@@ -50,16 +50,16 @@ READERS_OF_FILES_MAX = 64
 CONTROLLERS_MAX = 256
 #: What they keep together: frames that have begun to arrive, and what is not read. Beyond that the connection that
 #: keeps most is closed.
-KEPT_BYTES_MAX = 64 << 20
+KEPT_BYTES_MAX = 40 << 20
 
 # For all ports of one process.
 
 #: What they keep together; beyond that the port that keeps most closes its greediest connection.
-PROCESS_KEPT_BYTES_MAX = 96 << 20
+PROCESS_KEPT_BYTES_MAX = 48 << 20
 #: Frames that are longer than `LARGE_FRAME_BYTES` arrive one after the other: those that have begun are announced to be
 #: so long together, and who comes later is not read meanwhile. One by itself may be longer.
 LARGE_FRAME_BYTES = 64 << 10
-ARRIVING_BYTES_MAX = 32 << 20
+ARRIVING_BYTES_MAX = 16 << 20
 #: While others wait, a large frame has to be complete that long after it has begun.
 ARRIVING_S_MAX = 10.0
 

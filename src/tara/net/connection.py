@@ -26,8 +26,10 @@ from tara.net.framing import (
 from tara.net.principal import NOBODY, Principal
 from tara.net.tls import Tls
 
-#: Bytes that are read at once; and during a handshake.
-READ_BYTES = 256 << 10
+#: Bytes that are read at once: of a large frame that has begun; else, so that nobody takes the turn of others with many
+#: small frames; and during a handshake.
+LARGE_READ_BYTES = 256 << 10
+READ_BYTES = 64 << 10
 _HANDSHAKE_READ_BYTES = 16 << 10
 #: How long what was sent may stay unconfirmed before the connection counts as broken.
 UNCONFIRMED_MS_MAX = 5_000
@@ -207,7 +209,7 @@ class Connection:
         """The frames that are complete now."""
         if not self.open:
             return self._receive_early()
-        data = self._read(READ_BYTES)
+        data = self._read(LARGE_READ_BYTES if self._frames.arriving_bytes > READ_BYTES else READ_BYTES)
         if not data:
             return []
         if self._tls is not None:
