@@ -46,6 +46,8 @@ def sections() -> list[Section]:
                 net("ACCEPTED_PER_TURN", "", "connections taken in one turn", "the others wait"),
                 net("HANDSHAKES_MAX", "", "handshakes that are not over, per port", "the oldest is closed"),
                 net("HANDSHAKES_PER_TURN", "", "handshakes that go on in one turn", "the others wait"),
+                net("HANDSHAKE_SHARE", "", "share of a thread's time for them, per port", "the others wait"),
+                net("HANDSHAKE_SAVED_S", "s", "of that share, if nobody came for a while", "the others wait"),
                 net("HANDSHAKE_S_MAX", "s", "for a handshake", "closed"),
                 net("HANDSHAKE_BYTES_MAX", "bytes", "sent before it is over", "closed"),
                 net("FIRST_FRAME_S_MAX", "s", "for the first frame, without keys", "closed"),

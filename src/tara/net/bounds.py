@@ -17,6 +17,9 @@ HANDSHAKE_S_MAX = 5.0
 HANDSHAKE_BYTES_MAX = 64 << 10
 #: Handshakes of one port that go on in one turn: each costs about a millisecond.
 HANDSHAKES_PER_TURN = 4
+#: The share of its time that a thread gives to the handshakes of one port, and how much of it may be saved up.
+HANDSHAKE_SHARE = 0.25
+HANDSHAKE_SAVED_S = 0.05
 #: Without keys: a connection that has not sent a frame by then is closed.
 FIRST_FRAME_S_MAX = 30.0
 

@@ -159,6 +159,8 @@ class Links:
                 frames += port.handle(descriptor, events)[1]
             else:
                 self._go_on(link, events)
+        for _, early in port.take_early():
+            frames += early
         return frames
 
     def close(self) -> None:

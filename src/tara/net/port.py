@@ -54,6 +54,7 @@ class Incoming:
         self.begun_s = 0.0
         #: It is not read, because others have large frames on their way.
         self.paused = False
+        self.in_handshake = False
         #: It was refused, and still has to read why.
         self.leaving = False
         self.events = select.EPOLLIN
@@ -84,14 +85,25 @@ class Port:
         self._by_client: dict[bytes, list[Incoming]] = {}
         #: Those that wait until a large frame may arrive.
         self._paused: deque[Incoming] = deque()
+        #: Those whose handshake is not over have an epoll of their own, which is part of the other while there is time
+        #: for handshakes; how much of it is left; and when that was last counted.
+        self._handshakes = select.epoll()
+        self._handshakes_wait = False
+        self._handshake_s_left = bounds.HANDSHAKE_SAVED_S
+        self._counted_s = time.monotonic()
+        self.epoll.register(self._handshakes, select.EPOLLIN)
+        self._early: list[tuple[bytes, list[bytes]]] = []
         self._count = 0
-        self._handshakes_left = 0
         self._look_s = 0.0
 
     def poll(self) -> list[tuple[int, int]]:
         """A turn begins: descriptors that have news, and which."""
-        self._handshakes_left = bounds.HANDSHAKES_PER_TURN
         return self.epoll.poll(0)
+
+    def take_early(self) -> list[tuple[bytes, list[bytes]]]:
+        """Frames that came together with the end of a handshake, as from `handle`. To be asked last in a turn."""
+        early, self._early = self._early, []
+        return early
 
     def handle(self, descriptor: int, events: int) -> tuple[bytes, list[bytes]]:
         """Go on with whatever has news: the frames that have come, and the name of their connection."""
@@ -99,15 +111,13 @@ class Port:
         if incoming is None:
             if descriptor == self.listener.fileno():
                 self._accept()
+            elif descriptor == self._handshakes.fileno():
+                self._shake_hands()
             return b"", []
         if incoming.leaving:
             if incoming.connection.discard():
                 self.hang_up(incoming)
             return b"", []
-        if not incoming.connection.open:
-            if not self._handshakes_left:
-                return b"", []
-            self._handshakes_left -= 1
         frames: list[bytes] = []
         try:
             if events & select.EPOLLOUT:
@@ -119,10 +129,8 @@ class Port:
             return b"", []
         if frames:
             incoming.heard_s, incoming.begun_s = time.monotonic(), 0.0
-        if incoming.name in self._strangers and (
-            frames or (self._terms.guard is not None and incoming.connection.open)
-        ):
-            self._know(incoming)
+            if incoming.name in self._strangers:
+                self._know(incoming)
         self.look_at(incoming)
         return incoming.name, frames
 
@@ -163,12 +171,53 @@ class Port:
                 sock.close()
                 self._terms.on_bad(str(error))
 
+    def _shake_hands(self) -> None:
+        """Go on with some handshakes, if there is time for them."""
+        self._count_handshake_time()
+        if self._handshakes_wait:
+            return
+        for descriptor, _ in self._handshakes.poll(0, bounds.HANDSHAKES_PER_TURN):
+            incoming = self.connections[descriptor]
+            began_s = time.monotonic()
+            try:
+                if incoming.connection.waits_to_write:
+                    incoming.connection.flush()
+                frames = incoming.connection.receive()
+            except Broken as broken:
+                self._give_up(incoming, broken)
+                continue
+            finally:
+                self._handshake_s_left -= time.monotonic() - began_s
+            if incoming.connection.open:
+                self._handshakes.unregister(incoming.connection)
+                incoming.in_handshake = False
+                self.epoll.register(incoming.connection, incoming.events)
+                self._know(incoming)
+                if frames:
+                    incoming.heard_s = time.monotonic()
+                    self._early.append((incoming.name, frames))
+                self.look_at(incoming)
+        self._count_handshake_time()
+
+    def _count_handshake_time(self) -> None:
+        """Others have their turn when the share of the time is used up."""
+        now_s = time.monotonic()
+        saved_s = self._handshake_s_left + (now_s - self._counted_s) * bounds.HANDSHAKE_SHARE
+        self._handshake_s_left, self._counted_s = min(saved_s, bounds.HANDSHAKE_SAVED_S), now_s
+        wait = self._handshake_s_left <= 0
+        if wait and not self._handshakes_wait:
+            self.epoll.unregister(self._handshakes)
+        elif self._handshakes_wait and not wait:
+            self.epoll.register(self._handshakes, select.EPOLLIN)
+        self._handshakes_wait = wait
+
     def _add(self, sock: socket.socket) -> None:
         guard = self._terms.guard
         connection = Connection(sock, self._terms.frame_bytes_max, None if guard is None else guard.accepting)
         self._count += 1
         incoming = Incoming(connection, b"%d" % self._count, time.monotonic())
-        self.epoll.register(sock, select.EPOLLIN)
+        incoming.in_handshake = guard is not None
+        (self._handshakes if incoming.in_handshake else self.epoll).register(sock, select.EPOLLIN)
         self.connections[sock.fileno()] = self.by_name[incoming.name] = self._strangers[incoming.name] = incoming
 
     def _know(self, incoming: Incoming) -> None:
@@ -209,13 +258,18 @@ class Port:
         that of a handshake."""
         incoming.leaving = True
         incoming.opened_s = time.monotonic()
+        if incoming.in_handshake:
+            # To wait for its end costs no more than any other connection.
+            self._handshakes.unregister(incoming.connection)
+            self.epoll.register(incoming.connection, incoming.events)
+            incoming.in_handshake = False
         self._strangers.pop(incoming.name, None)
         self._strangers[incoming.name] = incoming
         incoming.connection.finish()
         self.look_at(incoming)
 
     def hang_up(self, incoming: Incoming) -> None:
-        self.epoll.unregister(incoming.connection)
+        (self._handshakes if incoming.in_handshake else self.epoll).unregister(incoming.connection)
         del self.connections[incoming.connection.fileno()]
         del self.by_name[incoming.name]
         self._strangers.pop(incoming.name, None)
@@ -300,6 +354,8 @@ class Port:
         """Time has passed."""
         # Another port may have made room.
         self._resume()
+        if self._handshakes_wait:
+            self._count_handshake_time()
         now_s = time.monotonic()
         if now_s < self._look_s:
             return
@@ -324,9 +380,16 @@ class Port:
             self._terms.on_refused(f"no {what} within {time.monotonic() - stranger.opened_s:.0f} s")
         self.hang_up(stranger)
 
+    def stop_listening(self) -> None:
+        """Nobody new comes in, and who is not in yet has to go."""
+        self.epoll.unregister(self.listener)
+        for incoming in [other for other in self.connections.values() if other.in_handshake]:
+            self.hang_up(incoming)
+
     def close(self) -> None:
         for incoming in list(self.connections.values()):
             self.hang_up(incoming)
         self.listener.close()
+        self._handshakes.close()
         self.epoll.close()
         self._share.close()

@@ -59,6 +59,8 @@ class Server:
             name, frames = port.handle(descriptor, events)
             if frames:
                 messages += [(name, frame) for frame in frames]
+        for name, frames in port.take_early():
+            messages += [(name, frame) for frame in frames]
         return messages
 
     def send(self, name: bytes, message: bytes) -> None:
@@ -83,7 +85,7 @@ class Server:
         port = self._port
         end_s = time.monotonic() + linger_s
         if linger_s:
-            port.epoll.unregister(port.listener)
+            port.stop_listening()
         finished: set[bytes] = set()
         while linger_s and port.connections and (left_s := end_s - time.monotonic()) > 0:
             for incoming in list(port.connections.values()):
@@ -92,9 +94,9 @@ class Server:
                     incoming.connection.finish()
             self.wait(left_s)
             for descriptor, events in port.poll():
-                incoming = port.connections[descriptor]
-                if incoming.name not in finished:
+                found = port.connections.get(descriptor)
+                if found is None or found.name not in finished:
                     port.handle(descriptor, events)
-                elif incoming.connection.discard():
-                    port.hang_up(incoming)
+                elif found.connection.discard():
+                    port.hang_up(found)
         port.close()
