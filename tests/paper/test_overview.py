@@ -90,7 +90,7 @@ def test_replicas_of_a_stage_are_on_separate_servers(f: int) -> None:
 def test_a_queue_belongs_to_one_sink_and_one_source(sink: Stage, source: Stage, replica: int) -> None:
     """III-A: each queue is tied to one replica, and may die with it. Appendix: all sinks work alike, and forward."""
     bench = Bench()
-    sample = {S.GC_SINK: bench.status(2), S.VIEW_SINK: t.Vote(2, 0, 5), S.RECORD_SINK: bench.record(2, 5)}[sink]
+    sample = {S.GC_SINK: bench.status(2), S.VIEW_SINK: t.Vote(2, 0, 1, 5, 5), S.RECORD_SINK: bench.record(2, 5)}[sink]
     step = bench.make(Node, sink, replica).feed(sample)
     assert step.emitted == [(sample, bench.graph.one(source, replica))]
 

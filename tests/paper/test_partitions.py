@@ -186,7 +186,7 @@ def test_a_partition_that_is_ahead_is_not_blamed_for_the_slowest_one() -> None:
         assert controller.tick(now_ms).of(t.Vote) == []
     controller.feed(place(bench, 2, 4, slowest=4))
     assert controller.tick(4_199).of(t.Vote) == []
-    assert controller.tick(4_200).of(t.Vote) == [t.Vote(0, 0, 2)]
+    assert controller.tick(4_200).of(t.Vote) == [t.Vote(0, 0, 1, 1, 2)]
 
 
 def test_an_executor_that_falls_silent_excuses_nobody_for_long() -> None:
@@ -207,7 +207,7 @@ def test_an_executor_that_died_ahead_of_the_others_excuses_nobody() -> None:
     controller.feed(*bench.views(1), t.Target(0, 0, (1, 9)))
     controller.feed(place(bench, 1, position=7, slowest=6, frontier=7))
     controller.feed(*(place(bench, executor, position=5, slowest=5, frontier=7) for executor in (0, 2)))
-    assert controller.tick(250).of(t.Vote) == [t.Vote(0, 0, 2)]
+    assert controller.tick(250).of(t.Vote) == [t.Vote(0, 0, 1, 1, 2)]
 
 
 def test_controllers_replace_a_proposer_that_does_not_skip() -> None:
@@ -221,7 +221,7 @@ def test_controllers_replace_a_proposer_that_does_not_skip() -> None:
     assert controller.tick(20_000).of(t.Vote) == []
     controller.feed(place(bench, 1, 2, slowest=2, frontier=5))
     assert controller.tick(20_249).of(t.Vote) == []
-    assert controller.tick(20_250).of(t.Vote) == [t.Vote(0, 1, 2)]
+    assert controller.tick(20_250).of(t.Vote) == [t.Vote(0, 1, 1, 1, 2)]
 
 
 def test_an_executor_that_waits_for_another_partition_says_so_on_every_tick() -> None:

@@ -81,7 +81,7 @@ def test_outstanding_requests_without_progress_trigger_a_view_change(bench: Benc
     controller.feed(target(3))
     assert controller.tick(TIMEOUT_MS - 1).of(t.Vote) == []
     step = controller.tick(TIMEOUT_MS)
-    assert step.of(t.Vote) == [t.Vote(0, 0, 5)]
+    assert step.of(t.Vote) == [t.Vote(0, 0, 1, 1, 5)]
     assert step.receivers(t.Vote) == [bench.graph.all(Stage.VIEW_SINK)]
 
 
@@ -203,7 +203,8 @@ def test_a_controller_repeats_its_vote_until_the_view_comes(bench: Bench) -> Non
     controller = watching_controller(bench)
     controller.feed(target(3))
     first_vote_ms(controller, 1_000)
-    assert [controller.tick(now_ms).of(t.Vote) for now_ms in (400.0, 500.0)] == [[t.Vote(0, 0, 2)]] * 2
+    votes = [controller.tick(now_ms).only(t.Vote) for now_ms in (400.0, 500.0)]
+    assert votes == [t.Vote(0, 0, 1, number, 2) for number in (2, 3)]
     controller.feed(*bench.views(2))
     assert controller.tick(600).of(t.Vote) == []
 
@@ -212,7 +213,8 @@ def test_progress_makes_a_vote_needless(bench: Bench) -> None:
     controller = watching_controller(bench)
     controller.feed(target(3))
     first_vote_ms(controller, 1_000)
-    controller.feed(*(bench.progress(executor, {0: (1, 3)}) for executor in range(2)))
+    step = controller.feed(*(bench.progress(executor, {0: (1, 3)}) for executor in range(2)))
+    assert step.of(t.Vote) == [t.Vote(0, 0, 1, 2, 0)], "it takes its vote back"
     assert controller.tick(1_000).of(t.Vote) == []
 
 
@@ -224,14 +226,14 @@ def test_a_controller_that_knows_no_view_may_ask_for_the_first(bench: Bench, gen
     controller.feed(target(3))
     assert first_vote_ms(controller, 2_000) == TIMEOUT_MS
     votes = [vote for turn in range(1, 20) for vote in controller.tick(TIMEOUT_MS + 100.0 * turn).of(t.Vote)]
-    assert set(votes) == {t.Vote(0, 0, 1)}
+    assert {(vote.controller, vote.view) for vote in votes} == {(0, 1)}
 
 
 def test_a_vote_for_view_1_moves_nobody_who_is_further(bench: Bench) -> None:
     """L4: what a restarted controller asks for is old news, and it goes on from the view that it learns."""
     source = bench.make(ViewSource, Stage.VIEW_SOURCE)
-    source.feed(t.Vote(0, 0, 7), t.Vote(1, 0, 7))
-    assert source.feed(t.Vote(2, 0, 1), t.Vote(0, 0, 1)).of(t.View) == []
+    source.feed(t.Vote(0, 0, 1, 7, 7), t.Vote(1, 0, 1, 7, 7))
+    assert source.feed(t.Vote(2, 0, 1, 1, 1), t.Vote(0, 0, 1, 1, 1)).of(t.View) == []
     controller = bench.make(Controller, Stage.CONTROLLER, genesis=False)
     controller.feed(target(3))
     assert first_vote_ms(controller, 2_000) is not None
@@ -242,17 +244,17 @@ def test_a_vote_for_view_1_moves_nobody_who_is_further(bench: Bench) -> None:
 
 def test_a_view_source_that_knows_no_view_publishes_the_first_when_f_plus_1_controllers_ask(bench: Bench) -> None:
     source = bench.make(ViewSource, Stage.VIEW_SOURCE, genesis=False)
-    assert source.feed(t.Vote(0, 0, 1)).of(t.View) == []
-    assert published(source.feed(t.Vote(2, 0, 1)).of(t.View)) == {1}
+    assert source.feed(t.Vote(0, 0, 1, 1, 1)).of(t.View) == []
+    assert published(source.feed(t.Vote(2, 0, 1, 1, 1)).of(t.View)) == {1}
 
 
 def test_who_is_taken_for_dead_is_voted_out_at_once(bench: Bench) -> None:
     """By hand, too: an operator, or a fault injector. It counts like any other suspicion."""
     controller = watching_controller(bench, view=4)
     controller.node.suspect()
-    assert controller.take().of(t.Vote) == [t.Vote(0, 0, 5)]
+    assert controller.take().of(t.Vote) == [t.Vote(0, 0, 1, 1, 5)]
     assert controller.node.timeout_ms == 2 * TIMEOUT_MS
-    assert controller.tick(100).of(t.Vote) == [t.Vote(0, 0, 5)]
+    assert controller.tick(100).of(t.Vote) == [t.Vote(0, 0, 1, 2, 5)]
 
 
 # Whose fault it is
@@ -331,20 +333,41 @@ def test_a_view_source_publishes_what_f_plus_1_controllers_ask_for(f: int) -> No
     bench = Bench(f)
     source = bench.make(ViewSource, Stage.VIEW_SOURCE)
     for controller in range(f):
-        assert source.feed(t.Vote(controller, 0, 3)).of(t.View) == []
-    assert published(source.feed(t.Vote(2 * f, 0, 2)).of(t.View)) == {2}
-    assert published(source.feed(t.Vote(2 * f, 0, 5)).of(t.View)) == {3}
+        assert source.feed(t.Vote(controller, 0, 1, 3, 3)).of(t.View) == []
+    assert published(source.feed(t.Vote(2 * f, 0, 1, 2, 2)).of(t.View)) == {2}
+    assert published(source.feed(t.Vote(2 * f, 0, 1, 5, 5)).of(t.View)) == {3}
 
 
 def test_one_controller_alone_changes_nothing(bench: Bench) -> None:
     source = bench.make(ViewSource, Stage.VIEW_SOURCE)
-    assert source.feed(t.Vote(0, 0, 2), t.Vote(0, 0, 3), t.Vote(0, 0, 4)).of(t.View) == []
+    assert source.feed(t.Vote(0, 0, 1, 2, 2), t.Vote(0, 0, 1, 3, 3), t.Vote(0, 0, 1, 4, 4)).of(t.View) == []
+
+
+def test_suspicions_count_only_together(bench: Bench) -> None:
+    """We deviate: with the paper, a vote counts until the view comes, so two controllers that were each wrong once, an
+    hour apart, depose a proposer."""
+    source = bench.make(ViewSource, Stage.VIEW_SOURCE)
+    source.feed(t.Vote(0, 0, 1, 1, 2))
+    source.tick(bench.limits.controller_timeout_ms + 1)
+    assert source.feed(t.Vote(1, 0, 1, 1, 2)).of(t.View) == [], "the first one was not repeated"
+    source.feed(t.Vote(1, 0, 1, 2, 0))
+    assert source.feed(t.Vote(2, 0, 1, 1, 2)).of(t.View) == [], "the second one was taken back"
+    assert source.feed(t.Vote(1, 0, 1, 1, 2)).of(t.View) == [], "and comes late once more"
+    assert published(source.feed(t.Vote(1, 0, 2, 1, 2)).of(t.View)) == {2}, "a new life of it asks again"
+
+
+def test_a_vote_that_is_repeated_counts(bench: Bench) -> None:
+    source = bench.make(ViewSource, Stage.VIEW_SOURCE)
+    for number in range(1, 20):
+        source.tick(100.0 * number)
+        assert source.feed(t.Vote(0, 0, 1, number, 2)).of(t.View) == []
+    assert published(source.feed(t.Vote(2, 0, 1, 1, 2)).of(t.View)) == {2}
 
 
 def test_the_view_goes_to_proposers_committers_and_controllers(bench: Bench) -> None:
     """With us not to executors, who need no view, but to request sources, who send again what may be lost."""
     source = bench.make(ViewSource, Stage.VIEW_SOURCE, 1)
-    receivers = source.feed(t.Vote(0, 0, 2), t.Vote(1, 0, 2)).receivers(t.View)
+    receivers = source.feed(t.Vote(0, 0, 1, 2, 2), t.Vote(1, 0, 1, 2, 2)).receivers(t.View)
     for stage in (Stage.PROPOSER, Stage.COMMITTER, Stage.CONTROLLER, Stage.REQUEST_SOURCE):
         assert bench.graph.all(stage) in receivers
     assert Stage.EXECUTOR not in {to.stage for to in receivers}
@@ -353,7 +376,7 @@ def test_the_view_goes_to_proposers_committers_and_controllers(bench: Bench) -> 
 def test_where_there_is_no_other_view_source_nothing_is_sent_to_one() -> None:
     """With f = 0 there is one of each."""
     source = Bench(0).make(ViewSource, Stage.VIEW_SOURCE)
-    step = source.feed(t.Vote(0, 0, 2))
+    step = source.feed(t.Vote(0, 0, 1, 2, 2))
     assert published(step.of(t.View)) == {2}
     assert Stage.VIEW_SOURCE not in {receivers.stage for receivers in step.receivers(t.View)}
     assert all(receivers.numbers for _, receivers in [*step.emitted, *source.tick(0).emitted])
@@ -361,8 +384,8 @@ def test_where_there_is_no_other_view_source_nothing_is_sent_to_one() -> None:
 
 def test_the_view_of_a_source_never_falls(bench: Bench) -> None:
     source = bench.make(ViewSource, Stage.VIEW_SOURCE)
-    source.feed(t.Vote(0, 0, 6), t.Vote(1, 0, 6))
-    assert source.feed(t.Vote(2, 0, 3), t.Vote(0, 0, 2), t.Vote(1, 0, 2)).of(t.View) == []
+    source.feed(t.Vote(0, 0, 1, 6, 6), t.Vote(1, 0, 1, 6, 6))
+    assert source.feed(t.Vote(2, 0, 1, 3, 3), t.Vote(0, 0, 1, 2, 2), t.Vote(1, 0, 1, 2, 2)).of(t.View) == []
     assert source.node.view == 6
 
 
@@ -370,7 +393,7 @@ def test_old_votes_do_not_pull_a_source_back_that_learned_a_higher_view(bench: B
     """S4: what was learned by another way than votes must outlast the votes."""
     source = bench.make(ViewSource, Stage.VIEW_SOURCE)
     source.feed(*bench.views(6, [2]))
-    assert source.feed(t.Vote(0, 0, 3), t.Vote(1, 0, 3)).of(t.View) == []
+    assert source.feed(t.Vote(0, 0, 1, 3, 3), t.Vote(1, 0, 1, 3, 3)).of(t.View) == []
     assert source.node.view == 6
 
 

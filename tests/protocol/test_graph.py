@@ -113,7 +113,7 @@ def test_at_most_one_replica_of_a_stage_per_site(f: int, partitions: int) -> Non
 def test_a_sink_and_the_source_it_feeds_are_on_one_site(f: int, partitions: int, sink: Stage, source: Stage) -> None:
     """A queue between sites would be a network that could lose its half."""
     bench = Bench(f, partitions, checkpoint_interval=partitions, window=2)
-    sample = {S.GC_SINK: bench.status(0), S.VIEW_SINK: t.Vote(0, 0, 1), S.RECORD_SINK: bench.record(0, 1)}[sink]
+    sample = {S.GC_SINK: bench.status(0), S.VIEW_SINK: t.Vote(0, 0, 1, 1, 1), S.RECORD_SINK: bench.record(0, 1)}[sink]
     for name in bench.graph.names:
         if name.stage is sink:
             step = bench.make(Node, sink, name.replica, name.partition).feed(sample)
@@ -225,7 +225,7 @@ def samples(bench: Bench) -> list[t.Tuple]:
         bench.proposal(1, 0, []),
         t.Commit(0, 0, 1, 0, []),
         t.Results(0, [], []),
-        t.Vote(0, 0, 1),
+        t.Vote(0, 0, 1, 1, 1),
         t.Target(0, 0, (1, 0)),
         bench.status(0),
         *bench.stables(0, [0]),

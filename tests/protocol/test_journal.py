@@ -105,7 +105,7 @@ def test_zeros_with_something_behind_them_are_no_tail() -> None:
 
 def test_a_whole_record_that_is_no_entry_is_refused() -> None:
     """The checksum is right, so it was meant; but what was promised in it cannot be read."""
-    strange = journal.pack([(7, t.Promised(1, [])), (7, t.Vote(0, 0, 1))])  # type: ignore[list-item]
+    strange = journal.pack([(7, t.Promised(1, [])), (7, t.Vote(0, 0, 1, 1, 1))])  # type: ignore[list-item]
     with pytest.raises(journal.CorruptJournal, match="byte 0"):
         journal.scan(strange)
 

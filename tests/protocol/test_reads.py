@@ -13,8 +13,8 @@ from tests.protocol.driver import Bench, requests
 QUESTION = t.Question(7, b"?")
 
 
-def reads(f: int = 1, partitions: int = 1, capacity: int = 8) -> Reads:
-    return Reads(Graph(f, partitions), f + 1, capacity)
+def reads(f: int = 1, partitions: int = 1, capacity: int = 8, bytes_max: int = 1 << 20) -> Reads:
+    return Reads(Graph(f, partitions), f + 1, capacity, bytes_max)
 
 
 def index(
@@ -90,6 +90,52 @@ def test_reads_that_are_never_answered_make_room() -> None:
         subject.index(index(0, 0, nonce))
         subject.index(index(1, 0, nonce))
     assert len(subject.due(0)) <= 3
+
+
+def test_what_waits_is_bounded() -> None:
+    """Positions that nobody ever reaches, and positions that fall with every answer: both leave entries behind."""
+    subject = reads(capacity=3)
+    for nonce in range(1, 1_000):
+        subject.ask(questions(nonce))
+        for committer, position in ((0, 9_000), (1, 9_000 - nonce), (2, 1_000)):
+            subject.index(index(committer, position, nonce))
+    assert len(subject) <= 4 * 3
+    assert len(subject.due(10_000)) == 3, "the newest ones are still there"
+
+
+def test_the_bytes_of_questions_are_bounded() -> None:
+    long = t.Question(1, bytes(400))
+    subject = reads(capacity=100, bytes_max=1_000)
+    for nonce in range(1, 10):
+        subject.ask(t.Questions(0, 1, nonce, [long]))
+        assert subject.bytes <= 1_000
+    for nonce in range(1, 10):
+        subject.index(index(0, 0, nonce))
+        subject.index(index(1, 0, nonce))
+    assert subject.due(0) == [long] * 2
+    assert subject.bytes == 0
+
+
+def test_an_answer_that_comes_too_late_leaves_nothing_behind() -> None:
+    subject = reads(capacity=3)
+    for nonce in range(1, 10):
+        subject.ask(questions(nonce))
+        subject.index(index(0, 0, nonce))
+        subject.index(index(1, 0, nonce))
+        assert subject.due(0) == [QUESTION]
+        subject.index(index(2, 0, nonce))
+        assert len(subject) == 0
+    subject.ask(questions(3))
+    assert len(subject) == 0, "nor does a question that comes twice"
+
+
+def test_a_new_life_of_the_source_asks_from_the_beginning() -> None:
+    subject = reads()
+    subject.ask(questions(9))
+    subject.ask(t.Questions(0, 2, 1, [QUESTION]))
+    for committer in (0, 1):
+        subject.index(t.ReadIndex(committer, 0, 1, [1] * 5, 0, 2, 1, 0))
+    assert subject.due(0) == [QUESTION]
 
 
 def test_a_source_asks_the_committers_of_all_partitions_and_tells_its_executor() -> None:

@@ -148,7 +148,7 @@ def test_the_next_view_that_knows_it_has_the_same_proposer(f: int, view: int) ->
     bench = Bench(f)
     source = bench.make(ViewSource, Stage.VIEW_SOURCE)
     for controller in range(f + 1):
-        source.feed(t.Vote(controller, 0, view))
+        source.feed(t.Vote(controller, 0, 1, view, view))
     committer = forgetful(bench)
     presence = committer.tick(0).only(t.Presence)
     published = source.feed(presence).of(t.View)

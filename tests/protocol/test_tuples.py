@@ -108,7 +108,7 @@ def test_every_number_has_a_lower_bound(kind: type[t.Tuple]) -> None:
 
 
 def test_tuples_are_immutable() -> None:
-    vote = t.Vote(0, 0, 1)
+    vote = t.Vote(0, 0, 1, 1, 1)
     with pytest.raises(AttributeError):
         vote.view = 2  # type: ignore[misc]
 
@@ -175,7 +175,7 @@ def test_a_truncated_tuple_is_refused_wherever_it_is_cut(kind: type[t.Tuple]) ->
 
 
 def test_bytes_after_a_tuple_are_refused() -> None:
-    refuse(t.encode(t.Vote(0, 0, 1)) + b"\x00", "not a tuple: ")
+    refuse(t.encode(t.Vote(0, 0, 1, 1, 1)) + b"\x00", "not a tuple: ")
 
 
 @pytest.mark.parametrize("tag", [0, 99, -1, 2**64 - 1, "Vote", None])

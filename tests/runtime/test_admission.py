@@ -146,7 +146,7 @@ BEYOND = msgspec.structs.replace(REQUEST, source=3)
         t.Stable(0, t.CheckpointId(0, b""), [], [t.CommitterStatus(0, 9, 1, 1, 1, 1, 0, 0)]),
         t.Target(3, 0, (1, 1)),
         t.Progress(0, 0, 1, [(0, 0)] * 4, 0, 0, 0, 0),
-        t.Vote(3, 0, 1),
+        t.Vote(3, 0, 1, 1, 1),
         t.Presence(5, 0, 1, 1, MEMORIES),
         t.Presence(0, 0, 1, 1, [*MEMORIES, 1]),
         t.View(0, 0, 1, []),
@@ -172,10 +172,10 @@ def test_what_would_break_a_node_is_refused(tuple_: t.Tuple) -> None:
 @pytest.mark.parametrize(
     ("numbers", "tuple_"),
     [
-        ([-1], t.Vote(0, 0, 1)),
-        ([10_000], t.Vote(0, 0, 1)),
-        (takers(t.Vote) * 1000, t.Vote(0, 0, 1)),
-        (takers(t.Commit), t.Vote(0, 0, 1)),
+        ([-1], t.Vote(0, 0, 1, 1, 1)),
+        ([10_000], t.Vote(0, 0, 1, 1, 1)),
+        (takers(t.Vote) * 1000, t.Vote(0, 0, 1, 1, 1)),
+        (takers(t.Commit), t.Vote(0, 0, 1, 1, 1)),
         ([number for number in HERE if GRAPH.names[number].stage is Stage.REQUEST_SOURCE], t.Submit([])),
         ([number for number in HERE if GRAPH.names[number].stage is Stage.REQUEST_SOURCE], t.Ask([])),
         (placement_of(GRAPH, "site")[1], t.View(0, 0, 1, MEMORIES)),
@@ -188,8 +188,7 @@ def test_a_tuple_for_nodes_that_do_not_take_it_is_refused(numbers: list[int], tu
 @pytest.mark.parametrize("number", [1 << 62, (1 << 64) - 1])
 @pytest.mark.parametrize("place", [3, 4])
 def test_numbers_that_cannot_be_added_to_are_not_read(number: int, place: int) -> None:
-    fields: list[Any] = [13, 0, 0, 1, 1]
-    fields = [4, 0, 0, 1, 1, []] if place == 4 else fields[:4]
+    fields: list[Any] = [4, 0, 0, 1, 1, []] if place == 4 else [13, 0, 0, 1, 1, 1]
     fields[place] = number
     with pytest.raises(MalformedTuple, match="4611686018427387903"):
         t.decode_tuple(t.encode(fields))

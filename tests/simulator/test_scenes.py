@@ -377,6 +377,58 @@ def test_after_a_restart_it_is_who_it_was_when_it_rejoined() -> None:
     assert [node.memory for node in committers(scene)] == [1, 1, 2]
 
 
+# Whoever knew a stand-by proposer has forgotten it
+
+
+def test_a_stand_by_that_everybody_has_forgotten_takes_over() -> None:
+    """With one container per node. It restarts; then all view sources do, and the committers, one by one: nobody
+    has its new number any more. It has to announce itself again, or it cannot lead when the active one is lost."""
+    scene, session = running(SMALL, packing="node")
+    world, graph = scene.world, scene.world.graph
+    proposers = [world.host_of(graph.number(Stage.PROPOSER, replica)) for replica in range(2)]
+    active = scene.leader()
+    (standby,) = [container for container in proposers if container is not active]
+
+    def restart(containers: list[Container]) -> None:
+        for container in containers:
+            scene.crash(container)
+        scene.run(20)
+        for container in containers:
+            scene.restart(container)
+        scene.run(1_000)
+
+    restart([standby])
+    restart([world.host_of(graph.number(Stage.VIEW_SOURCE, replica)) for replica in range(3)])
+    for replica in range(3):
+        restart([world.host_of(graph.number(Stage.COMMITTER, replica))])
+    scene.call(session, Put("second", b"2"))
+    assert active is not None
+    world.lose(active)
+    key = scene.send(session, Put("third", b"3"))
+    scene.wait(key, LONG_MS)
+    assert scene.leader() is standby
+
+
+def test_two_controllers_that_are_wrong_one_after_the_other_depose_nobody() -> None:
+    """Each hears nothing of the executors for a while, and suspects; the other one has long heard of progress."""
+    scene, session = running(SMALL)
+    world = scene.world
+    view = scene.view
+    for replica in (0, 1):
+        cut = world.graph.number(Stage.CONTROLLER, replica)
+        world.block("progress", cut, world.now_ms + 600)
+        controller = scene.node(Controller, Stage.CONTROLLER, replica)
+        suspected = False
+        for number in range(120):
+            scene.send(session, Put("key", b"%d" % number), site=2)
+            scene.run(5)
+            suspected = suspected or controller.asked is not None
+        assert suspected
+        scene.run(1_000)
+        assert controller.asked is None
+    assert scene.view == view
+
+
 # No replicas at all
 
 

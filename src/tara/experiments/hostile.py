@@ -71,7 +71,7 @@ def recorded(limits: Limits) -> dict[type[t.Tuple], list[t.Tuple]]:
         cluster.submit([t.Command(s, number, number, encode(Put(f"key-{s}", b"value"))) for s in sessions])
         cluster.ask([t.Question(number + 1, encode(Get("key-1")))])
         cluster.tick(500.0 + number * 20.0)
-    cluster.tuples[t.Vote] = [t.Vote(index, 0, 2) for index in range(limits.replicas)]
+    cluster.tuples[t.Vote] = [t.Vote(index, 0, 1, 1, 2) for index in range(limits.replicas)]
     return cluster.tuples
 
 
@@ -255,7 +255,7 @@ class PeerFrames:
                 (executors, 64, _UNDECIDED, commit),
                 ([self._names], 0, _UNDECIDED, commit),
                 (executors * 200, 0, _UNDECIDED, commit),
-                (executors, 0, _UNDECIDED, t.Vote(0, 0, 1)),
+                (executors, 0, _UNDECIDED, t.Vote(0, 0, 1, 1, 1)),
                 (executors, 0, _UNDECIDED + 1, commit),
                 (executors, 0, _UNDECIDED, msgspec.structs.replace(commit, committer=64)),
                 (executors, 0, _UNDECIDED, Raw(b"\xc0")),

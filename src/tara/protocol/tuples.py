@@ -375,10 +375,14 @@ class Progress(Tuple, frozen=True, tag=12):
 
 
 class Vote(Tuple, frozen=True, tag=13):
-    """controller → view sinks → view sources: the partition needs this view."""
+    """controller → view sinks → view sources: the partition needs this view; 0: it needs none, whatever it said before.
+    A vote counts for a while only, so a controller repeats it."""
 
     controller: Number
     partition: Number
+    #: (life, round) orders the votes of one controller; a later one replaces an earlier one.
+    life: Number
+    round: Number
     view: Number
 
 

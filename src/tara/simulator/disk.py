@@ -34,7 +34,6 @@ class StoredCheckpoint:
 
 
 class Disk:
-    #: Bytes after which a new segment begins.
     SEGMENT_BYTES = 2_000
 
     def __init__(self, generation: int = 0) -> None:
@@ -45,6 +44,9 @@ class Disk:
         #: Per executor, by number.
         self.checkpoints: dict[int, dict[int, StoredCheckpoint]] = {}
         self.full = False
+        #: Bytes after which a new segment begins, and how many have begun since the first one.
+        self.segment_bytes = self.SEGMENT_BYTES
+        self.rolled = 0
 
     def replay(self) -> dict[int, list[t.JournalEntry]]:
         """What is there after a restart, by node. A torn tail is cut; a segment whose head is torn was never used."""
@@ -80,7 +82,8 @@ class Disk:
 
     def roll(self, resumed: list[journal.Written], minimum: Callable[[int], int]) -> None:
         """Begin a new segment if the last one is full, and drop those that are not needed any more."""
-        if self._segments and self._segments[-1][1].size > self.SEGMENT_BYTES:
+        if self._segments and self._segments[-1][1].size > self.segment_bytes:
+            self.rolled += 1
             self._segments.append((bytearray(), journal.Segment()))
             self.append(resumed)
         while len(self._segments) > 1 and self._segments[0][1].obsolete(minimum):

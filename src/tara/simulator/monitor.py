@@ -9,6 +9,8 @@ Checks, by kind:
   promises       a committer's views and votes never fall, over all its lives
   records        a record is, per slot, the accept with the highest view below the record's
   memory         a committer that is not recovering holds, or has collected, what was chosen with its replica's votes
+  suspicions     a view that controllers asked for was asked for by f+1 of them at the same time
+  reads          who answers a question has executed what anybody had executed before the question was asked
   replay         a committer's journal holds exactly what the committer has promised
   exactly_once   no operation executes twice; all its results are equal; an answer implies an execution
   stability      no window is ahead of the stability threshold, and a stable checkpoint has f+1 copies
@@ -25,12 +27,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, NoReturn
 
 from tara.protocol import tuples as t
+from tara.protocol.graph import Stage
 from tara.protocol.journal import Written
 from tara.protocol.node import Node
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.proposer import Mode, Proposer
 from tara.protocol.nodes.request_source import RequestSource
+from tara.protocol.nodes.view_source import ViewSource
 from tara.simulator.violation import Violation
 from tara.simulator.workload import Audited
 
@@ -40,6 +44,9 @@ if TYPE_CHECKING:
 
 
 Acceptor = tuple[int, int]
+
+#: How far a node's time may be behind: it passes in ticks.
+_CLOCK_LAG_MS = 20.0
 
 
 class Monitor:
@@ -67,6 +74,14 @@ class Monitor:
         self._voted: dict[int, dict[int, int]] = {}
         self._views: dict[int, int] = {}
         self._seen: dict[tuple[int, int], tuple[int, ...]] = {}
+        #: Of each life of a view source: when which controller's votes reached it, and for which view.
+        self._suspicions: dict[tuple[int, int], list[tuple[float, int, int]]] = {}
+        #: The highest view of it that was looked at.
+        self._judged: dict[tuple[int, int], int] = {}
+        #: Of each life of an executor: the execution number below which it has executed everything.
+        self._reached: dict[tuple[int, int], int] = {}
+        #: By ticket: what anybody had executed when the question was asked.
+        self._asked: dict[int, int] = {}
 
     def violation(self, kind: str, detail: str) -> NoReturn:
         raise Violation(kind, detail)
@@ -151,8 +166,55 @@ class Monitor:
                 self._record((number, disk), tuple_)
             case t.Executed():
                 self._executed(tuple_)
+                self._reached[number, life] = tuple_.first + len(tuple_.requests)
+            case t.Save():
+                # Also of a checkpoint that it has loaded.
+                saved = tuple_.number * self._limits.checkpoint_interval
+                self._reached[number, life] = max(saved, self._reached.get((number, life), 0))
+            case t.Questions():
+                for question in tuple_.questions:
+                    self._asked.setdefault(question.ticket, len(self.log))
+            case t.Answers() if self._world.graph.names[number].stage is Stage.EXECUTOR:
+                self._answers(number, life, tuple_)
             case t.Stable():
                 self._stable(tuple_)
+            case t.View():
+                self._view(number, life, tuple_)
+
+    def processes(self, number: int, life: int, tuple_: t.Tuple) -> None:
+        """A node is about to process a tuple."""
+        if type(tuple_) is t.Vote and self._world.graph.names[number].stage is Stage.VIEW_SOURCE:
+            heard = self._suspicions.setdefault((number, life), [])
+            heard.append((self._world.now_ms, tuple_.controller, tuple_.view))
+
+    def _view(self, number: int, life: int, view: t.View) -> None:
+        container = self._world.host_of(number)
+        node = container.nodes.get(number)
+        if container.life != life or not isinstance(node, ViewSource) or node.voted != view.view:
+            return
+        since_ms = self._world.now_ms - self._limits.controller_timeout_ms - _CLOCK_LAG_MS
+        if view.view <= self._judged.get((number, life), 0):
+            return
+        self._judged[number, life] = view.view
+        heard = [vote for vote in self._suspicions[number, life] if vote[0] >= since_ms]
+        self._suspicions[number, life] = heard
+        suspicious = {controller for _, controller, asked in heard if asked >= view.view}
+        self._require(
+            len(suspicious) >= self._limits.quorum,
+            "suspicions",
+            f"{self._world.graph.label(number)} published view {view.view} for controllers {suspicious}: {heard}",
+        )
+
+    def _answers(self, number: int, life: int, answers: t.Answers) -> None:
+        reached = self._reached.get((number, life), 0)
+        for answer in answers.answers:
+            needed = self._asked.get(answer.ticket, 0)
+            self._require(
+                reached >= needed,
+                "reads",
+                f"{self._world.graph.label(number)} answered question {answer.ticket} when it had executed {reached}; "
+                f"{needed} were executed when it was asked",
+            )
 
     def _proposal(self, proposal: t.Proposal) -> None:
         for slot, request in enumerate(proposal.requests, proposal.first):

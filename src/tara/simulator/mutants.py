@@ -7,16 +7,18 @@ Nothing but the mutant run imports this module; a mutant lives only inside its `
 import contextlib
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 from unittest import mock
 
+import msgspec
 from msgspec import Struct
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import STORE
+from tara.protocol.journal import Written
 from tara.protocol.nodes import controller as controller_module
 from tara.protocol.nodes import proposer as proposer_module
 from tara.protocol.nodes.committer import Committer
@@ -33,6 +35,7 @@ from tara.protocol.opinions import ProgressOpinions, highest
 from tara.protocol.progress import SourceProgress
 from tara.protocol.sessions import Session, Sessions
 from tara.protocol.window import Window
+from tara.simulator import world as world_module
 from tara.simulator.campaign import Job, run_seed
 from tara.simulator.world import World
 
@@ -325,6 +328,15 @@ def amnesiac_votes() -> Iterator[None]:
         yield
 
 
+@_mutant("a committer without its memory is not in the head of a journal segment", partitions=2, durability="disk")
+def recovering_committer_in_segment_head() -> Iterator[None]:
+    def head(committers: Mapping[int, Committer]) -> list[Written]:
+        return [(number, node.resumed()) for number, node in committers.items()]
+
+    with _replace(world_module, "segment_head", head):
+        yield
+
+
 # Sessions
 
 
@@ -404,7 +416,35 @@ def read_does_not_wait() -> Iterator[None]:
         yield
 
 
+@_mutant("a committer without its memory does not say how far it has accepted requests")
+def recovering_committer_answers_reads() -> Iterator[None]:
+    original = Committer._on_read
+
+    def on_read(self: Committer, read: t.Read) -> None:
+        recovering, self.recovering = self.recovering, False
+        original(self, read)
+        self.recovering = recovering
+
+    with _replace(Committer, "_on_read", on_read):
+        yield
+
+
 # Rejoining
+
+
+@_mutant("R3: a committer takes part in a view only if the start names its own memory number")
+def any_memory_may_vote() -> Iterator[None]:
+    original = Committer._on_start
+
+    def on_start(self: Committer, start: t.Start) -> None:
+        if not self.recovering and start.memories[self._member] != self.memory:
+            memories = start.memories.copy()
+            memories[self._member] = self.memory
+            start = msgspec.structs.replace(start, memories=memories)
+        original(self, start)
+
+    with _replace(Committer, "_on_start", on_start):
+        yield
 
 
 @_mutant("R2: a record counts only if no other one knows a newer memory of its sender")
@@ -441,9 +481,35 @@ def unanimous_controllers() -> Iterator[None]:
 
     def init(self: ViewSource, *arguments: Any) -> None:
         original(self, *arguments)
-        self._votes = Observer(self.limits.replicas, self.limits.replicas)
+        self.limits = msgspec.structs.replace(self.limits, f=2 * self.limits.f)
 
     with _replace(ViewSource, "__init__", init):
+        yield
+
+
+@_mutant("f+1 controllers suspect the active proposer at the same time")
+def suspicions_add_up() -> Iterator[None]:
+    def asked(self: ViewSource) -> list[int]:
+        return [0 if vote is None else vote.view for vote in self._votes]
+
+    with _replace(ViewSource, "_asked", asked), _replace(Controller, "_withdraw", _withdraw_silently):
+        yield
+
+
+def _withdraw_silently(self: Controller) -> None:
+    self.asked = None
+
+
+@_mutant("a proposer announces itself until the views name it, and again when they do not any more", durability="disk")
+def presence_announced_once() -> Iterator[None]:
+    on_view = Proposer._on_view
+
+    def remember(self: Proposer, view: t.View) -> None:
+        known = set(self._known_to)
+        on_view(self, view)
+        self._known_to |= known
+
+    with _replace(Proposer, "_on_view", remember):
         yield
 
 

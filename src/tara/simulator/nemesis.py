@@ -4,7 +4,10 @@ for those that are meant to; those may stall the service, but break nothing."""
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.controller import Controller
 from tara.simulator import story
+from tara.simulator.forgetful_witness import ForgetfulWitness
 from tara.simulator.forgotten_promise import ForgottenPromise
+from tara.simulator.forgotten_standby import ForgottenStandby
+from tara.simulator.half_remembered import HalfRemembered
 from tara.simulator.outdated_record import OutdatedRecord
 from tara.simulator.plan import Fault
 from tara.simulator.world import Container, World
@@ -16,7 +19,9 @@ FRONT_END = (Stage.REQUEST_SOURCE, Stage.EXECUTOR, Stage.REPLY_SINK)
 #: What takes one container's memory, if there are no journals; and how long it waits if that would be one too many.
 _LOSING = ("crash", "crash_before_sync", "crash_after_sync", "crash_in_multicast", "amnesia", "zombie")
 _WAIT_MS = 50
-_STORIES: dict[str, type[story.Story]] = {kind.kind: kind for kind in (ForgottenPromise, OutdatedRecord)}
+_STORIES: dict[str, type[story.Story]] = {
+    kind.kind: kind for kind in (ForgottenPromise, OutdatedRecord, HalfRemembered, ForgottenStandby, ForgetfulWitness)
+}
 
 
 def schedule(world: World) -> None:
@@ -246,10 +251,13 @@ def _slow_link(world: World, fault: Fault) -> bool:
 
 
 def _controller_cut(world: World, fault: Fault) -> bool:
-    """A controller hears nothing from the executors of other sites."""
-    partition = fault.other % world.graph.partitions
-    number = world.graph.number(Stage.CONTROLLER, fault.target % world.graph.sites, partition)
+    """A controller hears nothing from the executors of other sites; and when that is over, perhaps another one."""
+    partition, sites = fault.other % world.graph.partitions, world.graph.sites
+    number = world.graph.number(Stage.CONTROLLER, fault.target % sites, partition)
     world.block("progress", number, world.now_ms + fault.duration_ms)
+    if fault.other % 4 < 2:
+        number = world.graph.number(Stage.CONTROLLER, (fault.target + 1) % sites, partition)
+        world.after(2 * fault.duration_ms, world.block, "progress", number, world.now_ms + 3 * fault.duration_ms)
     return True
 
 

@@ -10,6 +10,7 @@ from tara.protocol.graph import Stage
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.proposer import Mode, Proposer
+from tara.protocol.nodes.view_source import ViewSource
 from tara.simulator import nemesis
 from tara.simulator.plan import Plan
 from tara.simulator.sequential import complete_log
@@ -119,8 +120,8 @@ def _views(world: World) -> list[int]:
 
 
 def _converged(world: World) -> bool:
-    """Every replica that is not lost is there, in one view per partition, and all have the same state and hold the
-    stable checkpoint."""
+    """Every replica that is not lost is there, in one view per partition; all have the same state and hold the stable
+    checkpoint; and every proposer could take over."""
     committers = [node for _, node in world.nodes_of(Stage.COMMITTER) if isinstance(node, Committer)]
     executors = [node for _, node in world.nodes_of(Stage.EXECUTOR) if isinstance(node, Executor)]
     if any(not container.alive for container in world.containers if not container.lost):
@@ -130,6 +131,8 @@ def _converged(world: World) -> bool:
     for partition in range(world.plan.limits.partitions):
         mine = [node for node in committers if node.partition == partition]
         if len({node.view for node in mine}) > 1 or any(node.recovering for node in mine):
+            return False
+        if not _proposers_are_known(world, partition):
             return False
         # A view whose proposer is gone stays as it is until there is something to propose.
         if _has_leader(world, partition) and len({(node.started, node.commits.pos) for node in mine}) > 1:
@@ -141,6 +144,18 @@ def _converged(world: World) -> bool:
     if len(states) > 1:
         raise Violation("agreement", f"executors at {executors[0].next} have different states{world.subject.suspicion}")
     return True
+
+
+def _proposers_are_known(world: World, partition: int) -> bool:
+    """Whether the view sources know every living proposer: the next view may be its."""
+    sources = [node for name, node in world.nodes_of(Stage.VIEW_SOURCE) if name.partition == partition]
+    return all(
+        source.memories[world.graph.member(Stage.PROPOSER, name.replica)] >= proposer.boot.memory
+        for name, proposer in world.nodes_of(Stage.PROPOSER)
+        if name.partition == partition
+        for source in sources
+        if isinstance(source, ViewSource)
+    )
 
 
 def _has_leader(world: World, partition: int) -> bool:

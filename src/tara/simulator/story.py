@@ -36,6 +36,11 @@ class Story(abc.ABC):
         self._steps = self._tell()
         self._awaited: Condition = lambda: True
 
+    @classmethod
+    def can_happen(cls, world: "World") -> bool:
+        """Whether this world has what it takes."""
+        return True
+
     @abc.abstractmethod
     def choose(self, choice: int) -> None:
         """Cast the parts."""
@@ -175,7 +180,7 @@ def full_committers(world: "World", partition: int) -> list[Committer]:
 
 def begin(kind: type[Story], world: "World", partition: int, choice: int) -> None:
     """Begin, if there are replicas and the partition is in good order."""
-    if world.graph.f == 0 or world.stories or world.zombies or world.rejoins_due:
+    if world.graph.f == 0 or not kind.can_happen(world) or world.stories or world.zombies or world.rejoins_due:
         return
     if any(not container.alive for container in world.containers):
         return

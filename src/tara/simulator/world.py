@@ -54,6 +54,9 @@ class Container:
         self.clock_offset_ms = 0.0
         #: By how much the clock was set back; shows in the next life.
         self.next_clock_offset_ms = 0.0
+        #: Of a zombie: until when each container still sends to its address, and not to that of the new life; None:
+        #: both get everything.
+        self.known_until_ms: dict[int, float] | None = None
         #: Gone, disk and all; never to be started again.
         self.lost = False
 
@@ -220,6 +223,8 @@ class World:
         zombie.life, zombie.alive = container.life, True
         zombie.nodes, zombie.outboxes = container.nodes, container.outboxes
         zombie.clock_offset_ms = container.clock_offset_ms
+        if self.draw.random() < 0.7:
+            zombie.known_until_ms = {other.index: self.now_ms + self.draw.randrange(600) for other in self.containers}
         self.zombies.append(zombie)
         self.after(TICK_MS, self._tick, zombie, zombie.life)
         container.disk = Disk(zombie.disk.generation)
@@ -246,9 +251,14 @@ class World:
             self._step(container, waiting, tick=True)
         self.after(TICK_MS, self._tick, container, life)
 
-    def arrive(self, container: Container, parcels: list[Parcel]) -> None:
+    def arrive(self, container: Container, parcels: list[Parcel], sender: int | None = None) -> None:
+        """The parcels of a container (None: of somebody else) have come for the nodes of a container."""
         for zombie in [zombie for zombie in self.zombies if zombie.index == container.index]:
-            self._step(zombie, parcels)
+            if sender is None or zombie.known_until_ms is None:
+                self._step(zombie, parcels)
+            elif self.now_ms < zombie.known_until_ms[sender]:
+                self._step(zombie, parcels)
+                return
         if not container.alive:
             return
         if self.now_ms < container.paused_until_ms:
@@ -284,6 +294,7 @@ class World:
             if tuple_ is None:
                 node.tick(self._clock(container))
             else:
+                self.monitor.processes(number, container.life, tuple_)
                 node.process(tuple_)
         except (NodeHalted, AssertionError) as error:
             raise Violation("halted", f"{self.graph.label(number)}: {error!r} on {tuple_!r}"[:2000]) from error
@@ -371,6 +382,7 @@ class World:
             if isinstance(entry, t.Installed):
                 self.rejoins += 1
                 self.rejoins_due.discard(number)
+                self.monitor.inspect(number, container.life, container.nodes[number])
         if not self.journals:
             return
         if any(isinstance(entry, t.Collected) for _, entry in written):
@@ -454,7 +466,7 @@ class World:
             return
         if draw.random() < plan.duplicate:
             self.count_fault("duplicate")
-            self.after(delay + draw.randrange(100), self.arrive, peer, parcels)
+            self.after(delay + draw.randrange(100), self.arrive, peer, parcels, sender.index)
         if draw.random() < plan.replay:
             self._old_frames.append((sender.index, peer.index, parcels))
             if draw.random() < 0.3:
@@ -463,7 +475,7 @@ class World:
                 self.after(delay, self.arrive, self.containers[index], old)
         if draw.random() < plan.reorder:
             self.count_fault("reorder")
-            self.after(delay + draw.randrange(1, 60), self.arrive, peer, parcels)
+            self.after(delay + draw.randrange(1, 60), self.arrive, peer, parcels, sender.index)
             return
         self._deliver_in_order(sender, peer, parcels, delay)
 
@@ -471,7 +483,7 @@ class World:
         link = (sender.index, peer.index)
         arrival = max(self.now_ms + delay, self._link_ms.get(link, 0.0))
         self._link_ms[link] = arrival
-        self.at(arrival, self.arrive, peer, parcels)
+        self.at(arrival, self.arrive, peer, parcels, sender.index)
 
     def clear_network(self) -> None:
         self._blocked.clear()

@@ -2,7 +2,8 @@
 
 Request sources say how many requests there are, executors how many are decided. A source with undecided requests
 that has made no progress for the time-out, or a partition that does not skip although others wait for it, means
-that the active proposer is gone. f+1 of the 2f+1 controllers must think so. Only the slowest partition is judged:
+that the active proposer is gone. f+1 of the 2f+1 controllers must think so at the same time: progress withdraws what a
+controller has asked for. Only the slowest partition is judged:
 the others may just be waiting for it.
 
 The clock of a source runs from its last progress, not from its last new request: otherwise new requests would hide
@@ -44,6 +45,8 @@ class Controller(Node):
         self._moved_ms = self._calm_since_ms = boot.now_ms
         #: The view it asks for, until it comes or progress makes it needless.
         self.asked: int | None = None
+        #: Numbers the votes of this life.
+        self._round = 0
         self._views = Observer(limits.replicas, limits.quorum)
         self._view_sinks = graph.all(Stage.VIEW_SINK, name.partition)
 
@@ -70,7 +73,7 @@ class Controller(Node):
             advanced = advanced or reached > actual
         self._watch(len(self._actual), advanced=moved)
         if advanced or moved:
-            self.asked = None
+            self._withdraw()
         # Skips alone do not shorten the time-out: a view that has to catch up first needs time for the requests.
         if advanced or self._nothing_waits():
             self._calm_down()
@@ -159,8 +162,15 @@ class Controller(Node):
             self._ask()
 
     def _ask(self) -> None:
-        assert self.asked is not None
-        self.emit(t.Vote(self.index, self.partition, self.asked), self._view_sinks)
+        self._round += 1
+        vote = t.Vote(self.index, self.partition, self.boot.life, self._round, self.asked or 0)
+        self.emit(vote, self._view_sinks)
+
+    def _withdraw(self) -> None:
+        """What it asked for is needless. Should this get lost, the vote does not count for much longer."""
+        if self.asked is not None:
+            self.asked = None
+            self._ask()
 
 
 def _order(progress: t.Progress) -> tuple[int, int, int]:

@@ -66,7 +66,7 @@ class Executor(Node):
         self.stable = Observer(limits.replicas, limits.quorum)
         #: The checkpoints that are durable here, oldest first; none is older than the stable one.
         self.checkpoints: list[t.CheckpointId] = []
-        self._reads = Reads(graph, limits.quorum, limits.reads_max)
+        self._reads = Reads(graph, limits.quorum, limits.reads_max, limits.reads_bytes_max)
         self._round = 0
         #: Why it does not execute; None: it does.
         self.halted: t.Halted | None = None

@@ -161,7 +161,7 @@ class Proposer(Node):
         self._thresholds = Observer(limits.replicas, limits.quorum)
         self._views = Observer(limits.replicas, limits.quorum)
         self._member = graph.member(Stage.PROPOSER, name.replica)
-        #: The view sources that know this life of the proposer.
+        #: The view sources whose last view named this life of the proposer. Falls: sources restart, and forget.
         self._known_to: set[int] = set()
         self._executors: Newest[t.ExecutorStatus] = Newest(limits.replicas)
         self._committers: Newest[t.CommitterStatus] = Newest(limits.replicas)
@@ -175,6 +175,11 @@ class Proposer(Node):
     @property
     def view(self) -> int:
         return self._views.current
+
+    @property
+    def is_known(self) -> bool:
+        """Whether f+1 view sources name this life: then the next view does, too, and this proposer can lead it."""
+        return len(self._known_to) >= self.limits.quorum
 
     # Request handling
 
@@ -249,6 +254,8 @@ class Proposer(Node):
     def _on_view(self, view: t.View) -> None:
         if view.memories[self._member] >= self.boot.memory:
             self._known_to.add(view.source)
+        else:
+            self._known_to.discard(view.source)
         if self._views.update(view.source, view.view):
             self._enter()
 
@@ -336,7 +343,7 @@ class Proposer(Node):
     # Reports and re-sending
 
     def report(self) -> None:
-        if len(self._known_to) < self.limits.quorum:
+        if not self.is_known:
             memories = [GENESIS_MEMORY] * self.graph.members
             presence = t.Presence(self._member, self.partition, self.boot.memory, self.view, memories)
             self.emit(presence, self._view_sinks)

@@ -17,8 +17,15 @@ from tara.protocol.graph import Graph, Stage
 
 Key = tuple[int, int, int]
 
+#: Entries of the queue, as a multiple of the reads that may be open, at which those that stand for nothing are removed.
+_STALE_TIMES = 4
+
 #: Bytes of answers that are given at once. Few questions can ask for much; those beyond this are to be asked again.
 ANSWERED_BYTES_MAX = 16 << 20
+
+
+#: What a question takes beside its payload, about.
+QUESTION_BYTES = 64
 
 
 class _Read:
@@ -34,44 +41,71 @@ class _Read:
 
 
 class Reads:
-    def __init__(self, graph: Graph, quorum: int, capacity: int) -> None:
+    """Invariant: at most `capacity` reads are open, with at most `bytes_max` bytes of questions; `_waiting` has at most
+    a few entries for each."""
+
+    def __init__(self, graph: Graph, quorum: int, capacity: int, bytes_max: int) -> None:
         self._graph = graph
         self._quorum = quorum
         self._capacity = capacity
+        self._bytes_max = bytes_max
+        #: Bytes of the questions in `_open`.
+        self.bytes = 0
         self._open: dict[Key, _Read] = {}
-        #: Reads whose questions and whose `until` are known, the nearest first.
+        #: Reads whose questions and whose `until` are known, the nearest first; and again for each `until` they had.
         self._waiting: list[tuple[int, Key]] = []
+        #: Of each source, its epoch and the newest read of it whose questions have come. What comes for an older one
+        #: that is not open comes too late.
+        self._newest: dict[int, tuple[int, int]] = {}
+
+    def __len__(self) -> int:
+        """What it keeps: open reads, and entries of the queue."""
+        return max(len(self._open), len(self._waiting))
 
     def ask(self, questions: t.Questions) -> None:
         key = (questions.source, questions.epoch, questions.nonce)
         read = self._find(key)
-        if read.questions is None:
-            read.questions = questions.questions
+        if read is None or read.questions is not None:
+            return
+        self._newest[questions.source] = max(self._newest.get(questions.source, (0, 0)), key[1:])
+        read.questions = questions.questions
+        self.bytes += _size(read)
+        while self.bytes > self._bytes_max:
+            self._drop(next(iter(self._open)))
+        if key in self._open:
             self._settle(key, read)
 
     def index(self, index: t.ReadIndex) -> None:
         key = (index.source, index.epoch, index.nonce)
         read = self._find(key)
-        read.indexes[index.partition][index.committer] = index
-        self._settle(key, read)
+        if read is not None:
+            read.indexes[index.partition][index.committer] = index
+            self._settle(key, read)
 
     def due(self, executed: int) -> list[t.Question]:
         """The questions that can be answered when the requests below this execution number are executed."""
         found: list[t.Question] = []
         while self._waiting and self._waiting[0][0] <= executed:
             _, key = heapq.heappop(self._waiting)
-            read = self._open.pop(key, None)
+            read = self._drop(key)
             if read is not None and read.questions is not None:
                 found += read.questions
         return found
 
-    def _find(self, key: Key) -> _Read:
+    def _find(self, key: Key) -> _Read | None:
+        """The read; None if it is over."""
         read = self._open.get(key)
-        if read is None:
+        if read is None and key[1:] > self._newest.get(key[0], (0, 0)):
             # Nobody sends a read again: one whose answers were lost makes room for others.
             while len(self._open) >= self._capacity:
-                del self._open[next(iter(self._open))]
+                self._drop(next(iter(self._open)))
             read = self._open[key] = _Read(self._graph.partitions)
+        return read
+
+    def _drop(self, key: Key) -> _Read | None:
+        read = self._open.pop(key, None)
+        if read is not None:
+            self.bytes -= _size(read)
         return read
 
     def _settle(self, key: Key, read: _Read) -> None:
@@ -87,6 +121,9 @@ class Reads:
         if read.until is None or until < read.until:
             read.until = until
             heapq.heappush(self._waiting, (until, key))
+            if len(self._waiting) > _STALE_TIMES * self._capacity:
+                self._waiting = [(read.until, key) for key, read in self._open.items() if read.until is not None]
+                heapq.heapify(self._waiting)
 
     def _position(self, answers: dict[int, t.ReadIndex]) -> int | None:
         """How far everything is accepted that may be decided, by f+1 committers or more, none of which another one
@@ -100,3 +137,7 @@ class Reads:
             if answer.memory >= known[self._graph.member(Stage.COMMITTER, answer.committer)]
         ]
         return sorted(usable)[self._graph.f] if len(usable) >= self._quorum else None
+
+
+def _size(read: _Read) -> int:
+    return sum([len(question.payload) + QUESTION_BYTES for question in read.questions or ()])

@@ -1,17 +1,17 @@
 """The view source: publishes the view of a partition.
 
 Votes of controllers and presences of proposers and committers come through the queue of its view sink, and so does
-what the other view sources publish. A view that f+1 controllers ask for is published; so is a view that a committer
-is in already; and a higher view when the active proposer has restarted, because in the current one it may not become
-active again (rule R1), or when a committer has lost its memory, because it needs a view that knows of that. With the
-view go the highest memory numbers of the partition's proposers and committers.
+what the other view sources publish. A view that f+1 controllers ask for at the same time is published; so is a view
+that a committer is in already; and a higher view when the active proposer has restarted, because in the current one it
+may not become active again (rule R1), or when a committer has lost its memory, because it needs a view that knows of
+that. With the view go the highest memory numbers of the partition's proposers and committers.
 """
 
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph, Name, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
-from tara.protocol.observer import Observer
+from tara.protocol.opinions import highest
 
 #: An unchanged view is announced every so many report rounds.
 _QUIET_ROUNDS = 4
@@ -26,7 +26,11 @@ class ViewSource(Node):
         self.memories = [GENESIS_MEMORY] * graph.members
         #: The memory numbers under which the current view was entered, as far as this source can tell.
         self._entered = self.memories
-        self._votes = Observer(limits.replicas, limits.quorum)
+        #: What each controller said last, and when that came.
+        self._votes: list[t.Vote | None] = [None] * limits.replicas
+        self._heard_ms = [boot.now_ms] * limits.replicas
+        #: The highest view that it has published because controllers asked for it. For those who watch.
+        self.voted = 0
         self._round = 0
         self._receivers = [graph.others(Stage.VIEW_SOURCE, name.replica, name.partition)]
         self._receivers += [
@@ -35,8 +39,23 @@ class ViewSource(Node):
         ]
 
     def _on_vote(self, vote: t.Vote) -> None:
-        if self._votes.update(vote.controller, vote.view):
-            self._raise(self._votes.current, self.memories)
+        known = self._votes[vote.controller]
+        if known is not None and (vote.life, vote.round) <= (known.life, known.round):
+            return
+        self._votes[vote.controller], self._heard_ms[vote.controller] = vote, self.now_ms
+        asked = highest(self._asked(), self.limits.quorum)
+        if asked > self.view:
+            self.voted = asked
+            self._raise(asked, self.memories)
+
+    def _asked(self) -> list[int]:
+        """What each controller asks for; 0 if nothing. One that has not repeated its vote for the shortest time-out has
+        changed its mind, or is gone."""
+        since_ms = self.now_ms - self.limits.controller_timeout_ms
+        return [
+            vote.view if vote is not None and heard_ms >= since_ms else 0
+            for vote, heard_ms in zip(self._votes, self._heard_ms, strict=True)
+        ]
 
     def _on_presence(self, presence: t.Presence) -> None:
         member, known = presence.member, self.memories[presence.member]

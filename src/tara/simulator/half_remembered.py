@@ -1,0 +1,78 @@
+"""A story: a container's journal rolls while one of its committers has its memory and another one has not.
+
+Two partitions or more, journals, and the committers of a site in one container, the *victim*:
+
+1. No checkpoint can be saved. The victim votes for slots beyond the next checkpoint.
+2. The victim loses its journal. In one partition it does not hear of the view that would bring it back; in another one
+   it gets a new memory.
+3. Checkpoints can be saved again. The threshold rises, and the victim's journal begins a new segment.
+4. The victim starts again, and finds a journal. In the first partition it must not take that for a memory: it has voted
+   for slots that may be decided, and has forgotten them.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tara.protocol import tuples as t
+from tara.protocol.graph import Stage
+from tara.protocol.nodes.committer import Committer
+from tara.simulator.story import Condition, Story
+
+if TYPE_CHECKING:
+    from tara.simulator.world import Container, World
+
+#: Long enough for everything that comes.
+_NO_CHECKPOINTS_MS = 10_000
+
+
+class HalfRemembered(Story):
+    kind = "half_remembered"
+
+    @classmethod
+    def can_happen(cls, world: "World") -> bool:
+        return world.graph.partitions > 1 and world.journals and world.plan.packing == "site"
+
+    def choose(self, choice: int) -> None:
+        self._home = choice % self.graph.sites
+        self._victim = self.committer_at(self._home)
+        self._container = self.world.host_of(self.number(Stage.COMMITTER, self._victim))
+        #: Whether it has lost its journal.
+        self._lost = False
+
+    def delays(self, sender: "Container", peer: "Container", tuple_: t.Tuple, number: int) -> bool:
+        orders = isinstance(tuple_, t.Start | t.Proposal)
+        return self._lost and orders and number == self.number(Stage.COMMITTER, self._victim)
+
+    def tell(self) -> Iterator[Condition]:
+        self.world.trouble_store("store_failing", self.world.now_ms + _NO_CHECKPOINTS_MS)
+        yield self._has_voted_beyond_the_next_checkpoint
+        self._lost = self.forget(self._victim) > 0
+        yield self._remembers_elsewhere
+        #: Any size is a legal one.
+        self._container.disk.segment_bytes = 0
+        segments = self._container.disk.rolled
+        self.world.trouble_store("store_failing", 0)
+        yield lambda: self._container.disk.rolled > segments
+        self.world.crash(self._container)
+        self.world.boot(self._container)
+
+    def end(self) -> None:
+        self._container.disk.segment_bytes = self._container.disk.SEGMENT_BYTES
+        self.world.trouble_store("store_failing", 0)
+        super().end()
+
+    def _has_voted_beyond_the_next_checkpoint(self) -> bool:
+        node = self._committer(self.partition)
+        return node is not None and node.commits.pos > node.commits.min + self.world.plan.limits.checkpoint_slots
+
+    def _remembers_elsewhere(self) -> bool:
+        here = self._committer(self.partition)
+        there = [self._committer(other) for other in range(self.graph.partitions) if other != self.partition]
+        return here is not None and here.recovering and any(node and not node.recovering for node in there)
+
+    def _committer(self, partition: int) -> Committer | None:
+        """Of the victim's site."""
+        for number, node in self._container.nodes.items():
+            if self.graph.names[number].partition == partition and isinstance(node, Committer):
+                return node
+        return None
