@@ -17,6 +17,7 @@ from tara.protocol.graph import Graph, Name, Receivers, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.factory import create
+from tara.protocol.places import Cell
 from tara.protocol.sessions import Application
 
 Kind = TypeVar("Kind", bound=t.Tuple)
@@ -99,13 +100,15 @@ class Bench:
         threshold: int = 0,
         journal: Iterable[t.JournalEntry] = (),
         application: Callable[[], Application] = KeyValueStore,
+        cell: Cell | None = None,
+        barred: frozenset[int] = frozenset(),
     ) -> Driven[NodeType]:
         outbox = Outbox()
         node = create(
             Name(stage, partition, replica),
             self.graph,
             self.limits,
-            Boot(life, memory, genesis, now_ms, threshold),
+            Boot(life, memory, genesis, now_ms, threshold, cell=cell, barred=barred),
             outbox,
             application,
             journal,

@@ -1,13 +1,16 @@
 """An application that breaks down halts its executor: alone, visibly, and only as long as it must."""
 
 from collections.abc import Iterable, Iterator
+from typing import ClassVar
 
 import pytest
 
 from tara.application import Context, StateMachine
+from tara.protocol import places
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
-from tara.protocol.nodes.executor import Executor
+from tara.protocol.nodes.executor import ENDED, Executor
+from tara.protocol.places import EXECUTING, Cell
 from tests.protocol.driver import Bench, Driven, Step, batch, commits, open_session, session_id
 
 NO_MEMORY = "the application raised MemoryError"
@@ -51,9 +54,18 @@ class Fragile(StateMachine):
 
 
 class Replica:
-    def __init__(self, bench: Bench, replica: int = 0) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        replica: int = 0,
+        application: type[Fragile] = Fragile,
+        cell: Cell | None = None,
+        barred: frozenset[int] = frozenset(),
+    ) -> None:
         self.bench = bench
-        self.driven: Driven[Executor] = bench.make(Executor, Stage.EXECUTOR, replica, application=Fragile)
+        self.driven: Driven[Executor] = bench.make(
+            Executor, Stage.EXECUTOR, replica, application=application, cell=cell, barred=barred
+        )
         self.number = 0
         (opened,) = results_of(self.feed([open_session(1)]))
         self.session = session_id(opened)
@@ -229,3 +241,120 @@ def test_one_that_its_host_finds_broken_only_says_so(replica: Replica) -> None:
     assert halts(step) == [(1, 0, "an invariant", Stage.STORE), (1, 0, "an invariant", Stage.REPLY_SINK)]
     assert len(step.emitted) == 2
     assert halts(replica.driven.tick(10_000)) == [(1, 0, "an invariant", Stage.REPLY_SINK)]
+
+
+# What has ended the process before
+
+
+class Spying(Fragile):
+    """Looks into the cell."""
+
+    cell: ClassVar[list[int]] = [0, 0]
+    seen: ClassVar[list[int]] = []
+
+    def apply(self, command: bytes, context: Context) -> bytes:
+        self.seen.append(self.cell[EXECUTING])
+        return super().apply(command, context)
+
+    def query(self, question: bytes, context: Context) -> bytes:
+        return self.apply(question, context)
+
+    def opened(self, context: Context) -> None:
+        self.seen.append(self.cell[EXECUTING])
+
+    closed = opened
+
+    def snapshot(self) -> Iterator[bytes]:
+        self.seen.append(self.cell[EXECUTING])
+        yield from super().snapshot()
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        self.seen.append(self.cell[EXECUTING])
+        super().restore(chunks)
+
+
+def spying(**settings: int) -> Replica:
+    Spying.seen.clear()
+    bench = Bench(**({"window": 64, "checkpoint_interval": 32} | settings))
+    return Replica(bench, application=Spying, cell=Spying.cell)
+
+
+def test_the_cell_has_what_the_application_is_doing_and_nothing_between() -> None:
+    replica = spying(checkpoint_interval=4)
+    step = replica.feed(
+        [*replica.commands(b"a", b"bc"), t.Command(replica.session, 2, 0, b"?", t.QUERY)],
+        [t.Command(replica.session, 3, 0, b"", t.CLOSE)],
+        [],
+    )
+    replica.node.ask(b"question", b"")
+    save = step.only(t.Save)
+    other = Replica(replica.bench, application=Spying, cell=Spying.cell)
+    other.driven.feed(t.Loaded(t.CheckpointId(1, b""), save.state, list(save.chunks)))
+    expected = [1, 2, 3, 4, 5, places.SNAPSHOT | 1, places.question(b"question"), 1, places.RESTORATION | 1]
+    assert Spying.seen == expected
+    assert Spying.cell == [0, 0]
+
+
+def test_the_cell_has_the_snapshot_while_another_thread_draws_it() -> None:
+    cell = [0, 0]
+    chunks = places.marked(iter([b"a", b"b"]), cell, 9)
+    assert cell == [0, 0]
+    assert next(chunks) == b"a"
+    assert cell == [0, 9]
+    assert list(chunks) == [b"b"]
+    assert cell == [0, 0]
+
+
+def barred(*which: int, **settings: int) -> Replica:
+    return Replica(Bench(**({"window": 64, "checkpoint_interval": 8} | settings)), barred=frozenset(which))
+
+
+def test_a_barred_command_is_not_executed() -> None:
+    replica = barred(3)
+    step = replica.feed(replica.commands(b"a", b"bc"), replica.commands(b"d"))
+    assert halts(step)[0] == (3, 0, ENDED, Stage.STORE)
+    assert answers_of(step) == [b"1"]
+    assert replica.application.value == 1
+
+
+def test_neither_is_the_opening_nor_the_end_of_a_session() -> None:
+    replica = barred(2)
+    assert halts(replica.feed([open_session(2)]))[0] == (2, 0, ENDED, Stage.STORE)
+    replica = barred(2)
+    step = replica.feed([t.Command(replica.session, 0, 0, b"", t.CLOSE)])
+    assert halts(step)[0] == (2, 0, ENDED, Stage.STORE)
+
+
+def test_a_barred_snapshot_is_not_taken() -> None:
+    replica = barred(places.SNAPSHOT | 1)
+    step = replica.feed(*([] for _ in range(7)))
+    assert halts(step)[0] == (1, 1, ENDED, Stage.STORE)
+    assert step.of(t.Save) == []
+
+
+def test_a_barred_restoration_is_not_tried() -> None:
+    other = barred()
+    save = other.feed(*([] for _ in range(7))).only(t.Save)
+    replica = barred(places.RESTORATION | 1)
+    replica.driven.feed(*replica.bench.stables(1))
+    step = replica.driven.feed(t.Loaded(t.CheckpointId(1, b"d"), save.state, list(save.chunks)))
+    assert halts(step)[0] == (1, 1, ENDED, Stage.STORE)
+
+
+def test_a_barred_question_is_refused_and_others_are_not() -> None:
+    replica = barred(places.question(b"fatal"))
+    assert replica.node.ask(b"fatal", b"") == (t.FAILED, ENDED.encode())
+    assert replica.node.ask(b"harmless", b"")[0] == t.OK
+
+
+@pytest.mark.parametrize(
+    ("place", "described"),
+    [
+        (17, "command 17"),
+        (places.SNAPSHOT | 3, "the snapshot for checkpoint 3"),
+        (places.RESTORATION | 3, "the restoration of checkpoint 3"),
+        (places.QUESTION | 0xAB, "a question (000000ab)"),
+    ],
+)
+def test_places_can_be_read(place: int, described: str) -> None:
+    assert places.describe(place) == described

@@ -119,6 +119,56 @@ def test_one_replica_without_memory_halts_alone_and_a_checkpoint_takes_it_on(
     await_condition(lambda: equal(cluster), "equal states")
 
 
+def revive(cluster: Processes) -> None:
+    """What Spark does: start whatever has ended again."""
+    for container, process in list(cluster.processes.items()):
+        if not process.is_alive():
+            process.join()
+            cluster.start(container)
+
+
+@pytest.mark.parametrize("word", [b"gone", b"killed", b"crash"])
+def test_a_command_that_takes_the_process_with_it_does_so_twice(
+    cluster: Processes, client: Client, word: bytes
+) -> None:
+    assert client.execute(b"a") == b"a"
+    before = lives(cluster)
+    client.submit(word)
+
+    def all_halted() -> bool:
+        revive(cluster)
+        return halted_at(cluster) == [3, 3, 3]
+
+    await_condition(all_halted, "all executors to halt")
+    assert lives(cluster) == [life + 2 for life in before]
+    told = "halted at command 3: it has ended the process of this replica twice in a row"
+    # Nobody listens any more where the first client knows front ends: in these processes ports are drawn.
+    with Client(cluster.endpoints, timeout_s=PATIENCE_S) as another, pytest.raises(ServiceHalted, match=told):
+        another.execute(b"b")
+    ended = [line for line in cluster.log("site-2") if line["event"] == "ended_in_application"]
+    assert [line["details"] for line in ended] == [{"at": "command 3", "times": times} for times in (1, 2)]
+    # Another life does not try it again.
+    cluster.kill(0)
+    cluster.restart(0)
+    await_condition(lambda: halted_at(cluster) == [3, 3, 3], "the restarted one to halt again")
+
+
+def test_a_question_that_takes_the_process_with_it_is_refused_the_third_time(cluster: Processes) -> None:
+    where = cluster.registry.endpoints[0]
+    for _ in range(2):
+        with Client(where, timeout_s=PATIENCE_S) as client:
+            assert client.execute(b"a")
+            client.submit_query(b"gone", stale=True)
+            await_condition(lambda: not cluster.processes[0].is_alive(), "the process to end")
+        cluster.restart(0)
+        where = cluster.registry.endpoints[0]
+    with Client(where, timeout_s=PATIENCE_S) as client:
+        assert client.execute(b"a")
+        with pytest.raises(CommandFailed, match="ended the process"):
+            client.query(b"gone", stale=True)
+    assert halted_at(cluster) == [None, None, None]
+
+
 def test_the_service_does_not_start_without_assertions() -> None:
     for arguments, environment in ((["-O"], {}), ([], {"PYTHONOPTIMIZE": "1"})):
         done = subprocess.run(

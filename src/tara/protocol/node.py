@@ -13,6 +13,7 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import EdgeError
 from tara.protocol.graph import Graph, Name, Receivers, allowed_edges
 from tara.protocol.limits import Limits
+from tara.protocol.places import Cell
 
 #: The memory number of every node at genesis: no number is lower.
 GENESIS_MEMORY = 1
@@ -42,6 +43,10 @@ class Boot(NamedTuple):
     threshold: int = 0
     #: Whether the host wants to hear what was executed (`Executed`).
     listens: bool = True
+    #: Where an executor writes down what the application is doing, if the host wants to know it when the process is
+    #: gone; and the places (`tara.protocol.places`) that it must not let the application into any more.
+    cell: Cell | None = None
+    barred: frozenset[int] = frozenset()
 
 
 class Node:

@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
+from tara.protocol.places import Cell
 from tara.protocol.principals import is_gateway, is_operator
 
 
@@ -123,6 +124,10 @@ def tell(hook: Callable[[Context], None], context: Context) -> None:
         return
 
 
+class Barred(Exception):
+    """The next command must not be executed here: it has ended the process too often."""
+
+
 #: Bytes of a session's name.
 NAME_BYTES_MAX = 255
 #: The numbers of the command counter that belong to one era; at a million commands a second, twelve days' worth.
@@ -168,8 +173,14 @@ class SessionsState(Struct, array_like=True):
 
 
 class Sessions:
-    def __init__(self, application: Application, limits: Limits) -> None:
+    def __init__(
+        self, application: Application, limits: Limits, cell: Cell | None = None, barred: frozenset[int] = frozenset()
+    ) -> None:
+        """The cell has the counter of the command that the application is executing; it is not cleared here. `Barred`
+        is raised before a command whose counter is barred."""
         self._application = application
+        self._cell: Cell = [0] if cell is None else cell
+        self._barred = barred
         self._limits = limits
         self._pipeline_max = limits.session_pipeline_max
         self._result_bytes_max = limits.result_bytes_max
@@ -301,6 +312,9 @@ class Sessions:
         if command.kind == t.CLOSE:
             self._end(session, command)
             return
+        self._cell[0] = counter
+        if self._barred and counter in self._barred:
+            raise Barred
         status, payload = call(
             self._application, command.kind == t.QUERY, command.payload, context, self._result_bytes_max
         )
@@ -461,6 +475,9 @@ class Sessions:
         context = self._context
         context.counter, context.time_ms, context.clock_ms = self.counter, self.time_ms, self._clock_ms
         context.session, context.principal = session.id, principal
+        self._cell[0] = self.counter
+        if self._barred and self.counter in self._barred:
+            raise Barred
         tell(hook, context)
 
     def state(self) -> SessionsState:

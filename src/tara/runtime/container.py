@@ -31,6 +31,7 @@ from tara.net.principal import Kind
 from tara.net.server import Address, Server, clients_max
 from tara.observability.events import EventLog
 from tara.observability.metrics import Counters, LatencySampler
+from tara.protocol import places
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, MalformedTuple, NodeHalted
 from tara.protocol.graph import Graph, Receivers, Stage
@@ -45,6 +46,7 @@ from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.principals import gateway_of, is_operator, principal_of
 from tara.protocol.sessions import Application
 from tara.runtime.reporting import status_report
+from tara.storage.execution_record import ExecutionRecord, record_path
 from tara.storage.journal import FileJournal, Identity, StaleJournal, journal_directory
 from tara.storage.log import DecidedLog, log_directory
 from tara.storage.log_format import LogIdentity
@@ -187,6 +189,7 @@ class Container:
         self._nodes: dict[int, Node] = {}
         self._outboxes: dict[int, Outbox] = {}
         self.stores: dict[int, CheckpointStore] = {}
+        self._records: dict[int, ExecutionRecord] = {}
         self.journal: FileJournal | None = None
         self.gateway: Gateway | None = None
         self._clock_base_ms = time.time() * 1e3 - time.monotonic() * 1e3
@@ -353,6 +356,9 @@ class Container:
             memory = GENESIS_MEMORY if start.genesis else start.life
             outbox = self._outboxes[number] = Outbox()
             boot = Boot(start.life, memory, start.genesis, now_ms, spec.threshold, spec.log_retention_bytes is not None)
+            if name.stage is Stage.EXECUTOR:
+                record = self._execution_record(number)
+                boot = boot._replace(cell=record.cell, barred=frozenset(record.strikes.barred))
             self._nodes[number] = create(
                 name, self.graph, spec.limits, boot, outbox, self._application, journals.get(number, [])
             )
@@ -369,6 +375,20 @@ class Container:
                 )
                 store.on_event = partial(self._on_store_event, self.graph.label(number))
                 self.stores[number] = store
+
+    def _execution_record(self, number: int) -> ExecutionRecord:
+        """Opened once in a life: that is a new beginning for it."""
+        if number in self._records:
+            return self._records[number]
+        spec, label = self.spec, self.graph.label(number)
+        path = record_path(Path(spec.data_dir), self.graph.names[number].replica)
+        record = self._records[number] = ExecutionRecord(path, spec.cluster, spec.era)
+        if record.trouble is not None:
+            self.events.warning("execution_record_refused", label, reason=record.trouble)
+        for place, times in zip(record.strikes.places, record.strikes.counts, strict=True):
+            if place:
+                self.events.warning("ended_in_application", label, at=places.describe(place), times=times)
+        return record
 
     def _make_log(self, replica: int) -> DecidedLog | None:
         spec, limits = self.spec, self.spec.limits

@@ -7,16 +7,18 @@ announced when it is durable there. An executor whose slots were garbage-collect
 
 What the application raises is the result of its command, except for a `MemoryError`, which another replica may not see:
 then this executor halts, alone and visibly. It goes on learning what is decided, but executes nothing until a stable
-checkpoint takes it past the command. A snapshot or a restoration that fails halts it, too.
+checkpoint takes it past the command. A snapshot or a restoration that fails halts it, too. And so does one that has
+ended the process before, as the host found in the cell where the executor writes down what it lets the application do.
 """
 
+from array import array
 from collections.abc import Callable
 from hashlib import blake2b
 
 import msgspec
 from msgspec import Struct
 
-from tara.protocol import depth
+from tara.protocol import depth, places
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple, NodeHalted
 from tara.protocol.graph import STORE, Graph, Name, Stage
@@ -25,8 +27,12 @@ from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.learner import Learner
 from tara.protocol.nodes.reads import ANSWERED_BYTES_MAX, Reads
 from tara.protocol.observer import Observer
+from tara.protocol.places import CELLS, EXECUTING, Cell
 from tara.protocol.progress import SourceProgress
-from tara.protocol.sessions import Application, Sessions, SessionsState, raised
+from tara.protocol.sessions import Application, Barred, Sessions, SessionsState, raised
+
+#: Why an executor does not do what has been barred.
+ENDED = "it has ended the process of this replica twice in a row"
 
 
 class ExecutorState(Struct, array_like=True):
@@ -52,6 +58,7 @@ class Executor(Node):
             t.ReadIndex: self._on_read_index,
         }
         self._make = make
+        self._cell: Cell = array("Q", [0] * CELLS) if boot.cell is None else boot.cell
         self._renew()
         sources = graph.replicas(Stage.REQUEST_SOURCE)
         self._learners = [
@@ -131,7 +138,10 @@ class Executor(Node):
                 partition = (partition + 1) % partitions
         except MemoryError as error:
             self._halt(raised(error))
+        except Barred:
+            self._halt(ENDED)
         finally:
+            self._cell[EXECUTING] = 0
             depth.leave(former)
         self.next += len(trace)
         commands, sessions.executed = sessions.executed, []
@@ -192,10 +202,15 @@ class Executor(Node):
         """Ask the application as it is now: status and payload of an answer."""
         if self.halted is not None:
             return t.HALTED, self.halted.reason.encode()
+        place = places.question(question)
+        if place in self.boot.barred:
+            return t.FAILED, ENDED.encode()
         former = depth.enter()
+        self._cell[EXECUTING] = place
         try:
             return self.sessions.ask(question, principal)
         finally:
+            self._cell[EXECUTING] = 0
             depth.leave(former)
 
     @property
@@ -236,7 +251,7 @@ class Executor(Node):
     def _renew(self) -> None:
         """Begin with a new application, as at the very beginning."""
         self.application = self._make()
-        self.sessions = Sessions(self.application, self.limits)
+        self.sessions = Sessions(self.application, self.limits, self._cell, self.boot.barred)
 
     # Garbage collection
 
@@ -250,15 +265,23 @@ class Executor(Node):
             ],
             self.sessions.state(),
         )
+        place = places.SNAPSHOT | number
+        if place in self.boot.barred:
+            self._halt(ENDED, number)
+            return
         former = depth.enter()
+        self._cell[EXECUTING] = place
         try:
             chunks = self.application.snapshot()
-            if not self.application.concurrent_snapshot:
+            if self.application.concurrent_snapshot:
+                chunks = places.marked(chunks, self._cell, place)
+            else:
                 chunks = iter(list(chunks))
         except BaseException as error:
             self._halt(f"{raised(error)} when it was to give a snapshot for checkpoint {number}", number)
             return
         finally:
+            self._cell[EXECUTING] = 0
             depth.leave(former)
         self.emit(t.Save(number, t.encode(state), chunks), STORE)
 
@@ -319,14 +342,20 @@ class Executor(Node):
             raise NodeHalted(f"checkpoint {number} is of execution number {state.next}")
         if self.halted is not None:
             self._renew()
+        place = places.RESTORATION | number
         former = depth.enter()
+        self._cell[EXECUTING] = place
         try:
+            if place in self.boot.barred:
+                raise Barred
             self.application.restore(loaded.chunks)
         except BaseException as error:
             self._restored, self._not_restored = False, number
-            self._halt(f"{raised(error)} when it was to restore checkpoint {number}", number)
+            said = ENDED if isinstance(error, Barred) else f"{raised(error)} when it was to restore checkpoint {number}"
+            self._halt(said, number)
             return False
         finally:
+            self._cell[EXECUTING] = 0
             depth.leave(former)
         self._restored, self._not_restored = True, 0
         self.sessions.restore(state.sessions)

@@ -1,0 +1,53 @@
+"""Places: what the application is doing, as one number that can outlive its process.
+
+An application may take the whole process with it: a crash in C, `os._exit`, the kernel's killer. So an executor writes
+down where it lets the application run, in a cell that its host keeps: the counter of a command, a snapshot, a
+restoration, a question. After a crash the host finds there what ended the process.
+"""
+
+import zlib
+from collections.abc import Iterator
+from typing import Protocol
+
+#: The kinds. A command's place is its counter; no counter is that high.
+SNAPSHOT = 1 << 61
+RESTORATION = 2 << 61
+QUESTION = 3 << 61
+_KINDS = 3 << 61
+
+
+class Cell(Protocol):
+    """What an executor writes to."""
+
+    def __getitem__(self, thread: int, /) -> int: ...
+    def __setitem__(self, thread: int, place: int, /) -> None: ...
+
+
+#: One for the thread that executes, one for the thread that draws a snapshot. 0: nowhere.
+EXECUTING, DRAWING = 0, 1
+CELLS = 2
+
+
+def question(payload: bytes) -> int:
+    """Questions have no numbers. Two of them may have the same place; few are ever asked about."""
+    return QUESTION | zlib.crc32(payload)
+
+
+def describe(place: int) -> str:
+    match place & _KINDS:
+        case 0:
+            return f"command {place}"
+        case kind if kind == SNAPSHOT:
+            return f"the snapshot for checkpoint {place ^ SNAPSHOT}"
+        case kind if kind == RESTORATION:
+            return f"the restoration of checkpoint {place ^ RESTORATION}"
+    return f"a question ({place ^ QUESTION:08x})"
+
+
+def marked(chunks: Iterator[bytes], cell: Cell, place: int) -> Iterator[bytes]:
+    """The same chunks, drawn at this place."""
+    cell[DRAWING] = place
+    try:
+        yield from chunks
+    finally:
+        cell[DRAWING] = 0

@@ -1,0 +1,110 @@
+"""The execution record of an executor: where in the application its last lives ended.
+
+A small file that is mapped into memory. It begins with the cells that the executor writes to (`tara.protocol.places`):
+plain stores, nothing is synced; they outlive the process, which is all that they are for. Behind them are two slots for
+what is concluded from them (`tara.host.strikes`), written in turn and synced: a slot has a version, the identity of the
+cluster, and a checksum over all of its bytes. A record that cannot be read is begun anew: at worst, a command has to
+end the process twice more.
+"""
+
+import mmap
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from tara.host.strikes import Strikes, next_life
+from tara.protocol.places import CELLS, Cell
+from tara.storage.journal import sync_directory
+
+FORMAT_VERSION = 1
+_CELLS_BYTES = 8 * CELLS
+_SLOT_BYTES = 1024
+_HEAD = struct.Struct("<II")
+FILE_BYTES = _CELLS_BYTES + 2 * _SLOT_BYTES
+
+
+class Slot(Struct, frozen=True, forbid_unknown_fields=True):
+    version: int
+    cluster: int
+    era: int
+    #: Of two slots, the one with the higher turn is the newer one.
+    turn: int
+    strikes: Strikes
+
+
+def record_path(data_dir: Path, replica: int) -> Path:
+    return data_dir / f"execution-{replica}"
+
+
+class ExecutionRecord:
+    def __init__(self, path: Path, cluster: int, era: int) -> None:
+        """Read what the lives before have left, and begin a new one."""
+        self._cluster, self._era = cluster, era
+        #: Why what was there could not be used; None: it could, or there was nothing.
+        self.trouble: str | None = None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists()
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(file).st_size != FILE_BYTES:
+                if not is_new:
+                    self.trouble = f"{path}: has {os.fstat(file).st_size} bytes, not {FILE_BYTES}"
+                os.ftruncate(file, 0)
+                os.posix_fallocate(file, 0, FILE_BYTES)
+                is_new = True
+            self._map = mmap.mmap(file, FILE_BYTES)
+        finally:
+            os.close(file)
+        self._turn = 0
+        before, ended_at = Strikes(), [0] * CELLS
+        self.cell: Cell = memoryview(self._map)[:_CELLS_BYTES].cast("Q")
+        if not is_new:
+            newest = self._newest(path)
+            if newest is not None:
+                self._turn, before = newest.turn, newest.strikes
+                ended_at = [self.cell[thread] for thread in range(CELLS)]
+        self.strikes = next_life(before, ended_at)
+        for thread in range(CELLS):
+            self.cell[thread] = 0
+        self._write()
+        sync_directory(path.parent)
+
+    def unbar(self, place: int) -> None:
+        """The executor may go there again."""
+        if place in self.strikes.barred:
+            barred = [known for known in self.strikes.barred if known != place]
+            self.strikes = Strikes([0] * CELLS, [0] * CELLS, barred)
+            self._write()
+
+    def _newest(self, path: Path) -> Slot | None:
+        slots = [slot for number in range(2) if (slot := self._read(number)) is not None]
+        ours = [slot for slot in slots if (slot.cluster, slot.era) == (self._cluster, self._era)]
+        if not ours:
+            self.trouble = f"{path}: damaged, of another version, or of another cluster or era"
+            return None
+        return max(ours, key=lambda slot: slot.turn)
+
+    def _read(self, number: int) -> Slot | None:
+        begin = _CELLS_BYTES + number * _SLOT_BYTES
+        data = self._map[begin : begin + _SLOT_BYTES]
+        checksum, length = _HEAD.unpack_from(data)
+        if zlib.crc32(data[4:]) != checksum:
+            return None
+        try:
+            slot = msgspec.json.decode(data[_HEAD.size : _HEAD.size + length], type=Slot)
+        except msgspec.DecodeError:
+            return None
+        return slot if slot.version == FORMAT_VERSION else None
+
+    def _write(self) -> None:
+        self._turn += 1
+        body = msgspec.json.encode(Slot(FORMAT_VERSION, self._cluster, self._era, self._turn, self.strikes))
+        rest = struct.pack("<I", len(body)) + body
+        rest += bytes(_SLOT_BYTES - 4 - len(rest))
+        begin = _CELLS_BYTES + self._turn % 2 * _SLOT_BYTES
+        self._map[begin : begin + _SLOT_BYTES] = struct.pack("<I", zlib.crc32(rest)) + rest
+        self._map.flush()
