@@ -28,6 +28,7 @@ def start_cluster(directory: Path, **options: Any) -> Cluster:
         "session_timeout_ms_max": 10_000,
         "max_client_connections": 0,
         "collect_interval_ms": 200,
+        "four_letter_words": "*",
         **options,
     }
     flags = {

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tara.coordination.acl import digest_id
 from tara.coordination.async_client import AsyncCoordinationClient, digest_acl
 from tara.coordination.async_recipes import AsyncElection, AsyncLock
 from tara.coordination.client import CoordinationClient
@@ -268,9 +269,9 @@ def test_a_stopped_client_says_so(hosts: str) -> None:
     assert issubclass(SessionLost, TaraError)
 
 
-def tara(hosts: str, *arguments: str, status: int = 0) -> str:
+def tara(hosts: str, *arguments: str, status: int = 0, auth: str = "") -> str:
     command = [sys.executable, "-c", "from tara.cli import main; main()", "zk", *arguments]
-    environment = {**os.environ, "TARA_ZK_HOSTS": hosts}
+    environment = {**os.environ, "TARA_ZK_HOSTS": hosts, "TARA_ZK_AUTH": auth}
     finished = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=DEADLINE_S, check=False)
     assert finished.returncode == status, finished.stderr
     return finished.stdout
@@ -293,3 +294,9 @@ def test_the_command_line(hosts: str, path: str) -> None:
         assert "watching" in watching.stderr.readline()
         tara(hosts, "delete", "-R", f"{path}/a")
         assert watching.communicate(timeout=DEADLINE_S)[0] == f"deleted {path}/a\n"
+
+
+def test_the_command_line_proves_an_identity(client: CoordinationClient, hosts: str, path: str) -> None:
+    client.create(f"{path}/own", b"mine", acl=((31, "digest", digest_id(b"ann:secret")),))
+    tara(hosts, "get", f"{path}/own", status=2)
+    assert tara(hosts, "get", f"{path}/own", auth="bob:secret\nann:secret") == "mine\n"

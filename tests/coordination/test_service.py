@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tara.coordination import commands, jute
+from tara.coordination import commands, jute, limits
 from tara.coordination.acl import digest_id
 from tara.coordination.codes import CONTAINER_OWNER, Code, Event, Mode, Op
 from tara.coordination.service import CoordinationService
@@ -416,3 +416,30 @@ def test_the_indexes_of_the_tree_agree_with_its_nodes(steps: list[Any]) -> None:
     assert set(tree.ephemerals) <= set(machine.service.sessions)
     assert set(tree.containers) == {path for path, node in tree.nodes.items() if node.owner == CONTAINER_OWNER}
     assert tree.size == sum(len(path) + len(node.data or b"") for path, node in tree.nodes.items())
+
+
+def test_access_lists_and_paths_are_bounded() -> None:
+    """In the replicated state, so the same everywhere."""
+    machine = Machine()
+    session = machine.open()
+    entries = tuple((31, "digest", f"user-{number}:hash") for number in range(limits.ACL_ENTRIES_MAX + 1))
+    assert machine.create(session, "/many", acl=entries)[0] == Code.INVALID_ACL
+    assert machine.create(session, "/all", acl=entries[1:])[0] == Code.OK
+    for scheme, id_ in (("digest", "u:" + "x" * limits.ACL_ID_CHARACTERS_MAX), ("ip", "1" * 1_000)):
+        assert machine.create(session, "/long", acl=((31, scheme, id_),))[0] == Code.INVALID_ACL
+    path = "/" + "x" * (limits.PATH_CHARACTERS_MAX - 1)
+    assert machine.create(session, path)[0] == Code.OK
+    assert machine.create(session, path + "x")[0] == Code.BAD_ARGUMENTS
+    assert machine.create(session, path + "/x")[0] == Code.BAD_ARGUMENTS
+
+
+def test_a_multi_that_fails_unexpectedly_leaves_the_tree_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    session = machine.open()
+    monkeypatch.setitem(machine.service._writes, Op.DELETE, lambda *_: 1 // 0)
+    operations = ((Op.CREATE, create_body("/made")), (Op.DELETE, versioned_body("/made")))
+    with pytest.raises(ZeroDivisionError):
+        machine.multi(session, *operations)
+    assert machine.paths == []
+    assert machine.create(session, "/after")[0] == Code.OK
+    assert machine.service.tree._undo is None

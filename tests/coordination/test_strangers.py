@@ -9,11 +9,12 @@ import pytest
 
 from tara.coordination import jute, limits
 from tara.coordination.client import CoordinationClient
-from tara.coordination.codes import Code
+from tara.coordination.codes import Code, Op
 from tara.coordination.gateway.allowance import Allowance
 from tara.coordination.gateway.connection import Closed
 from tara.coordination.gateway.stream import Stream
 from tara.coordination.service import CoordinationService
+from tara.protocol.errors import ConfigurationError
 from tests.coordination.desk import Desk, framed
 from tests.coordination.live import Wire, address_of
 from tests.coordination.tls import tls_options, trusted_by
@@ -213,3 +214,94 @@ def test_a_front_end_without_file_descriptors_does_not_spin(tmp_path: Path) -> N
             gateway._listener = listener  # type: ignore[union-attr]
             assert client.connect()
             assert client.create("/here") == Code.OK
+
+
+@pytest.mark.parametrize("word", [b"stat", b"cons", b"dump"])
+def test_words_that_name_clients_or_nodes_are_not_answered(word: bytes) -> None:
+    desk = Desk()
+    client = desk.connect("10.9.8.7")
+    desk.create(client, "/secret-name")
+    stranger = desk.admit()
+    desk.feed(stranger, word)
+    assert bytes(stranger.out) == word + b" is not executed because it is not in the whitelist.\n"
+
+
+def test_an_operator_decides_which_words_are_answered() -> None:
+    desk = Desk(four_letter_words="dump, ruok")
+    for word, answered in ((b"dump", True), (b"ruok", True), (b"mntr", False)):
+        stranger = desk.admit()
+        desk.feed(stranger, word)
+        assert (b"whitelist" not in stranger.out) == answered
+    with pytest.raises(ConfigurationError, match="crash"):
+        Desk(four_letter_words="ruok,crash")
+
+
+def test_a_key_that_others_may_read_is_refused(certificates: Path, tmp_path: Path) -> None:
+    key = tmp_path / "server.key"
+    key.write_bytes((certificates / "server.key").read_bytes())
+    options = {**tls_options(certificates), "tls_key": str(key)}
+    for mode in (0o640, 0o604):
+        key.chmod(mode)
+        with (
+            pytest.raises(ConfigurationError, match=rf"others may read .*chmod 600 {key}"),
+            single_site(CoordinationService, tmp_path / "data", options),
+        ):
+            pass
+    key.chmod(0o600)
+    with single_site(CoordinationService, tmp_path / "data", options) as site:
+        assert address_of(site)
+
+
+def test_a_connection_proves_a_bounded_number_of_identities() -> None:
+    """Every write carries them, and every access compares them with a list."""
+    desk = Desk()
+    client = desk.connect()
+    errors = []
+    for number in range(limits.IDENTITIES_MAX + 1):
+        if not client.closed:
+            credentials = jute.pack_text("digest") + jute.pack_buffer(b"user-%d:secret" % number)
+            desk.request(client, -4, Op.AUTH, jute.pack_int(0) + credentials)
+            errors += [error for _, error, _ in desk.fetch(client)]
+    # The address is one of them.
+    assert errors == [Code.OK] * (limits.IDENTITIES_MAX - 1) + [Code.AUTH_FAILED]
+    assert client.closed
+    client = desk.connect()
+    long = jute.pack_text("digest") + jute.pack_buffer(b"u" * limits.IDENTITY_BYTES_MAX + b":secret")
+    desk.request(client, -4, Op.AUTH, jute.pack_int(0) + long)
+    assert [error for _, error, _ in desk.fetch(client)] == [Code.AUTH_FAILED]
+
+
+def test_a_wrong_password_gets_no_session() -> None:
+    desk = Desk()
+    client = desk.connect()
+    for password in (b"", b"x", bytes(15), bytes(15) + b"\1", bytes(17)):
+        stranger = desk.admit()
+        body = jute.pack_int(0) + jute.pack_long(0) + jute.pack_int(30_000) + jute.pack_long(client.session)
+        desk.feed(stranger, framed(body + jute.pack_buffer(password)))
+        desk.turn()
+        assert stranger.session == 0
+        assert stranger.last_words
+    assert not client.closed
+
+
+@pytest.mark.parametrize("length", [-1, -2, -(1 << 31), 2, 1_000, (1 << 31) - 1])
+@pytest.mark.parametrize(
+    ("op", "before"),
+    [
+        (Op.GET_DATA, b""),
+        (Op.SET_WATCHES, bytes(8)),
+        (Op.SET_WATCHES2, bytes(8 + 12)),
+        (Op.MULTI_READ, jute.MULTI_HEADER.pack(Op.GET_DATA, False, -1)),
+        (Op.MULTI, jute.MULTI_HEADER.pack(Op.CREATE, False, -1) + jute.pack_text("/x")),
+        (Op.CREATE, jute.pack_text("/x") + jute.pack_buffer(b"")),
+        (Op.AUTH, bytes(4) + jute.pack_text("digest")),
+    ],
+)
+def test_lengths_that_cannot_be_end_the_connection_at_most(op: int, before: bytes, length: int) -> None:
+    desk = Desk()
+    client, other = desk.connect(), desk.connect()
+    desk.request(client, 1, op, before + jute.pack_int(length))
+    desk.turn()
+    assert desk.front_end.fault == ""
+    assert client.closed or client.sent == 2
+    desk.create(other, "/still-here")

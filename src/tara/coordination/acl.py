@@ -7,6 +7,7 @@ import ipaddress
 
 from tara.coordination.codes import ALL, Code, Refusal
 from tara.coordination.jute import Acl
+from tara.coordination.limits import ACL_ENTRIES_MAX, ACL_ID_CHARACTERS_MAX
 
 #: (scheme, id) pairs that a connection has proved.
 Ids = tuple[tuple[str, str], ...]
@@ -41,6 +42,9 @@ def resolve(acl: Acl, ids: Ids) -> Acl:
     """The list as it is stored: without repetition, `auth` replaced by the ids of the requester."""
     if acl == OPEN:
         return OPEN
+    # Every access to the node goes through the list.
+    if len(acl) > ACL_ENTRIES_MAX or any(len(id_) > ACL_ID_CHARACTERS_MAX for _, _, id_ in acl):
+        raise Refusal(Code.INVALID_ACL)
     found: list[tuple[int, str, str]] = []
     for entry in dict.fromkeys(acl):
         permissions, scheme, id_ = entry
@@ -63,7 +67,7 @@ def masked(acl: Acl) -> Acl:
     return tuple((p, scheme, f"{id_.split(':')[0]}:x" if scheme == "digest" else id_) for p, scheme, id_ in acl)
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=256)
 def intern(acl: Acl) -> Acl:
     """Equal lists as one object: there are few different ones among many nodes."""
     return OPEN if acl == OPEN else acl

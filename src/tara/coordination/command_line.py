@@ -1,5 +1,6 @@
 """`tara zk`: znodes from the command line."""
 
+import os
 import queue
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +19,19 @@ Hosts = Annotated[
 ]
 DataDir = Annotated[Path, typer.Option(help="Where the cluster keeps its state.")]
 DATA_DIR = Path("tara-data")
-Auth = Annotated[list[str] | None, typer.Option("--auth", help="user:password, to prove an identity; may be repeated.")]
+#: A password on a command line could be read by everybody on the host.
+AUTH_VARIABLE = "TARA_ZK_AUTH"
+Auth = Annotated[
+    list[str] | None,
+    typer.Option("--auth", metavar="USER", help="Prove to be this user; asks for the password. May be repeated."),
+]
+AuthFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="A file with a line user:password for each identity to prove, which nobody else may read. Without it, "
+        f"{AUTH_VARIABLE} is looked at, which has the same lines."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 ZPath = Annotated[str, typer.Argument(metavar="PATH", help="The path of a znode.")]
 Version = Annotated[int, typer.Option(help="The version it must have; -1: any.")]
@@ -38,13 +51,33 @@ def hosts_of(data_dir: Path) -> str:
     return ",".join(found)
 
 
-def _client(hosts: str | None, data_dir: Path, auth: list[str] | None) -> "CoordinationClient":
+def credentials_of(users: list[str] | None, file: Path | None) -> list[str]:
+    """`user:password` of every identity that is to be proved."""
+    from tara.net.certificates import read_secret
+    from tara.protocol.errors import ConfigurationError
+
+    for user in users or ():
+        if ":" in user:
+            raise ConfigurationError(
+                f"--auth {user.partition(':')[0]}:…: everybody on this host can read a command line; give the user "
+                f"only, and be asked for the password, or use --auth-file or {AUTH_VARIABLE}"
+            )
+    where = str(file) if file is not None else AUTH_VARIABLE
+    text = read_secret(file).decode() if file is not None else os.environ.get(AUTH_VARIABLE, "")
+    found = [line for line in text.splitlines() if line]
+    if any(":" not in line for line in found):
+        raise ConfigurationError(f"{where}: every line must be user:password")
+    return found + [f"{user}:{typer.prompt(f'password of {user}', hide_input=True, err=True)}" for user in users or ()]
+
+
+def _client(hosts: str | None, data_dir: Path, auth: list[str] | None, auth_file: Path | None) -> "CoordinationClient":
     from tara.coordination.client import CoordinationClient
 
+    identities = credentials_of(auth, auth_file)
     client = CoordinationClient(hosts or hosts_of(data_dir))
     try:
         client.start()
-        for credentials in auth or ():
+        for credentials in identities:
             client.add_auth("digest", credentials)
     except BaseException:
         client.stop()
@@ -59,12 +92,13 @@ def ls(
     hosts: Hosts = None,
     data_dir: DataDir = DATA_DIR,
     auth: Auth = None,
+    auth_file: AuthFile = None,
 ) -> None:
     """Print the names of the children. Example: tara zk ls /"""
     from tara.coordination.errors import NoNode
     from tara.coordination.paths import child_of
 
-    with _client(hosts, data_dir, auth) as client:
+    with _client(hosts, data_dir, auth, auth_file) as client:
         if not recursive:
             for name in client.get_children(path):
                 typer.echo(name)
@@ -87,9 +121,10 @@ def get(
     hosts: Hosts = None,
     data_dir: DataDir = DATA_DIR,
     auth: Auth = None,
+    auth_file: AuthFile = None,
 ) -> None:
     """Print the data of a znode. Example: tara zk get /config"""
-    with _client(hosts, data_dir, auth) as client:
+    with _client(hosts, data_dir, auth, auth_file) as client:
         if sync:
             client.sync(path)
         _print_data(client.get(path)[0])
@@ -107,9 +142,10 @@ def set_data(
     hosts: Hosts = None,
     data_dir: DataDir = DATA_DIR,
     auth: Auth = None,
+    auth_file: AuthFile = None,
 ) -> None:
     """Set the data of a znode. Example: tara zk set /config on --version 3"""
-    with _client(hosts, data_dir, auth) as client:
+    with _client(hosts, data_dir, auth, auth_file) as client:
         client.set(path, value.encode(), version)
 
 
@@ -124,9 +160,10 @@ def create(
     hosts: Hosts = None,
     data_dir: DataDir = DATA_DIR,
     auth: Auth = None,
+    auth_file: AuthFile = None,
 ) -> None:
     """Make a znode and print its path. Example: tara zk create -s /jobs/job- resize"""
-    with _client(hosts, data_dir, auth) as client:
+    with _client(hosts, data_dir, auth, auth_file) as client:
         typer.echo(
             client.create(path, value.encode(), sequence=sequence, container=container, ttl_ms=ttl_ms, makepath=parents)
         )
@@ -140,18 +177,24 @@ def delete(
     hosts: Hosts = None,
     data_dir: DataDir = DATA_DIR,
     auth: Auth = None,
+    auth_file: AuthFile = None,
 ) -> None:
     """Delete a znode. Example: tara zk delete -R /jobs"""
-    with _client(hosts, data_dir, auth) as client:
+    with _client(hosts, data_dir, auth, auth_file) as client:
         client.delete(path, version, recursive)
 
 
 @zk_app.command("stat")
 def stat(
-    path: ZPath, as_json: Json = False, hosts: Hosts = None, data_dir: DataDir = DATA_DIR, auth: Auth = None
+    path: ZPath,
+    as_json: Json = False,
+    hosts: Hosts = None,
+    data_dir: DataDir = DATA_DIR,
+    auth: Auth = None,
+    auth_file: AuthFile = None,
 ) -> None:
     """Print what is known of a znode; exit status 1 if there is none. Example: tara zk stat /config --json"""
-    with _client(hosts, data_dir, auth) as client:
+    with _client(hosts, data_dir, auth, auth_file) as client:
         found = client.exists(path)
     if found is None:
         typer.echo(f"tara: {path}: no node", err=True)
@@ -172,12 +215,13 @@ def watch(
     hosts: Hosts = None,
     data_dir: DataDir = DATA_DIR,
     auth: Auth = None,
+    auth_file: AuthFile = None,
 ) -> None:
     """Print what happens to a znode, until interrupted. Example: tara zk watch -R /jobs"""
     from tara.coordination.wire_client import State, WatchEvent
 
     heard: queue.SimpleQueue[WatchEvent | State] = queue.SimpleQueue()
-    with _client(hosts, data_dir, auth) as client:
+    with _client(hosts, data_dir, auth, auth_file) as client:
         client.add_listener(heard.put)
         client.add_watch(path, heard.put, recursive)
         typer.echo(f"watching {path}", err=True)

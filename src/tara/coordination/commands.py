@@ -17,7 +17,6 @@ _ENVELOPE = struct.Struct(">iqqH")
 #: What a command without an envelope raises.
 ENVELOPE_ERROR = struct.error
 PASSWORD_BYTES = 16
-IDS_BYTES_MAX = 65_535
 
 #: Requests that are ordered; their bodies are read by the replicas.
 ORDERED = frozenset(

@@ -72,3 +72,11 @@ UPLOAD_BYTES_PER_S = 256 << 10
 #: The answer to several reads in one request.
 MULTI_READ_BYTES_MAX = 4 << 20
 MULTI_OPERATIONS_MAX = 10_000
+
+# Identities and access lists. The lists are in the replicated state.
+
+#: Identities that a connection may prove, and their bytes together: every write carries them.
+IDENTITIES_MAX = 16
+IDENTITY_BYTES_MAX = 2_048
+ACL_ENTRIES_MAX = 256
+ACL_ID_CHARACTERS_MAX = 256

@@ -7,6 +7,7 @@ at one command. The zxid of a change is the counter of its command.
 """
 
 import functools
+import hmac
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
@@ -178,7 +179,8 @@ class CoordinationService(StateMachine):
 
     def _attach(self, session: int, password: bytes, context: Context) -> bytes:
         record = self.sessions.get(session)
-        if record is None or record.password != password:
+        # In a time that does not tell how much of it was right.
+        if record is None or not hmac.compare_digest(record.password, password):
             raise Refusal(Code.SESSION_EXPIRED)
         record.attachment = context.counter
         record.active_ms = context.clock_ms
@@ -270,7 +272,7 @@ class CoordinationService(StateMachine):
         except Refusal as refusal:
             tree.rollback(before)
             return _failed(len(operations), len(results) // 2, refusal.code)
-        except JuteError:
+        except BaseException:
             tree.rollback(before)
             raise
         tree.commit()

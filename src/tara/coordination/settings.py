@@ -30,6 +30,9 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tls_certificate: str = ""
     tls_key: str = ""
     tls_authorities: str = ""
+    #: The four-letter words that are answered, with commas; *: all. Those that name clients, sessions or nodes are not
+    #: among them: whoever can connect can ask.
+    four_letter_words: str = "ruok,srvr,isro,mntr,conf,envi,wchs"
     #: Serve whoever connects, also beyond loopback.
     open: bool = False
 

@@ -1,9 +1,11 @@
 """The four-letter words: what operators and monitoring ask a front end on a fresh connection."""
 
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tara import __version__
+from tara.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from tara.coordination.gateway.front_end import FrontEnd
@@ -35,7 +37,24 @@ class Latencies:
         return self.sum_ms / self.count if self.count else 0.0
 
 
+def allowed(names: str) -> frozenset[bytes]:
+    """What an operator allows to be asked."""
+    if names.strip() == "*":
+        return frozenset(WORDS)
+    found = frozenset(name.strip().encode() for name in names.split(",") if name.strip())
+    unknown = sorted(word.decode() for word in found - set(WORDS))
+    if unknown:
+        raise ConfigurationError(f"gateway.four_letter_words: {', '.join(unknown)}: not one of {_names(WORDS)}")
+    return found
+
+
+def _names(words: Iterable[bytes]) -> str:
+    return ", ".join(sorted(word.decode() for word in words))
+
+
 def answer(front_end: "FrontEnd", word: bytes) -> bytes:
+    if word not in front_end.words:
+        return word + b" is not executed because it is not in the whitelist.\n"
     if word == b"ruok":
         return b"imok"
     if not front_end.serving and word not in (b"conf", b"envi"):

@@ -63,6 +63,7 @@ class FrontEnd:
         self._site = site
         self._clock = clock
         self.settings = settings
+        self.words = four_letter_words.allowed(settings.four_letter_words)
         self.service = application
         self.service.observer = self
         self.tree = application.tree

@@ -19,6 +19,7 @@ from tara.coordination.gateway.connection import Closed, Connection
 from tara.coordination.gateway.front_end import FrontEnd
 from tara.coordination.gateway.stream import Stream
 from tara.coordination.settings import GatewaySettings
+from tara.net.certificates import read_secret
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.transport.gateway import Site
@@ -300,8 +301,11 @@ def _remembered(path: Path) -> int:
 def _tls_context(settings: GatewaySettings) -> ssl.SSLContext | None:
     if not settings.tls_certificate:
         return None
+    # Refused if others may read it.
+    read_secret(Path(settings.tls_key))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
     try:
         context.load_cert_chain(settings.tls_certificate, settings.tls_key)
         if settings.tls_authorities:

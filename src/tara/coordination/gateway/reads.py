@@ -1,6 +1,6 @@
 """Answers to requests that need no order: from the replica that is here, and from what is known of the connection."""
 
-from tara.coordination import commands, reads
+from tara.coordination import commands, limits, reads
 from tara.coordination.acl import digest_id
 from tara.coordination.codes import Code, Op, Refusal
 from tara.coordination.gateway.connection import Connection
@@ -65,7 +65,8 @@ def _authenticate(connection: Connection, reader: Reader) -> bytes:
     scheme, credentials = reader.text(), reader.buffer() or b""
     if scheme == "digest" and b":" in credentials:
         ids = dict.fromkeys((*connection.ids, ("digest", digest_id(credentials))))
-        if len(commands.encode_ids(tuple(ids))) <= commands.IDS_BYTES_MAX:
+        size = len(commands.encode_ids(tuple(ids)))
+        if size <= limits.IDENTITY_BYTES_MAX and len(ids) <= limits.IDENTITIES_MAX:
             connection.set_ids(tuple(ids))
             return b""
     elif scheme == "ip":
