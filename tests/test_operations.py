@@ -7,6 +7,7 @@ import pytest
 
 from tara import bounds_table
 from tara.configuration.settings import known_settings
+from tara.coordination import limits
 from tara.net import bounds
 from tara.observability import prometheus
 
@@ -45,3 +46,11 @@ def test_the_table_of_bounds_is_the_code() -> None:
 def test_every_bound_of_the_ports_is_in_the_table() -> None:
     listed = {row.name for section in bounds_table.sections() for row in section.rows}
     assert {name for name in vars(bounds) if name.isupper()} <= listed
+
+
+def test_every_bound_of_the_zookeeper_port_is_in_the_table() -> None:
+    scopes = ("the ZooKeeper port", "the coordination service")
+    listed = {
+        row.name for section in bounds_table.sections() if section.scope.startswith(scopes) for row in section.rows
+    }
+    assert {name for name in vars(limits) if name.isupper()} == listed

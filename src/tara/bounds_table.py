@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tara.client import wire
+from tara.coordination import limits as zookeeper_limits
 from tara.net import bounds
 from tara.observability import prometheus
 from tara.protocol.limits import Limits
@@ -154,6 +155,94 @@ def sections() -> list[Section]:
                 setting("session_pipeline_max", "", "results that a session has not acknowledged", "refused"),
                 setting("command_bytes_max", "bytes", "a command", "`CommandTooLarge`"),
                 setting("result_bytes_max", "bytes", "a result", "an error in its place"),
+            ],
+        ),
+        *_zookeeper(),
+    ]
+
+
+def _zookeeper() -> list[Section]:
+    """The port of the coordination service."""
+
+    def row(name: str, unit: str, what: str, then: str) -> Row:
+        return Row(name, getattr(zookeeper_limits, name), unit, what, then)
+
+    greediest = "the oldest of the address that has the most is closed"
+    stalled = "closed, the heaviest first"
+    return [
+        Section(
+            "the ZooKeeper port: before a session is asked for",
+            [
+                row("CONNECTIONS_MAX", "", "connections; at most 3/8 of the descriptors (`ulimit -n`)", "closed"),
+                row("ARRIVALS_MAX", "", "connections that have not asked for a session", greediest),
+                row("ARRIVALS_PER_ADDRESS_MAX", "", "the same, of one address", "its oldest is closed"),
+                row("HANDSHAKE_S", "s", "for the handshake of TLS", "closed"),
+                row("HANDSHAKE_BYTES_MAX", "bytes", "sent before it is over", "closed"),
+                row("HANDSHAKE_SHARE", "", "the share of the time for handshakes", "the others wait"),
+                row("HANDSHAKE_SAVED_S", "s", "the time for handshakes that is saved up", "the others wait"),
+                row("JOIN_BYTES_MAX", "bytes", "a request for a session", "closed"),
+                row("SESSIONLESS_S", "s", "without a session", "closed"),
+                row("SESSIONLESS_INTERVAL_S", "s", "between two looks at those times", "-"),
+            ],
+        ),
+        Section(
+            "the ZooKeeper port: one turn of the container's loop",
+            [
+                row("ACCEPTED_PER_TURN", "", "connections taken", "the others wait"),
+                row("READ_PER_TURN", "", "connections read", "the others wait"),
+                row("RECEIVE_BYTES", "bytes", "read of one connection", "the rest waits"),
+                row("ACCEPT_PAUSE_S", "s", "nobody is taken after the last descriptor is used", "-"),
+                row("TURN_S", "s", "for requests, in each half of a turn", "the others wait"),
+                row("SWEPT_PER_TURN", "", "watches taken away of those who are gone", "the others wait"),
+            ],
+        ),
+        Section(
+            "the ZooKeeper port: per connection",
+            [
+                row("REQUESTS_MAX", "", "requests and pings without an answer", "not read"),
+                row("REQUEST_BYTES_MAX", "bytes", "requests without an answer", "not read"),
+                row("UNSENT_BYTES_MAX", "bytes", "answers that were not fetched", "not read, nothing is executed"),
+                row("UNSENT_BYTES_CLOSED", "bytes", "the same, with events", "closed"),
+                row("WATCHES_PER_CONNECTION_MAX", "", "watches (`watches_per_connection_max`)", "`THROTTLED_OP`"),
+                row("WATCH_BYTES", "bytes", "of paths, times the watches that there may be", "`THROTTLED_OP`"),
+                row("MULTI_OPERATIONS_MAX", "", "operations in a multi", "closed"),
+                row("MULTI_READ_BYTES_MAX", "bytes", "the answer to a multi of reads", "`BAD_ARGUMENTS`"),
+                row("IDENTITIES_MAX", "", "identities that are proved", "`AUTH_FAILED`, closed"),
+                row("IDENTITY_BYTES_MAX", "bytes", "the same together", "`AUTH_FAILED`, closed"),
+            ],
+        ),
+        Section(
+            "the ZooKeeper port: over all connections",
+            [
+                row("WATCHES_MAX", "", "watches (`watches_max`)", "`THROTTLED_OP`"),
+                row("ALL_UNSENT_BYTES_MAX", "bytes", "answers that were not fetched", "only who has none is answered"),
+                row("ALL_UNSENT_BYTES_EXTREME", "bytes", "the same", "nobody is answered"),
+                row(
+                    "ALL_HELD_BYTES_MAX",
+                    "bytes",
+                    "these, and requests without an answer",
+                    "only who holds little is read",
+                ),
+                row("ALL_HELD_BYTES_EXTREME", "bytes", "the same", "nobody is read"),
+                row("LIGHT_BYTES", "bytes", "little", "-"),
+                row("STALLED_S", "s", "without moving, beyond a first of these bounds", stalled),
+                row("STALLED_EXTREME_S", "s", "without moving, beyond a second one", stalled),
+                row("PRESSURE_INTERVAL_S", "s", "between two looks at that", "-"),
+                row("ORDERED_MAX", "", "commands that wait to be ordered", "nobody is read"),
+                row("ORDERED_BYTES_MAX", "bytes", "the same in bytes", "nobody is read"),
+                row("UPLOAD_BYTES_FREE", "bytes", "requests that need no room of their own", "longer ones wait for it"),
+                row("UPLOAD_BYTES_MAX", "bytes", "longer ones that arrive at once", "others are not read"),
+                row("UPLOAD_BYTES_PER_S", "bytes", "per second of one that arrives while others wait", "closed"),
+                row("UPLOADS_WAITING_MAX", "", "connections that wait for room", "closed"),
+            ],
+        ),
+        Section(
+            "the coordination service: in the replicated state",
+            [
+                row("PATH_CHARACTERS_MAX", "", "characters of a path", "`BAD_ARGUMENTS`"),
+                row("ACL_ENTRIES_MAX", "", "entries of an access list", "`INVALID_ACL`"),
+                row("ACL_ID_CHARACTERS_MAX", "", "characters of an id in it", "`INVALID_ACL`"),
+                row("SESSIONS_MAX", "", "ZooKeeper sessions", "closed"),
             ],
         ),
     ]

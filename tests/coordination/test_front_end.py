@@ -216,7 +216,7 @@ def test_who_fetches_slowly_is_not_closed_for_others() -> None:
 def test_twice_as_much_as_there_may_be_ends_the_heaviest_at_once() -> None:
     desk = Desk()
     clients = [desk.connect() for _ in range(4)]
-    for client, size in zip(clients, (25, 5, 24, 6), strict=True):
+    for client, size in zip(clients, (12, 3, 11, 2), strict=True):
         desk.front_end.send(client, bytes(size << 20))
     desk.turn(limits.PRESSURE_INTERVAL_S)
     assert not any(client.closed for client in clients)

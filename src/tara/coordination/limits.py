@@ -48,13 +48,13 @@ REQUESTS_MAX = 256
 REQUEST_BYTES_MAX = 2 << 20
 #: Of one connection: answers. Then nothing more is executed for it, and at the second one it is closed.
 UNSENT_BYTES_MAX = 256 << 10
-UNSENT_BYTES_CLOSED = 32 << 20
+UNSENT_BYTES_CLOSED = 16 << 20
 #: Over all connections: answers; then only those are answered for whom nothing waits, and at the second one nobody.
-ALL_UNSENT_BYTES_MAX = 16 << 20
-ALL_UNSENT_BYTES_EXTREME = 24 << 20
+ALL_UNSENT_BYTES_MAX = 8 << 20
+ALL_UNSENT_BYTES_EXTREME = 16 << 20
 #: Over all connections: answers and requests; then only those are read that hold little, and at the second one nobody.
-ALL_HELD_BYTES_MAX = 32 << 20
-ALL_HELD_BYTES_EXTREME = 40 << 20
+ALL_HELD_BYTES_MAX = 16 << 20
+ALL_HELD_BYTES_EXTREME = 24 << 20
 LIGHT_BYTES = 64 << 10
 #: At a first bound over all, those are closed that have not moved for this time, and at a second one for this.
 STALLED_S = 1.0
@@ -62,10 +62,10 @@ STALLED_EXTREME_S = 0.1
 PRESSURE_INTERVAL_S = 0.05
 #: Ordered commands that wait for their turn, also those of connections that are gone; then no connection is read.
 ORDERED_MAX = 20_000
-ORDERED_BYTES_MAX = 16 << 20
+ORDERED_BYTES_MAX = 8 << 20
 #: Long requests that arrive at the same time, over all connections; those of so many bytes are not long. How many
 #: connections may wait for room, and how fast those that have it must be if somebody waits.
-UPLOAD_BYTES_MAX = 16 << 20
+UPLOAD_BYTES_MAX = 8 << 20
 UPLOAD_BYTES_FREE = 4 << 10
 UPLOADS_WAITING_MAX = 256
 UPLOAD_BYTES_PER_S = 256 << 10
@@ -80,3 +80,6 @@ IDENTITIES_MAX = 16
 IDENTITY_BYTES_MAX = 2_048
 ACL_ENTRIES_MAX = 256
 ACL_ID_CHARACTERS_MAX = 256
+
+#: Sessions of ZooKeeper clients, of all front ends.
+SESSIONS_MAX = 100_000

@@ -20,11 +20,10 @@ from tara.coordination.acl import Ids
 from tara.coordination.codes import Code, Mode, Op, Refusal
 from tara.coordination.commands import DONE, PASSWORD_BYTES, CreateSession, Touch
 from tara.coordination.jute import MULTI_HEADER, JuteError, Reader, pack_int, pack_text
-from tara.coordination.limits import MULTI_OPERATIONS_MAX
+from tara.coordination.limits import MULTI_OPERATIONS_MAX, SESSIONS_MAX
 from tara.coordination.tree import NO_TTL, Change, Tree
 from tara.protocol.tuples import DECODE_ERRORS
 
-SESSIONS_MAX = 100_000
 TIMEOUT_MS_MAX = (1 << 31) - 1
 
 
