@@ -1,14 +1,16 @@
 """The proposer: orders the requests of one partition while it is the active proposer of the view.
 
-Requests come from the sources; all f+1 proposers hold them until they are decided, so that the next one can take
-over. Proposals go to the committers. A view change brings the committers' records; from f+1 of them the proposer
-of the view learns what may have been decided, proposes it again, and goes on from there.
+Requests come from the sources, as a rule to the proposer whose view it is. Whoever gets one holds it until it is
+decided; in a new view the sources send theirs again. Proposals go to the committers. A view change brings the
+committers' records; from f+1 of them the proposer of the view learns what may have been decided, proposes it again, and
+goes on from there.
 
 The rules that make it safe:
 - It starts idle. It becomes active in a view only with records that name its own memory number (rule R1), that is,
   only through a view change that this very life of it has lived through.
 - None of those records may know a newer life of another's sender (rule R2).
-- It proposes at most one request per slot of the view: `next` only rises, past everything proposed again.
+- It proposes at most one request per slot of the view: `proposals.pos`, the next slot, only rises, past everything
+  proposed again.
 """
 
 import enum
