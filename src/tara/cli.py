@@ -127,12 +127,17 @@ def up(
     ] = None,
     host: Annotated[str | None, typer.Option(help="The address to bind; beyond loopback only with --keys.")] = None,
     keys: Annotated[str | None, typer.Option(help="The directory with the cluster's keys.")] = None,
+    found: Annotated[
+        bool, typer.Option("--found", help="Begin a new cluster, also in a directory that is there already.")
+    ] = False,
 ) -> None:
-    """Start a cluster and serve until interrupted, or until `tara down`.
+    """Start a cluster and serve until interrupted, or until `tara down`. One that is not there yet begins, in a new
+    directory; in one that is there, only with --found: it may be where a disk is not mounted.
 
     Example: tara up --data-dir /var/lib/tara --f 1
     """
     from tara.configuration.settings import load_settings
+    from tara.configuration.state import StateFile
     from tara.runtime.spark import Cluster
 
     flags = {
@@ -153,6 +158,7 @@ def up(
     _look_here()
     settings = load_settings(config, flags=flags)
     _check_gateway(settings)
+    StateFile(Path(settings.data_dir)).require_founding(found)
     _serve(Cluster(settings, sys.stderr))
 
 

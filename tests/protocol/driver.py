@@ -98,7 +98,7 @@ class Bench:
         memory: int = FIRST_MEMORY,
         now_ms: float = 0.0,
         threshold: int = 0,
-        journal: Iterable[t.JournalEntry] = (),
+        journal: Iterable[t.ReplayedEntry] = (),
         application: Callable[[], Application] = KeyValueStore,
         cell: Cell | None = None,
         barred: frozenset[int] = frozenset(),

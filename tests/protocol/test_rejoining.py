@@ -83,7 +83,7 @@ def test_a_committer_names_itself_in_its_record_whoever_else_knows_it(bench: Ben
 
 
 @pytest.mark.parametrize(
-    "head", [t.Promised(1, [1] * 5), t.Started(1, 0), t.Voted(1, 0, requests(0, 1)), t.Collected(4)]
+    "head", [t.Promised(1, [1] * 5), t.Started(1, 0, 0), t.Voted(1, 0, requests(0, 1)), t.Collected(4)]
 )
 def test_a_journal_without_its_head_is_refused(bench: Bench, head: t.JournalEntry) -> None:
     """What was promised before is not known: the first segment is missing, or the file is another one."""
@@ -307,7 +307,7 @@ def test_whatever_stands_before_it_in_the_journal_is_void(bench: Bench) -> None:
     void: list[t.JournalEntry] = [
         t.Resumed(1, 0, bench.memories, False, 0, 0, 0),
         t.Promised(1, bench.memories),
-        t.Started(1, 0),
+        t.Started(1, 0, 0),
         t.Voted(1, 0, requests(20, 28)),
         t.Promised(2, bench.memories),
     ]

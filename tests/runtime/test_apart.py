@@ -55,7 +55,7 @@ def test_a_container_that_lost_its_disk_gets_everything_from_the_others(tmp_path
     assert "checkpoint_fetched" in processes.events("site-0")
     assert not (tmp_path / "driver" / "checkpoints-0").exists()
     assert sorted(path.name for path in (tmp_path / "host-1").iterdir()) == [
-        "checkpoints-1", "journal-1", "log-1", "logs",
+        "checkpoints-1", "execution-1", "journal-1", "life-1", "log-1", "logs",
     ]  # fmt: skip
     assert not list((tmp_path / "host-0" / "checkpoints-0" / "incoming").iterdir())
     mine, theirs = LogReader(tmp_path / "host-0" / "log-0"), LogReader(tmp_path / "host-1" / "log-1")

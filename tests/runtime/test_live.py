@@ -103,7 +103,7 @@ def test_spark_shows_what_each_job_hosts(cluster: Cluster) -> None:
     assert descriptions[1].startswith("site-1: life 1 + attempt of the task; request_source-1, proposer-1, committer-1")
 
 
-def test_a_container_with_a_damaged_journal_comes_back_without_memory(cluster: Cluster) -> None:
+def test_a_container_with_a_damaged_journal_comes_back_with_its_memory(cluster: Cluster) -> None:
     """Spark starts it again; it must not die of the same journal again and again."""
     with patient(endpoints(cluster)) as client:
         client.put("before", b"damage")
@@ -120,11 +120,11 @@ def test_a_container_with_a_damaged_journal_comes_back_without_memory(cluster: C
     member = cluster.registry.members[victim]
     await_condition(
         lambda: member.status.get("nodes", {}).get(f"committer-{victim}", {}).get("state") == "voting",
-        "the committer to have a memory again",
+        "the committer to vote again",
     )
     assert cluster.registry.state.lives[victim] == life + 1
-    assert member.status["counters"]["journals_set_aside"] == 1
-    assert (directory / f"journal-{victim}.damaged-1").is_dir()
+    assert member.status["counters"]["journals_repaired"] == 1
+    assert (directory / f"journal-{victim}" / "damaged").is_dir()
     with patient(endpoints(cluster)) as client:
         assert client.get("before") == b"damage"
 

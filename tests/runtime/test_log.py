@@ -23,6 +23,7 @@ from tara.storage.log_format import (
     encode_run,
     list_files,
     list_tails,
+    read_header,
 )
 from tara.storage.log_reader import LogBounds, LogReader, LogTruncated, best_log
 from tara.storage.log_rows import SCHEMA
@@ -259,7 +260,7 @@ def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
     again, _ = opened(tmp_path)
 
     assert again.last == 16
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".segment"]
+    assert sorted(path.name.rpartition(".")[2] for path in tmp_path.iterdir()) == ["begin", "segment"]
     write(again, handed[checkpoint_of(handed, 1) - 1 :])
     again.flush()
     assert LogReader(tmp_path).read(1).num_rows == 40
@@ -628,3 +629,98 @@ def test_the_log_that_reaches_furthest_is_the_best(tmp_path: Path) -> None:
     assert best_log(tmp_path).directory == tmp_path / "log-1"
     with pytest.raises(LogError, match="no decided log here"):
         best_log(tmp_path / "nothing")
+
+
+# Damage to what is sealed
+
+
+def three_logs(root: Path) -> list[Path]:
+    directories = [root / f"log-{replica}" for replica in range(3)]
+    for directory in directories:
+        written(directory, simple(100))
+    return directories
+
+
+def looked_after(writer: LogWriter) -> None:
+    """Until everything was read, and every gap was filled as far as peers can."""
+    for _ in range(200):
+        writer.look_after()
+
+
+def harmed(path: Path, how: str) -> None:
+    match how:
+        case "flip":
+            data = bytearray(path.read_bytes())
+            data[len(data) // 3] ^= 4
+            path.write_bytes(bytes(data))
+        case "cut":
+            path.write_bytes(path.read_bytes()[:-9])
+        case "remove":
+            path.unlink()
+
+
+@pytest.mark.parametrize("which", [0, 2, -1], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("how", ["flip", "cut", "remove"])
+def test_a_segment_that_is_damaged_or_missing_is_fetched_again(tmp_path: Path, which: int, how: str) -> None:
+    own, *peers = three_logs(tmp_path)
+    truth = LogReader(peers[0]).read(1)
+    segments = sorted(own.glob("*.segment"))
+    harmed(segments[which], how)
+
+    writer, reports = opened(own, peers)
+    looked_after(writer)
+
+    assert (writer.unread, writer.gaps) == (0, [])
+    assert any("is here again" in report for report in reports)
+    assert sorted(own.glob("*.segment")) == segments
+    assert LogReader(own).read(1).slice(0, 96).equals(truth.slice(0, 96))
+
+
+def test_segments_that_were_exchanged_are_fetched_again(tmp_path: Path) -> None:
+    own, *peers = three_logs(tmp_path)
+    first, second = sorted(own.glob("*.segment"))[1:3]
+    data = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(data)
+
+    writer, reports = opened(own, peers)
+    looked_after(writer)
+
+    assert sum("is here again" in report for report in reports) == 2
+    assert LogReader(own).read(1).slice(0, 96).equals(LogReader(peers[0]).read(1).slice(0, 96))
+
+
+def test_a_gap_that_no_peer_can_fill_moves_the_beginning(tmp_path: Path) -> None:
+    own = three_logs(tmp_path)[0]
+    segments = sorted(own.glob("*.segment"))
+    segments[2].unlink()
+
+    writer, reports = opened(own, [tmp_path / "nowhere"])
+    assert writer.gaps == [(33, 48)]
+    looked_after(writer)
+
+    assert writer.gaps == []
+    assert any("the log begins behind them" in report for report in reports)
+    assert (writer.first, LogReader(own).bounds().first) == (49, 49)
+    again, _ = opened(own)
+    assert again.gaps == []
+
+
+def test_a_missing_beginning_is_noticed(tmp_path: Path) -> None:
+    """Retention says where the log begins: what is missing there was not dropped by it."""
+    own = three_logs(tmp_path)[0]
+    min(own.glob("*.segment")).unlink()
+    writer, _ = opened(own)
+    assert writer.gaps == [(1, 16)]
+
+
+def test_every_bit_of_a_header_is_under_its_checksum(tmp_path: Path) -> None:
+    own = three_logs(tmp_path)[0]
+    path = min(own.glob("*.segment"))
+    whole = path.read_bytes()
+    for bit in range(8 * (whole.index(b"\n") + 1)):
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(bytes(changed))
+        with pytest.raises(LogError), path.open("rb") as file:
+            read_header(file, path)

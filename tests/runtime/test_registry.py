@@ -56,9 +56,8 @@ class Member:
     def register(self, container: int = 0, **changes: Any) -> None:
         state = self._registry.state
         address = f"tcp://127.0.0.1:{1000 + container}"
-        self.say(
-            control.Register(container, os.getpid(), address, address, changes.get("cluster", state.cluster), state.era)
-        )
+        usual = {"cluster": state.cluster, "era": state.era}
+        self.say(control.Register(container, os.getpid(), address, address, **(usual | changes)))
 
     def close(self) -> None:
         self._frames.close()
@@ -94,6 +93,28 @@ def test_lives_rise_and_genesis_happens_once(registry: Registry, member: Member)
     assert (first.life, first.genesis, first.short_lives) == (1, True, 0)
     assert (second.life, second.genesis, second.short_lives) == (2, False, 1)
     assert events(registry)[-2:] == ["registered", "restarted"]
+
+
+def test_a_container_that_knows_more_than_the_registry_is_believed(registry: Registry, member: Member) -> None:
+    """An older copy of `cluster.json` was put back: no life is handed out twice, and nobody is founded again."""
+    member.register(life=17, begun=True, journal="its own", fresh_journal="fresh")
+    welcome = member.hear(control.Welcome)
+
+    assert (welcome.life, welcome.genesis) == (18, False)
+    assert (welcome.keep_journal, welcome.journal) == (True, "its own")
+    assert "older_state" in events(registry)
+    member.register(life=18, begun=True, journal="its own", fresh_journal="fresh")
+    assert member.hear(control.Welcome).life == 19
+    assert events(registry).count("older_state") == 1
+
+
+def test_a_first_start_that_was_not_complete_is_tried_again(registry: Registry, member: Member) -> None:
+    member.register()
+    member.hear(control.Welcome)
+    member.register(life=1, begun=False, journal="half", fresh_journal="fresh")
+
+    assert member.hear(control.Welcome).genesis
+    assert "older_state" not in events(registry)
 
 
 #: Of a container without a node, which has done nothing.
@@ -178,7 +199,7 @@ def test_a_question_for_another_cluster_is_refused(tmp_path: Path, registry: Reg
 
 def test_a_state_that_cannot_be_written_is_not_handed_out(registry: Registry, member: Member) -> None:
     directory = Path(registry.settings.data_dir)
-    blocker = directory / "cluster.tmp"
+    blocker = directory / f"cluster.json.{os.getpid()}.tmp"
     blocker.mkdir()
     member.register()
     await_condition(lambda: "state_not_written" in events(registry), "the failed write to be told")

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tara.application import Put
 from tara.client import wire as client_wire
 from tara.protocol import tuples as t
+from tara.storage.journal import MARKER_FILE
 from tara.transport import wire
 from tests.frames import Frames
 from tests.patience import DEADLINE_S, await_condition, patient
@@ -35,19 +36,57 @@ def all_there(processes: Processes, expected: dict[str, bytes]) -> bool:
         return {key: client.get(key) for key in expected} == expected
 
 
-def damage(segment: Path) -> None:
+def flip(segment: Path) -> None:
     """Flip a bit in the middle of what was synced."""
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 1
     segment.write_bytes(bytes(data))
 
 
-def test_a_damaged_journal_is_set_aside_and_the_committer_rejoins_without_memory(tmp_path: Path) -> None:
+def cut(segment: Path) -> None:
+    """The last votes are gone, though they were synced."""
+    os.truncate(segment, segment.stat().st_size - 300)
+
+
+@pytest.mark.parametrize("harm", [flip, cut, Path.unlink], ids=["flip", "cut", "remove"])
+def test_a_damaged_journal_is_repaired(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    """The committer keeps its promises and its memory, and the next view tells it what it lacks."""
     stderr = io.StringIO()
     with Processes(settings_for(tmp_path), stderr) as processes:
         expected = put_some(processes, 50)
         processes.kill(0)
-        damage(max((tmp_path / "journal-0").glob("*.journal")))
+        harm(max((tmp_path / "journal-0").glob("*.journal")))
+        processes.restart(0)
+
+        expected |= put_some(processes, 20, "after")
+        await_condition(
+            lambda: (
+                processes.node(0, "committer-0").get("state") == "voting"
+                and "holes" not in processes.node(0, "committer-0")
+            ),
+            "the committer to know all that it accepted",
+        )
+        # It counts as before: the others alone are no majority.
+        processes.kill(2)
+        assert all_there(processes, expected)
+        expected |= put_some(processes, 5, "at last")
+        counters = processes.status(0)["counters"]
+        assert (counters["journals_repaired"], counters["journals_set_aside"]) == (1, 0)
+
+    events = processes.events("site-0")
+    assert "journal_repaired" in events
+    assert "memory_lost" not in events
+    assert "journal_repaired" in stderr.getvalue()
+
+
+def test_a_journal_that_does_not_tell_what_was_promised_is_set_aside(tmp_path: Path) -> None:
+    """Its end is damaged, and so is the end marker: the committer rejoins without memory."""
+    stderr = io.StringIO()
+    with Processes(settings_for(tmp_path), stderr) as processes:
+        expected = put_some(processes, 50)
+        processes.kill(0)
+        cut(max((tmp_path / "journal-0").glob("*.journal")))
+        (tmp_path / "journal-0" / MARKER_FILE).unlink()
         processes.restart(0)
 
         await_condition(lambda: processes.node(0, "committer-0").get("state") == "voting", "the committer to vote")
@@ -62,31 +101,6 @@ def test_a_damaged_journal_is_set_aside_and_the_committer_rejoins_without_memory
     events = [event for event in processes.events("site-0") if event != "checkpoint_saved"]
     assert events.index("journal_set_aside") < events.index("memory_lost") < events.index("memory_restored")
     assert "journal_set_aside" in stderr.getvalue()
-
-
-def without_record(segment: Path, index: int) -> bytes:
-    """The segment without one of its records; each has a header of 12 bytes that begins with its length."""
-    line, _, records = segment.read_bytes().partition(b"\n")
-    begin = 0
-    for _ in range(index):
-        begin += 12 + int.from_bytes(records[begin : begin + 4], "little")
-    end = begin + 12 + int.from_bytes(records[begin : begin + 4], "little")
-    return line + b"\n" + records[:begin] + records[end:]
-
-
-@pytest.mark.parametrize("index", [0, 8], ids=["head", "middle"])
-def test_a_journal_without_one_of_its_records_is_set_aside(tmp_path: Path, index: int) -> None:
-    """It reads well, but a committer that began with it would have forgotten promises."""
-    with Processes(settings_for(tmp_path)) as processes:
-        expected = put_some(processes, 30)
-        processes.kill(0)
-        segment = next((tmp_path / "journal-0").glob("*.journal"))
-        segment.write_bytes(without_record(segment, index))
-        processes.restart(0)
-
-        await_condition(lambda: processes.node(0, "committer-0").get("state") == "voting", "the committer to vote")
-        assert all_there(processes, expected)
-    assert "journal_set_aside" in processes.events("site-0")
 
 
 @pytest.fixture

@@ -1,8 +1,15 @@
-"""The identity of a cluster (its number, era and lives): kept in the data directory, it outlives every process."""
+"""The identity of a cluster (its number, era and lives): kept in the data directory, it outlives every process.
 
+It is in two files with equal contents, `cluster.json` and `cluster.copy.json`, each under a checksum and with a
+revision that rises with every write: the newer one of those that are intact counts. So a file that is damaged, removed,
+or older than it was, is noticed and costs nothing.
+"""
+
+import contextlib
 import fcntl
 import os
 import secrets
+from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
@@ -12,10 +19,16 @@ from tara.configuration.placement import placement_of, serves_clients
 from tara.configuration.settings import Settings
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import Graph
-from tara.storage.journal import sync_directory
+from tara.storage.files import make_directory, set_aside, write_whole
 from tara.transport.where import free_ports
 
 STATE_FILE = "cluster.json"
+COPY_FILE = "cluster.copy.json"
+FORMAT = "tara-cluster"
+FORMAT_VERSION = 2
+CHECKSUM_BYTES = 16
+#: What only a cluster leaves in a data directory.
+_TRACES = ("journal-*/*.journal", "checkpoints-*/*.checkpoint", "log-*/*.segment", "life-*")
 LOCK_FILE = "cluster.lock"
 #: Where there are no keys: whoever can read it is an operator.
 OPERATOR_SECRET = "operator.secret"
@@ -96,6 +109,37 @@ class ClusterState(Struct, kw_only=True):
         return self.threshold > 0 and not any(self.founded)
 
 
+class StoredState(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file's contents."""
+
+    format: str
+    version: int
+    revision: int
+    state: ClusterState
+    #: Of everything else, in hexadecimal; the text as a whole is canonical.
+    checksum: str
+
+
+def pack_state(state: ClusterState, revision: int) -> bytes:
+    stored = StoredState(format=FORMAT, version=FORMAT_VERSION, revision=revision, state=state, checksum="")
+    checksum = blake2b(msgspec.json.encode(stored), digest_size=CHECKSUM_BYTES).hexdigest()
+    return msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(stored, checksum=checksum))) + b"\n"
+
+
+def unpack_state(data: bytes) -> StoredState:
+    """`ConfigurationError` unless it is, byte for byte, what was written."""
+    try:
+        version = msgspec.json.decode(data, type=dict[str, object]).get("version", 1)
+        if version != FORMAT_VERSION:
+            raise ConfigurationError(f"is of format version {version}; this Tara reads {FORMAT_VERSION}")
+        stored = msgspec.json.decode(data, type=StoredState)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"is damaged: {error}") from error
+    if pack_state(stored.state, stored.revision) != data:
+        raise ConfigurationError("is damaged: its checksum does not match")
+    return stored
+
+
 class DirectoryInUse(ConfigurationError):
     """Another process has claimed the data directory."""
 
@@ -105,26 +149,58 @@ class StateFile:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._path = directory / STATE_FILE
+        self._paths = [directory / STATE_FILE, directory / COPY_FILE]
+        #: The newest revision that was read or written; None: not known yet.
+        self._revision: int | None = None
+        #: What `read` found wrong with the two files, although one of them could be used.
+        self.problems: list[str] = []
 
     def exists(self) -> bool:
-        return self._path.exists()
+        return any(path.exists() for path in self._paths)
 
     def read(self) -> ClusterState:
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=ClusterState)
-        except FileNotFoundError as error:
-            raise ConfigurationError(f"{self._directory}: no cluster here (start one with `tara up`)") from error
-        except OSError as error:
-            raise ConfigurationError(f"{self._path}: {error.strerror}") from error
-        except msgspec.DecodeError as error:
-            raise ConfigurationError(f"{self._path}: {error}") from error
+        """The newest intact state."""
+        found: list[StoredState] = []
+        problems: list[str] = []
+        for path in self._paths:
+            try:
+                found.append(unpack_state(path.read_bytes()))
+            except FileNotFoundError:
+                problems.append(f"{path}: is missing")
+            except OSError as error:
+                problems.append(f"{path}: {error.strerror}")
+            except ConfigurationError as error:
+                problems.append(f"{path}: {error}")
+        if not self.exists():
+            raise ConfigurationError(f"{self._directory}: no cluster here (start one with `tara up`)")
+        if not found:
+            raise ConfigurationError(
+                f"{'; '.join(problems)}. Put any older copy of {STATE_FILE} back: containers tell how far they are "
+                "when they start"
+            )
+        newest = max(found, key=lambda stored: stored.revision)
+        if len(found) == 2 and found[0].revision - found[1].revision not in (0, 1):
+            # One more is a crash between the two writes.
+            older = self._paths[found[0].revision > found[1].revision]
+            problems.append(f"{older}: is older than it was")
+        self._revision, self.problems = newest.revision, problems
+        return newest.state
+
+    def require_founding(self, found: bool) -> None:
+        """Refuse to begin a new cluster where that may be a mistake: in a directory that is there already, as one on
+        which a disk is not mounted. A directory that is not there is made."""
+        if self.exists() or not self._directory.exists() or found:
+            return
+        raise ConfigurationError(
+            f"data_dir = {self._directory}: is there, but has no cluster. If a new one is to begin here, say so with "
+            "--found; if there should be one, look whether the disk is mounted"
+        )
 
     def lock(self) -> int:
         """Claim the directory for this process; a second cluster here would hand out the same lives again. The lock
         ends with the process, or when the descriptor is closed."""
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(self._directory)
             lock = os.open(self._directory / LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o600)
         except OSError as error:
             raise ConfigurationError(f"data_dir = {self._directory}: cannot be used: {error.strerror}") from error
@@ -138,17 +214,28 @@ class StateFile:
         return lock
 
     def write(self, state: ClusterState) -> None:
-        temporary = self._path.with_suffix(".tmp")
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(state)))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(self._path)
-            sync_directory(self._directory)
+            if self._revision is None and self.exists():
+                self.read()
+            revision = (self._revision or 0) + 1
+            make_directory(self._directory)
+            data = pack_state(state, revision)
+            write_whole(self._paths[0], (data,))
+            self._revision = revision
         except OSError as error:
             raise ConfigurationError(f"data_dir = {self._directory}: cannot be written: {error.strerror}") from error
+        # With that it is decided. A copy that is not written now is old, and the next start says so.
+        with contextlib.suppress(OSError):
+            write_whole(self._paths[1], (data,))
+
+    def _set_damaged_aside(self) -> None:
+        """Before it is written over."""
+        for path in self._paths:
+            try:
+                unpack_state(path.read_bytes())
+            except (FileNotFoundError, ConfigurationError):
+                if path.exists():
+                    set_aside(path)
 
     def open(self, settings: Settings) -> ClusterState:
         """The state of the cluster that lives here, or that of a new one. In memory, every start is a new cluster,
@@ -156,7 +243,9 @@ class StateFile:
         graph = Graph(settings.limits.f, settings.limits.partitions)
         placement = placement_of(graph, settings.packing)
         ports: list[int] = []
-        if self.exists():
+        if not self.exists():
+            self._require_no_traces()
+        else:
             state = self.check(settings)
             if state.site != ANY_SITE:
                 raise ConfigurationError(
@@ -172,9 +261,19 @@ class StateFile:
         self.write(state)
         return state
 
+    def _require_no_traces(self) -> None:
+        for pattern in _TRACES:
+            if trace := next(self._directory.glob(pattern), None):
+                raise ConfigurationError(
+                    f"data_dir = {self._directory}: {STATE_FILE} is missing, but {trace.name} is here: put any older "
+                    "copy of it back, or begin in another directory"
+                )
+
     def check(self, settings: Settings) -> ClusterState:
-        """The state of the cluster that lives here, if these settings are for it."""
+        """The state of the cluster that lives here, if these settings are for it. For whoever is going to write it."""
         state = self.read()
+        if self.problems:
+            self._set_damaged_aside()
         self._compare("f", state.f, settings.limits.f)
         self._compare("partitions", state.partitions, settings.limits.partitions)
         self._compare("packing", state.packing, settings.packing)

@@ -39,8 +39,7 @@ class TimedCluster(InProcessCluster):
     def __init__(self, limits: Limits, journals: Path) -> None:
         self.nanoseconds: defaultdict[str, int] = defaultdict(int)
         self._journals = [
-            FileJournal(journals / f"journal-{site}", Identity(t.FORMAT_VERSION, 1, 1, site))
-            for site in range(limits.replicas)
+            FileJournal(journals / f"journal-{site}", Identity(1, 1, site)) for site in range(limits.replicas)
         ]
         for journal in self._journals:
             journal.replay()

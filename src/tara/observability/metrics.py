@@ -50,6 +50,7 @@ class Counters(Struct):
     journal_syncs: int = 0
     journal_entries: int = 0
     journals_set_aside: int = 0
+    journals_repaired: int = 0
     turns: int = 0
     halted: dict[str, str] = {}
 

@@ -62,6 +62,7 @@ COUNTERS = (
     ("journal_entries", "tara_journal_entries_total", "Entries that nodes persisted."),
     ("journal_syncs", "tara_journal_syncs_total", "Syncs of the journal."),
     ("journals_set_aside", "tara_journals_set_aside_total", "Damaged journals that were set aside."),
+    ("journals_repaired", "tara_journals_repaired_total", "Damaged journals that were repaired."),
     ("checkpoints_saved", "tara_checkpoints_saved_total", "Checkpoints written."),
     ("checkpoints_loaded", "tara_checkpoints_loaded_total", "Checkpoints loaded."),
     ("checkpoints_refused", "tara_checkpoints_refused_total", "Copies of checkpoints that could not be used."),

@@ -28,7 +28,7 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.sessions import SessionsState
-from tara.storage.journal import sync_directory
+from tara.storage.files import sync_directory, write_whole
 from tara.storage.store import (
     CHECKPOINT_FILES,
     StoreError,
@@ -38,7 +38,6 @@ from tara.storage.store import (
     pack_parts,
     read_checkpoint,
     unpack_parts,
-    write_whole,
 )
 
 FORMAT = "tara-backup"

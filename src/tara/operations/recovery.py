@@ -40,7 +40,7 @@ from tara.storage.journal import (
     journal_directory,
     journal_name,
     lock_file,
-    read_segment,
+    read_journal,
 )
 from tara.storage.store import CHECKPOINT_FILES, StoreError, header_of, read_checkpoint
 
@@ -307,13 +307,8 @@ def _expected_name(data_dir: Path, state: ClusterState, container: int) -> str:
 
 
 def _replayed(directory: Path, state: ClusterState, container: int) -> list[Committer]:
-    """The committers of a container as their journal has them. Reads only."""
-    identity = Identity(t.FORMAT_VERSION, state.cluster, state.era, container)
-    paths = sorted(directory.glob("*.journal"))
-    entries: dict[int, list[t.JournalEntry]] = {}
-    for path in paths:
-        for number, entry in read_segment(path, identity, path == paths[-1]).whole.entries:
-            entries.setdefault(number, []).append(entry)
+    """The committers of a container as their journal has them; with holes they are of no use here. Reads only."""
+    entries = read_journal(directory, Identity(state.cluster, state.era, container)).found.entries
     graph = Graph(state.f, state.partitions)
     limits = Limits(f=state.f, partitions=state.partitions, **state.fixed)
     boot = Boot(state.lives[container], state.lives[container], False, 0.0)
@@ -324,6 +319,8 @@ def _replayed(directory: Path, state: ClusterState, container: int) -> list[Comm
             committer = Committer(graph.names[number], graph, limits, boot, Outbox(), entries.get(number, []))
             if committer.recovering:
                 raise JournalError("is empty")
+            if committer.holes:
+                raise JournalError(f"lacks {len(committer.holes)} votes")
             committers.append(committer)
     return committers
 

@@ -557,10 +557,11 @@ class Promised(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fi
 
 
 class Started(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True, tag=2):
-    """The view began at this slot."""
+    """The view began: it proposes the slots [first, next) again, and nothing was decided from `next` on before it."""
 
     view: Number
     first: Number
+    next: Number
 
 
 class Voted(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True, tag=3):
@@ -602,7 +603,31 @@ class Collected(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_f
     stable: Number
 
 
-JournalEntry = Promised | Started | Voted | Resumed | Collected | Installed
+class Restored(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True, tag=7):
+    """What could be saved of a damaged journal: everything that it has promised, and what it knows of what it accepted.
+    Whatever stands before it in the journal is void."""
+
+    memory: Number
+    view: Number
+    memories: list[Number]
+    started: bool
+    minimum: Number
+    #: From `minimum` on: accepted in this view, and in lower ones.
+    commits: list[Request]
+    records: list[Accepted]
+    #: Slots in which it accepted something newer than it knows: what the lists have there means nothing.
+    holes: list[Number]
+
+
+JournalEntry = Promised | Started | Voted | Resumed | Collected | Installed | Restored
+
+
+class Lost(Struct, frozen=True):
+    """Entries are missing here, nobody knows how many. In no journal: who reads one puts it where the gap is."""
+
+
+#: A journal as it was read.
+ReplayedEntry = JournalEntry | Lost
 
 
 # Codecs

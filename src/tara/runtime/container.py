@@ -47,7 +47,7 @@ from tara.protocol.principals import gateway_of, is_operator, principal_of
 from tara.protocol.sessions import Application
 from tara.runtime.reporting import status_report
 from tara.storage.execution_record import ExecutionRecord, record_path
-from tara.storage.journal import FileJournal, Identity, StaleJournal, journal_directory
+from tara.storage.journal import SEGMENT_BYTES, FileJournal, Identity, StaleJournal, journal_directory
 from tara.storage.log import DecidedLog, log_directory
 from tara.storage.log_format import LogIdentity
 from tara.storage.log_writer import LogSettings
@@ -63,6 +63,8 @@ TICK_MS = 5.0
 BUSY_QUESTIONS = 12
 BUSY_RUN = 24
 BUSY_PAUSE_S = 0.004
+#: Problems of a journal that an event tells of.
+DAMAGE_SHOWN = 20
 #: Stands for the gateway where a client connection is named; no connection has an empty identity.
 GATEWAY = b""
 #: Secrets of which it is remembered whom they stand for.
@@ -101,6 +103,8 @@ class ContainerSpec(Struct, frozen=True, kw_only=True):
     keys: str = ""
     #: The digest of the operator's secret, where there are no keys.
     operator: bytes = b""
+    #: Bytes after which the journal begins a new segment.
+    segment_bytes: int = SEGMENT_BYTES
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -285,13 +289,14 @@ class Container:
         spec = self.spec
         self._header = wire.Header(t.FORMAT_VERSION, spec.cluster, spec.era, spec.container, start.life, spec.shape)
         self.events.life = self._questions.life = start.life
-        journals: dict[int, list[t.JournalEntry]] = {}
+        journals: dict[int, list[t.ReplayedEntry]] = {}
         directory = Path(spec.data_dir)
         if spec.durability == "disk":
-            identity = Identity(t.FORMAT_VERSION, spec.cluster, spec.era, spec.container)
+            identity = Identity(spec.cluster, spec.era, spec.container)
             self.journal = FileJournal(
                 journal_directory(directory, spec.container),
                 identity,
+                spec.segment_bytes,
                 on_trouble=lambda error: self.events.flood("journal_waits", reason=str(error)),
             )
             if not start.keep_journal and not self.journal.is_empty:
@@ -307,6 +312,8 @@ class Container:
                 raise
             self._set_aside(self.journal, error)
             self._create_nodes(start, {})
+        if self.journal is not None:
+            self._go_on_with(self.journal)
         for number in self._nodes:
             self._collect(number)
         self._files.start(
@@ -332,7 +339,32 @@ class Container:
             if name is not None:
                 self.gateway = make_gateway(name, _Site(self, executor), self.spec.gateway)
 
-    def _replay(self, journal: FileJournal) -> dict[int, list[t.JournalEntry]]:
+    def _go_on_with(self, journal: FileJournal) -> None:
+        """The committers have come back from the journal: say what was damaged, and what they do not know any more."""
+        committers = self._committers()
+
+        # One that has halted is not sure of anything any more.
+        journal.resumed = lambda: segment_head(self._committers())
+        aside = None
+        if journal.broken:
+            aside = journal.restore(
+                [(number, node.restored()) for number, node in committers.items() if not node.recovering]
+            )
+        else:
+            journal.mark()
+        if journal.problems:
+            self.counters.journals_repaired += 1
+            self.events.error(
+                "journal_repaired",
+                damage=journal.problems[:DAMAGE_SHOWN],
+                holes={self.graph.label(number): len(node.holes) for number, node in committers.items()},
+                kept_in=str(aside) if aside is not None else None,
+            )
+
+    def _committers(self) -> dict[int, Committer]:
+        return {number: node for number, node in self._nodes.items() if isinstance(node, Committer)}
+
+    def _replay(self, journal: FileJournal) -> dict[int, list[t.ReplayedEntry]]:
         """What the journal has. From one that cannot be trusted, nothing: the committers rejoin without memory, under
         the number of this life, which no life before it had."""
         try:
@@ -348,7 +380,7 @@ class Container:
         self.counters.journals_set_aside += 1
         self.events.error("journal_set_aside", reason=f"{type(reason).__name__}: {reason}", kept_in=str(target))
 
-    def _create_nodes(self, start: Start, journals: dict[int, list[t.JournalEntry]]) -> None:
+    def _create_nodes(self, start: Start, journals: dict[int, list[t.ReplayedEntry]]) -> None:
         spec, now_ms = self.spec, self._now_ms()
         directory = Path(spec.data_dir)
         for number in spec.placement[spec.container]:
@@ -402,7 +434,9 @@ class Container:
             retention_bytes=spec.log_retention_bytes,
         )
         remote = self._remote_files(LOG, directories[replica])
-        return DecidedLog(directories[replica], settings, directories, remote)
+        log = DecidedLog(directories[replica], settings, directories, remote)
+        log.on_problem = lambda reason: self.events.flood("log_problem", reason=reason)
+        return log
 
     def _on_store_event(self, node: str, event: str, detail: int | str) -> None:
         """On the store's thread."""
@@ -810,11 +844,8 @@ class Container:
             self.journal.append(self._persisted)
             self.counters.journal_syncs += 1
             if any(type(entry) is t.Collected for _, entry in self._persisted):
-                committers = {n: node for n, node in self._nodes.items() if isinstance(node, Committer)}
-                self.journal.roll(
-                    lambda: segment_head(committers),
-                    lambda number: committers[number].commits.min if number in committers else 0,
-                )
+                committers = self._committers()
+                self.journal.roll(lambda number: committers[number].commits.min if number in committers else 0)
         self._persisted = []
 
     def status(self, digest: bool = False) -> dict[str, object]:

@@ -23,6 +23,9 @@ class Register(Struct, array_like=True, tag=1):
     #: The name of the journal that it found on its host, if any; and a name for a new one.
     journal: str = ""
     fresh_journal: str = ""
+    #: What it knows itself: its newest life, and whether its first start was complete.
+    life: int = 0
+    begun: bool = False
 
 
 class Welcome(Struct, array_like=True, tag=2):

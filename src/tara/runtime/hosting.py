@@ -34,7 +34,9 @@ from tara.protocol.errors import ConfigurationError, TaraError
 from tara.runtime import control
 from tara.runtime.container import Container, ContainerSpec, Start
 from tara.runtime.watching import Watch
+from tara.storage.files import DamagedFile
 from tara.storage.journal import journal_directory, journal_name
+from tara.storage.lives import Lives, read_lives, write_lives
 from tara.transport.where import here
 
 Kind = TypeVar("Kind")
@@ -115,8 +117,10 @@ class Hosted:
         """Up to the point where the nodes may begin."""
         self._container = Container(self._spec, application_of(app), self._events)
         self._resources.callback(self._container.release)
-        welcome = self._register()
+        known = self._known_lives()
+        welcome = self._register(known)
         self._life, self._short_lives = welcome.life, welcome.short_lives
+        self._note(msgspec.structs.replace(known, life=welcome.life))
         self._container.start(
             Start(
                 life=welcome.life,
@@ -130,6 +134,7 @@ class Hosted:
             self._container.found()
             self._say(control.Founded(self._spec.container, self._life, welcome.journal))
             self._expect(control.Go)
+        self._note(msgspec.structs.replace(known, life=welcome.life, begun=True))
         self._watch = Watch(self._container.graph, self._container.nodes, self._container.counters, self._events)
 
     def run(self) -> None:
@@ -152,7 +157,22 @@ class Hosted:
         self._control.close(LAST_WORDS_S)
         time.sleep(pause_s)
 
-    def _register(self) -> control.Welcome:
+    def _known_lives(self) -> Lives:
+        spec = self._spec
+        try:
+            return read_lives(Path(spec.data_dir), spec.cluster, spec.era, spec.container)
+        except (DamagedFile, OSError) as error:
+            # The registry knows, too.
+            self._events.error("life_unknown", reason=str(error))
+            return Lives(cluster=spec.cluster, era=spec.era, container=spec.container)
+
+    def _note(self, lives: Lives) -> None:
+        try:
+            write_lives(Path(self._spec.data_dir), lives)
+        except OSError as error:
+            raise HostingError(f"{self._spec.data_dir}: cannot be written: {error.strerror}") from error
+
+    def _register(self, known: Lives) -> control.Welcome:
         spec, container = self._spec, self._container
         self._journal = journal_name(journal_directory(Path(spec.data_dir), spec.container))
         self._say(
@@ -167,6 +187,8 @@ class Hosted:
                 container.files_address,
                 self._journal,
                 secrets.token_hex(8) if spec.durability == "disk" else "",
+                known.life,
+                known.begun,
             )
         )
         return self._expect(control.Welcome)

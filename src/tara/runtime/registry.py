@@ -140,6 +140,8 @@ class Registry:
             self._metrics_ended,
         )
         self.metrics_address = self._metrics.address
+        for problem in self._file.problems:
+            self.events.error("state_repaired", reason=problem)
         self.events.info(
             "registry_started", address=self.address, metrics=self.metrics_address, containers=len(self.placement)
         )
@@ -346,6 +348,7 @@ class Registry:
         again = member.registered_at > 0
         short = again and member.heard_at - member.registered_at < SHORT_LIFE_S
         member.short_lives = member.short_lives + 1 if short else 0
+        self._correct(register)
         self.state.lives[container] += 1
         member.identity, member.pid, member.host = identity, register.pid, register.host
         member.peer_address, member.client_address = register.peer_address, register.client_address
@@ -379,6 +382,23 @@ class Registry:
             control.Welcome(self.state.lives[container], genesis, member.short_lives, keep_journal, journal),
         )
         self._announce()
+
+    def _correct(self, register: control.Register) -> None:
+        """If the container knows more than `cluster.json`, an older copy of that was put back. No life is handed out
+        twice, and whoever has promised something does not start as if it had not."""
+        state, container = self.state, register.container
+        begun = register.begun and not state.founded[container]
+        if register.life > state.lives[container] or begun:
+            self.events.warning(
+                "older_state",
+                container=self.label(container),
+                life=state.lives[container],
+                their_life=register.life,
+                begun=register.begun,
+            )
+            state.lives[container] = max(state.lives[container], register.life)
+        if begun:
+            state.founded[container], state.journals[container] = True, register.journal
 
     def _refuse(self, identity: bytes, reason: str) -> None:
         state = self.state

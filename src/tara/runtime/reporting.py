@@ -102,6 +102,8 @@ def node_report(node: Node) -> dict[str, object]:
             state = "recovering" if node.recovering else "voting" if node.started else "waiting"
             report = {"state": state, "view": node.view, "position": node.commits.pos, "stable": node.commits.min}
             report["views_entered"] = node.views_entered
+            if node.holes:
+                report["holes"] = len(node.holes)
         case Proposer():
             report = {"state": node.mode.value, "view": node.view}
             if node.mode is Mode.ACTIVE:

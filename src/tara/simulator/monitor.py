@@ -72,6 +72,8 @@ class Monitor:
         self._promised: dict[Acceptor, int] = {}
         #: Of each committer, over all lives and disks: per slot, the highest view in which it voted for it.
         self._voted: dict[int, dict[int, int]] = {}
+        #: Slots of which a view has started since without anything there: what was accepted in them means nothing.
+        self._void: dict[Acceptor, set[int]] = {}
         self._views: dict[int, int] = {}
         self._seen: dict[tuple[int, int], tuple[int, ...]] = {}
         #: Of each life of a view source: when which controller's votes reached it, and for which view.
@@ -107,11 +109,15 @@ class Monitor:
             elif isinstance(entry, t.Installed):
                 self._require(acceptor not in self._promised, "promises", f"{number} installed over a promise")
                 self._promised[acceptor] = entry.view
+            elif isinstance(entry, t.Started):
+                behind = {slot for slot in self._accepted.get(acceptor, {}) if slot >= entry.next}
+                self._void.setdefault(acceptor, set()).update(behind)
             if isinstance(entry, t.Voted | t.Installed):
                 before = self._promised.get(acceptor, 0)
                 self._require(entry.view == before, "promises", f"{number} voted in {entry.view}, is in {before}")
                 accepted = self._accepted.setdefault(acceptor, {})
                 voted = self._voted.setdefault(number, {})
+                self._void.get(acceptor, set()).difference_update(range(entry.first, entry.first + len(entry.requests)))
                 for slot, request in enumerate(entry.requests, entry.first):
                     accepted[slot] = t.Accepted(entry.view, request)
                     voted[slot] = max(entry.view, voted.get(slot, 0))
@@ -126,7 +132,7 @@ class Monitor:
             return
         for slot, view in voted.items():
             chosen = self._chosen.get((node.partition, slot))
-            if chosen is None or view < chosen[0]:
+            if chosen is None or view < chosen[0] or slot in node.holes:
                 continue
             held = None
             if slot < node.commits.pos:
@@ -239,6 +245,8 @@ class Monitor:
             known = accepted.get(slot)
             # A vote in the record's own view may have come since: the record was frozen before.
             if known is not None and known.view < record.view:
+                if recorded == t.Accepted(0, t.NOOP) and slot in self._void.get(acceptor, ()):
+                    continue
                 self._require(known == recorded, "records", f"{acceptor} slot {slot}: {recorded}, accepted {known}")
 
     def _executed(self, executed: t.Executed) -> None:
@@ -290,6 +298,7 @@ class Monitor:
                 committer.view,
                 committer.started,
                 committer.memories,
+                sorted(committer.holes),
                 committer.commits.slice(committer.commits.min, committer.commits.pos),
                 committer.records.slice(committer.records.min, committer.records.pos),
             )

@@ -263,6 +263,19 @@ def promise_forgotten() -> Iterator[None]:
         yield
 
 
+@_mutant("a committer that lost a part of its journal sends no record", durability="disk")
+def record_with_holes() -> Iterator[None]:
+    original = Committer._send_record
+
+    def send_record(self: Committer) -> None:
+        holes, self.holes = self.holes, set()
+        original(self)
+        self.holes = holes
+
+    with _replace(Committer, "_send_record", send_record):
+        yield
+
+
 @_mutant("a stable checkpoint has f+1 copies")
 def one_copy_is_stable() -> Iterator[None]:
     original = GcSource._on_executor_status
@@ -318,7 +331,7 @@ def learner_jumps() -> Iterator[None]:
 def amnesiac_votes() -> Iterator[None]:
     original = Committer._recover
 
-    def recover(self: Committer, journal: list[t.JournalEntry]) -> None:
+    def recover(self: Committer, journal: list[t.ReplayedEntry]) -> None:
         original(self, journal)
         if self.recovering:
             self.recovering, self.memory = False, 1

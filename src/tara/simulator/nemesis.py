@@ -57,7 +57,8 @@ def heal(world: World) -> None:
 def _lost(world: World) -> list[Container]:
     """f sites; or, with one container per node, f replicas of every stage, not all on the same sites."""
     first, f, sites = world.plan.lost_site, world.graph.f, world.graph.sites
-    if first is None or world.rejoins_due or (world.wiped and not _copies_everywhere(world)):
+    damaged = any(map(world.has_holes, world.containers))
+    if first is None or damaged or world.rejoins_due or (world.wiped and not _copies_everywhere(world)):
         # Whoever lost its memory or its checkpoints counts as lost already, until it has them again.
         return []
     if world.plan.packing == "site":
@@ -270,6 +271,23 @@ def _disk_full(world: World, fault: Fault) -> bool:
     return True
 
 
+def _journal_damaged(world: World, fault: Fault) -> bool:
+    """A container comes back with a journal of which something was flipped, cut, removed, exchanged or put back."""
+    container = _victim(world, fault)
+    if container is None or not world.journals:
+        return False
+    kind = container.disk.damage(world.draw)
+    if kind is None:
+        return False
+    world.repairs_due.add(container.index)
+    world.count_fault(f"journal_{kind}")
+    _kill(world, container, fault.duration_ms)
+    if fault.other % 4 < 2:
+        # What it has lost matters when the next view is built from the records of those who are left.
+        world.after(fault.duration_ms + 5, _suspect, world, fault)
+    return True
+
+
 def _checkpoint_damaged(world: World, fault: Fault) -> bool:
     """One copy of one checkpoint; never the last intact one."""
     stored = [
@@ -340,6 +358,7 @@ _STRIKES = {
     "slow_link": _slow_link,
     "controller_cut": _controller_cut,
     "disk_full": _disk_full,
+    "journal_damaged": _journal_damaged,
     "checkpoint_damaged": _checkpoint_damaged,
     "store_slow": _store,
     "store_failing": _store,

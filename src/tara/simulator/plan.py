@@ -85,6 +85,7 @@ SCHEDULED: dict[str, int] = {
     "controller_cut": 3,
     "disk_full": 1,
     "checkpoint_damaged": 1,
+    "journal_damaged": 4,
     "store_slow": 1,
     "store_failing": 1,
     "store_stale": 1,

@@ -135,7 +135,8 @@ def _converged(world: World) -> bool:
         if not _proposers_are_known(world, partition):
             return False
         # A view whose proposer is gone stays as it is until there is something to propose.
-        if _has_leader(world, partition) and len({(node.started, node.commits.pos) for node in mine}) > 1:
+        uneven = len({(node.started, node.commits.pos) for node in mine}) > 1 or any(node.holes for node in mine)
+        if _has_leader(world, partition) and uneven:
             return False
     if len({node.next for node in executors}) > 1:
         # Without a leader and without commands nothing is sent to a laggard; it catches up with the next command.

@@ -114,6 +114,8 @@ def describe(tuple_: object) -> str:
             return f"Promised view {tuple_.view}"
         case t.Started():
             return f"Started view {tuple_.view} at slot {tuple_.first}"
+        case t.Restored():
+            return f"Restored view {tuple_.view}, {len(tuple_.holes)} holes"
         case t.Collected():
             return f"Collected slots below {tuple_.stable}"
         case t.Stable():

@@ -80,6 +80,8 @@ class World:
         self.rejoins = 0
         #: Committers that lost their memory and are not full again.
         self.rejoins_due: set[int] = set()
+        #: Containers whose journal was damaged, and that have not started since.
+        self.repairs_due: set[int] = set()
         #: Containers that lost their checkpoints, and the newest one that each of them had held.
         self.wiped: dict[int, int] = {}
         #: Whether what committers persist outlives their container.
@@ -171,7 +173,42 @@ class World:
         container.nodes, container.outboxes = {}, {}
         if not genesis:
             self.restarts += 1
-        journals = container.disk.replay()
+        self._replay(container, genesis)
+        self._tell("starts", container)
+        self._step(container, [])
+        for number, node in container.nodes.items():
+            self.monitor.inspect(number, container.life, node)
+        self.after(self.draw.random() * TICK_MS, self._tick, container, container.life)
+
+    def _replay(self, container: Container, genesis: bool) -> None:
+        """Make the nodes, with what the journal has. A damaged one is restored; if nobody can know what was promised,
+        it is given up."""
+        disk, nodes = container.disk, container.nodes
+        journals = disk.replay()
+        damaged = bool(disk.problems)
+
+        def with_memory() -> list[tuple[int, Committer]]:
+            return [(n, node) for n, node in nodes.items() if isinstance(node, Committer) and not node.recovering]
+
+        disk.resumed = lambda: segment_head(dict(with_memory()))
+        try:
+            self._create(container, journals, genesis)
+        except NodeHalted as error:
+            if not damaged:
+                raise Violation("halted", f"container {container.index}: {error!r} in replay"[:2000]) from error
+            self.count_fault("journal_given_up")
+            self.wipe(container, checkpoints=False)
+            self._create(container, {}, genesis)
+        if disk.broken:
+            disk.restore([(number, node.restored()) for number, node in with_memory()])
+            self.count_fault("journal_repaired")
+        else:
+            disk.mark()
+        self.repairs_due.discard(container.index)
+        if damaged and self.has_holes(container):
+            self.count_fault("holes")
+
+    def _create(self, container: Container, journals: dict[int, list[t.ReplayedEntry]], genesis: bool) -> None:
         for number in container.numbers:
             name = self.graph.names[number]
             # Proposers lose what they knew with every start; a committer's number is in its journal, if it has one.
@@ -182,11 +219,12 @@ class World:
             container.nodes[number] = create(
                 name, self.graph, self.plan.limits, boot, outbox, self._application, entries, self.types
             )
-        self._tell("starts", container)
-        self._step(container, [])
-        for number, node in container.nodes.items():
-            self.monitor.inspect(number, container.life, node)
-        self.after(self.draw.random() * TICK_MS, self._tick, container, container.life)
+
+    def has_holes(self, container: Container) -> bool:
+        """Whether a committer of the container does not know all that it accepted, or will not when it is back."""
+        if container.index in self.repairs_due:
+            return True
+        return any(isinstance(node, Committer) and node.holes for node in container.nodes.values())
 
     def _clock(self, container: Container) -> float:
         return 1_000_000.0 + self.now_ms + container.clock_offset_ms
@@ -387,7 +425,7 @@ class World:
             return
         if any(isinstance(entry, t.Collected) for _, entry in written):
             committers = {number: node for number, node in container.nodes.items() if isinstance(node, Committer)}
-            container.disk.roll(segment_head(committers), lambda number: committers[number].commits.min)
+            container.disk.roll(lambda number: committers[number].commits.min)
         if self.draw.random() < 0.02:
             self._check_replay(container)
 
@@ -645,8 +683,8 @@ class World:
         ]
 
     def may_fail(self, containers: list[Container]) -> bool:
-        """Whether at most f replicas of each stage are down if these fail, too. One that lost its memory or its
-        checkpoints counts as down until it is what it was."""
+        """Whether at most f replicas of each stage are down if these fail, too. One that lost its memory, a part of its
+        journal or its checkpoints counts as down until it is what it was."""
         down: Counter[tuple[Stage, int]] = Counter()
         for container in self.containers:
             if not container.alive or container.paused_until_ms > self.now_ms or container in containers:
@@ -656,6 +694,9 @@ class World:
             else:
                 for number in self.rejoins_due.intersection(container.numbers):
                     down[Stage.COMMITTER, self.graph.names[number].partition] += 1
+                for number, node in container.nodes.items():
+                    if isinstance(node, Committer) and node.holes and number not in self.rejoins_due:
+                        down[Stage.COMMITTER, self.graph.names[number].partition] += 1
                 if self._lacks_checkpoints(container):
                     down[Stage.EXECUTOR, 0] += 1
         return max(down.values(), default=0) <= self.graph.f

@@ -34,8 +34,7 @@ from tara.net.server import Address, Server
 from tara.protocol.errors import ConfigurationError, MalformedTuple
 from tara.runtime import control
 from tara.sites.neighbours import Neighbours, SiteCard
-from tara.storage.journal import sync_directory
-from tara.storage.store import write_whole
+from tara.storage.files import sync_directory, write_whole
 from tara.transport.site_address import REGISTRY_OFFSET, SiteAddress
 
 FOUNDING_FILE = "founding"

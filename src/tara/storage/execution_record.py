@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from tara.host.strikes import Strikes, next_life
 from tara.protocol.places import CELLS, Cell
-from tara.storage.journal import sync_directory
+from tara.storage.files import make_directory, sync_directory
 
 FORMAT_VERSION = 1
 _CELLS_BYTES = 8 * CELLS
@@ -46,7 +46,7 @@ class ExecutionRecord:
         self._cluster, self._era = cluster, era
         #: Why what was there could not be used; None: it could, or there was nothing.
         self.trouble: str | None = None
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         is_new = not path.exists()
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

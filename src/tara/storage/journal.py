@@ -1,51 +1,87 @@
 """The journal of a container on a real disk: segments in a directory, group-committed with fdatasync.
 
-The directory is locked: two lives of a container cannot both write. Each segment begins with a line that says which
-cluster, era and container it belongs to; a journal of another one is refused. What the format promises, and why a
-torn tail is cut but a damaged record is not, is in `tara.protocol.journal`.
+What the format promises, how damage is told from a torn tail, and what becomes of it, is in `tara.protocol.journal`.
+The directory is locked: two lives of a container cannot both write. A journal of another cluster, era or container is
+refused.
+
+A damaged journal is read as far as that goes. When the committers have made of it what they can, `restore` begins a new
+segment with all that they know, and the old segments are set aside, for an operator to look at. Where nobody can know
+what was promised, the journal is set aside as a whole, and its committers rejoin without memory.
 
 When the disk is full, `append` cuts what it wrote of the record and tries again for a while; then it gives up with an
 error. Either way it returns only when the record is durable, so nothing that rests on it has left the container. Any
-other failure of a write or sync is final at once: after it nobody knows what the disk has, and only a restart reads it.
+other failure of a write or sync is final at once, and so is one to cut: after it nobody knows what the disk has, and
+only a restart reads it.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
+import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-import msgspec
 from msgspec import Struct
 
 from tara.observability.metrics import Histogram
 from tara.protocol import journal as format
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
+from tara.storage.files import (
+    DAMAGED,
+    DAMAGED_KEPT,
+    FILE_MODE,
+    bound,
+    make_directory,
+    remove_leftovers,
+    sync_directory,
+    write_all,
+    write_whole,
+)
 
 SEGMENT_BYTES = 64 << 20
 #: How long an append waits for room on the disk, and how often it looks.
 FULL_DISK_PATIENCE_S = 10.0
 FULL_DISK_PAUSE_S = 0.2
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-#: The file in the directory that has the journal's name.
-NAME_FILE = "name"
-#: Journals set aside that are kept, per container.
-DAMAGED_KEPT = 4
+#: The file with the end marker.
+MARKER_FILE = "end"
+SEGMENT_FILES = "[0-9]" * 10 + ".journal"
+#: What is read at once of a file on a disk that fails.
+SALVAGED_BYTES = 4096
 
 
 class JournalError(TaraError):
-    """A journal that cannot be used: locked, foreign, or of a newer format."""
+    """A journal that cannot be used: locked, foreign, or of another format; or a disk that fails."""
+
+
+class StaleJournal(TaraError):
+    """A journal that means nothing any more: its container has voted elsewhere since, or in a newer era."""
 
 
 class Identity(Struct, frozen=True):
-    version: int
     cluster: int
     era: int
     container: int
+
+
+class ReadJournal(Struct):
+    """What is in a journal's directory."""
+
+    found: format.Assembled
+    #: By the numbers in their names.
+    scans: dict[int, format.Scan]
+    #: As far as segments or marker tell.
+    name: str
+    has_marker: bool
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.scans and self.found.sequence == 0
 
 
 class FileJournal:
@@ -64,16 +100,31 @@ class FileJournal:
         self._on_trouble = on_trouble
         self._patience_s = patience_s
         self.sync_times = Histogram()
+        #: What every committer that has a memory has promised so far.
+        self.resumed: Callable[[], list[format.Written]] = list
+        #: What `replay` found damaged, in words; and whether the journal has to be restored before it is used.
+        self.problems: list[str] = []
+        self.broken = False
+        self._reset()
         self._lock = self._open()
+
+    def _reset(self) -> None:
         self._segments: list[tuple[Path, format.Segment]] = []
         self._file = -1
-        #: The length of the last segment as far as it is durable.
+        self._marker = -1
+        self._slot = 0
+        #: The number of the last record, and the length of the last segment as far as they are durable.
+        self._sequence = 0
         self._end = 0
+        self._sync = b""
+        self._name: str | None = None
+        #: Why nothing may be written any more in this life.
+        self._failure = ""
 
     def _open(self) -> int:
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            lock = os.open(lock_file(self._directory), os.O_CREAT | os.O_RDWR, 0o600)
+            make_directory(self._directory)
+            lock = os.open(lock_file(self._directory), os.O_CREAT | os.O_RDWR, FILE_MODE)
         except OSError as error:
             raise JournalError(f"{self._directory}: cannot be used: {error.strerror}") from error
         try:
@@ -87,41 +138,17 @@ class FileJournal:
         """Put the journal out of the way, as a whole, and begin with an empty one; returns where it went.
 
         One rename of the directory: half a journal would look like one whose newest votes were never cast."""
-        if self._file >= 0:
-            os.close(self._file)
-        self._file, self._segments, self._end = -1, [], 0
+        self._close_files()
         old = [int(path.name.rpartition("-")[2]) for path in self._damaged()]
         target = self._directory.with_name(f"{self._directory.name}.damaged-{max(old, default=0) + 1}")
         self._directory.rename(target)
         sync_directory(self._directory.parent)
         os.close(self._lock)
+        self._reset()
         self._lock = self._open()
         for path in self._damaged()[:-DAMAGED_KEPT]:
             shutil.rmtree(path)
         return target
-
-    def rename(self, name: str) -> None:
-        """Give the journal this name, durably, before anything is written under it."""
-        if self.name == name:
-            return
-        temporary = self._directory / f"{NAME_FILE}.tmp"
-        try:
-            with temporary.open("w") as file:
-                file.write(name)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(self._directory / NAME_FILE)
-            sync_directory(self._directory)
-        except OSError as error:
-            raise JournalError(f"{self._directory}: cannot be written: {error.strerror}") from error
-
-    @property
-    def name(self) -> str:
-        return journal_name(self._directory)
-
-    @property
-    def is_empty(self) -> bool:
-        return not any(self._directory.glob("*.journal"))
 
     def _damaged(self) -> list[Path]:
         """The journals that were set aside, oldest first."""
@@ -129,82 +156,176 @@ class FileJournal:
         numbered = [path for path in found if path.name.rpartition("-")[2].isdigit()]
         return sorted(numbered, key=lambda path: int(path.name.rpartition("-")[2]))
 
-    def replay(self) -> dict[int, list[t.JournalEntry]]:
-        """What former lives wrote, by node; a torn tail is cut. Call once, before `append`."""
-        found: dict[int, list[t.JournalEntry]] = {}
-        paths = sorted(self._directory.glob("*.journal"))
-        for path in paths:
-            start, whole, torn = read_segment(path, self._identity, path == paths[-1])
-            if start is None or not whole.entries:
-                # It died while it created the segment: nothing was ever appended.
-                path.unlink()
-                continue
-            segment = format.Segment()
-            segment.note(whole.entries, whole.valid_bytes)
-            self._end = start + whole.valid_bytes
-            if torn:
-                os.truncate(path, self._end)
-            self._segments.append((path, segment))
-            for number, entry in whole.entries:
-                found.setdefault(number, []).append(entry)
+    @property
+    def name(self) -> str:
+        """What the journal is called; empty: it has no name yet."""
+        if self._name is None:
+            self._name = journal_name(self._directory)
+        return self._name
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(self._directory.glob(SEGMENT_FILES))
+
+    def rename(self, name: str) -> None:
+        """Give an empty journal its name, durably, before anything is written under it."""
+        if self.name == name:
+            return
+        if not self.is_empty:
+            raise JournalError(f"{self._directory}: is journal {self.name!r}, and not {name!r}")
+        self._name = name
+        with _naming(self._directory):
+            self._make_marker([])
+
+    def replay(self) -> dict[int, list[t.ReplayedEntry]]:
+        """What former lives wrote, by node, with `Lost` where something is missing. A torn tail is cut. Call once,
+        before `append`; and `restore` after it if the journal is broken."""
+        with _naming(self._directory):
+            remove_leftovers(self._directory)
+            read = read_journal(self._directory, self._identity)
+            found = read.found
+            self.problems, self.broken = found.problems, found.broken
+            self._sequence, self._name = found.sequence, read.name
+            for number in found.order:
+                segment = format.Segment()
+                segment.note(read.scans[number].entries, read.scans[number].end)
+                self._segments.append((self._path(number), segment))
+            if not self.broken:
+                # Never promised to anybody, or void since the journal was restored.
+                self._set_segments_aside([self._path(number) for number in found.void])
+                if self._segments:
+                    self._go_on(read.scans[found.order[-1]])
+            if read.has_marker:
+                self._marker = os.open(self._directory / MARKER_FILE, os.O_RDWR)
+        return found.entries
+
+    def _go_on(self, last: format.Scan) -> None:
+        if last.head is None:
+            raise JournalError(f"{self._directory}: the last segment has no head")
+        path = self._segments[-1][0]
+        self._end, self._sync = last.end, bytes.fromhex(last.head.sync)
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        if last.torn:
+            os.ftruncate(self._file, self._end)
+        os.fsync(self._file)
+
+    def restore(self, entries: list[format.Written]) -> Path | None:
+        """Begin a new segment with all that the committers know. The old ones are set aside; returns where they are."""
+        with _naming(self._directory):
+            old = sorted(self._directory.glob(SEGMENT_FILES))
+            self._begin_segment(entries, restored=True)
+            self._segments = self._segments[-1:]
+            self._make_marker(self.resumed())
+            self.broken = False
+            return self._set_segments_aside(old)
+
+    def mark(self) -> None:
+        """State what is durable, durably: when the committers have come back from the journal."""
         if self._segments:
-            self._file = os.open(self._segments[-1][0], os.O_WRONLY | os.O_APPEND)
-            os.fsync(self._file)
-        return found
+            with _naming(self._directory):
+                self._make_marker(self.resumed())
+
+    def _set_segments_aside(self, paths: list[Path]) -> Path | None:
+        if not paths:
+            return None
+        target = self._directory / DAMAGED / f"{time.time_ns():020}"
+        make_directory(target)
+        for path in paths:
+            path.rename(target / path.name)
+        sync_directory(target)
+        sync_directory(target.parent)
+        sync_directory(self._directory)
+        bound(target.parent)
+        return target
 
     def append(self, entries: list[format.Written]) -> None:
         """Write and sync; durable on return. Waits a while if the disk is full."""
-        packed = format.pack(entries)
+        if self.broken or self._failure:
+            raise JournalError(f"{self._directory}: {self._failure or 'is damaged, and was not restored'}")
         deadline_s = time.monotonic() + self._patience_s
         while True:
             started_s = time.perf_counter()
             try:
-                self._append(packed)
+                self._append(entries)
                 break
             except OSError as error:
-                if error.errno not in NO_ROOM or time.monotonic() > deadline_s:
-                    raise JournalError(f"{self._directory}: cannot be written: {error.strerror}") from error
+                if self._failure or error.errno not in NO_ROOM or time.monotonic() > deadline_s:
+                    self._failure = self._failure or f"cannot be written: {error.strerror}"
+                    raise JournalError(f"{self._directory}: {self._failure}") from error
                 self._on_trouble(error)
                 time.sleep(FULL_DISK_PAUSE_S)
         self.sync_times.add(time.perf_counter() - started_s)
-        self._segments[-1][1].note(entries, len(packed))
 
-    def _append(self, packed: bytes) -> None:
+    def _append(self, entries: list[format.Written]) -> None:
         if self._file < 0:
-            self._begin_segment(b"")
+            self._begin_segment([])
+        packed = format.pack(entries, self._sequence + 1, self._sync)
         try:
-            _write(self._file, packed)
+            write_all(self._file, packed)
             os.fdatasync(self._file)
         except OSError:
-            # The next record must not follow a part of this one.
-            os.ftruncate(self._file, self._end)
+            self._cut()
             raise
+        self._sequence += 1
         self._end += len(packed)
+        self._segments[-1][1].note(entries, len(packed))
+        self._write_marker(self.resumed())
 
-    def roll(self, resumed: Callable[[], list[format.Written]], minimum: Callable[[int], int]) -> None:
+    def _cut(self) -> None:
+        """The next record must not follow a part of this one."""
+        try:
+            os.ftruncate(self._file, self._end)
+        except OSError as error:
+            self._failure = f"a part of a record cannot be cut off: {error.strerror}"
+            raise
+
+    def roll(self, minimum: Callable[[int], int]) -> None:
         """Begin a new segment if the last one is full, and drop those that are not needed any more."""
         if self._segments and self._segments[-1][1].size > self._segment_bytes:
-            head = resumed()
-            packed = format.pack(head)
             try:
-                self._begin_segment(packed)
+                self._begin_segment(self.resumed())
+                self._write_marker(self.resumed())
+                self._sync_marker()
             except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise JournalError(f"{self._directory}: cannot be written: {error.strerror}") from error
                 # The last one goes on growing for now: nothing is lost.
                 self._on_trouble(error)
                 return
-            self._segments[-1][1].note(head, len(packed))
-        while len(self._segments) > 1 and self._segments[0][1].obsolete(minimum):
-            path, _ = self._segments.pop(0)
-            path.unlink()
+        dropped = 0
+        while len(self._segments) > dropped + 1 and self._segments[dropped][1].obsolete(minimum):
+            dropped += 1
+        if dropped:
+            paths = [path for path, _ in self._segments[:dropped]]
+            del self._segments[:dropped]
+            with _naming(self._directory):
+                # The marker says which segments there are: it must not name one that is gone.
+                self._write_marker(self.resumed())
+                self._sync_marker()
+                for path in paths:
+                    path.unlink()
 
-    def _begin_segment(self, head: bytes) -> None:
+    def _begin_segment(self, entries: list[format.Written], restored: bool = False) -> None:
         """A new segment, with its first record if there is one; durable on return, and not there at all on failure."""
-        last = int(self._segments[-1][0].stem) if self._segments else 0
-        path = self._directory / f"{last + 1:010}.journal"
-        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o600)
-        begin = msgspec.json.encode(self._identity) + b"\n" + head
+        number = max([self._number_of(path) for path in self._directory.glob(SEGMENT_FILES)], default=0) + 1
+        path, sync = self._path(number), secrets.token_bytes(format.SYNC_BYTES)
+        head = format.Head(
+            cluster=self._identity.cluster,
+            era=self._identity.era,
+            container=self._identity.container,
+            journal=self.name,
+            segment=number,
+            first=self._sequence + 1,
+            sync=sync.hex(),
+            restored=restored,
+        )
+        if self._marker < 0 and self._sequence == 0:
+            self._make_marker([])
+        record = format.pack(entries, self._sequence + 1, sync) if entries or restored else b""
+        begin = format.pack_head(head) + record
+        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, FILE_MODE)
         try:
-            _write(file, begin)
+            write_all(file, begin)
             os.fsync(file)
             sync_directory(self._directory)
         except OSError:
@@ -213,57 +334,155 @@ class FileJournal:
             raise
         if self._file >= 0:
             os.close(self._file)
-        self._file, self._end = file, len(begin)
-        self._segments.append((path, format.Segment()))
+        self._file, self._end, self._sync = file, len(begin), sync
+        self._sequence += bool(record)
+        segment = format.Segment()
+        segment.note(entries, len(begin))
+        self._segments.append((path, segment))
+
+    def _path(self, number: int) -> Path:
+        return self._directory / f"{number:010}.journal"
+
+    @staticmethod
+    def _number_of(path: Path) -> int:
+        return int(path.stem)
+
+    # The end marker
+
+    def _make_marker(self, states: list[format.Written]) -> None:
+        """Both slots, durably."""
+        slot = format.pack_marker(self._marked(states))
+        write_whole(self._directory / MARKER_FILE, (slot, slot))
+        if self._marker >= 0:
+            os.close(self._marker)
+        self._marker = os.open(self._directory / MARKER_FILE, os.O_RDWR)
+
+    def _marked(self, states: list[format.Written]) -> format.Marker:
+        numbers = [self._number_of(path) for path, _ in self._segments]
+        return format.Marker(
+            cluster=self._identity.cluster,
+            era=self._identity.era,
+            container=self._identity.container,
+            journal=self._name or "",
+            first=numbers[0] if numbers else 1,
+            segment=numbers[-1] if numbers else 0,
+            sequence=self._sequence,
+            states=states,
+        )
+
+    def _write_marker(self, states: list[format.Written]) -> None:
+        """Into the slot with the older one. Not synced: it may be older than the journal, never newer."""
+        self._slot ^= 1
+        try:
+            if self._marker < 0:
+                self._make_marker(states)
+            os.pwrite(self._marker, format.pack_marker(self._marked(states)), self._slot * format.MARKER_SLOT_BYTES)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                self._failure = f"the end marker cannot be written: {error.strerror}"
+                raise JournalError(f"{self._directory}: {self._failure}") from error
+            self._on_trouble(error)
+
+    def _sync_marker(self) -> None:
+        os.fdatasync(self._marker)
 
     def close(self) -> None:
         """Let go of the files; the next life may have them. Closing twice is fine."""
-        for file in (self._file, self._lock):
+        if self._marker >= 0:
+            # A marker that is not synced is as good as one before a power cut.
+            with contextlib.suppress(OSError):
+                self._sync_marker()
+        self._close_files()
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
+
+    def _close_files(self) -> None:
+        for file in (self._file, self._marker):
             if file >= 0:
                 os.close(file)
-        self._file = self._lock = -1
+        self._file = self._marker = -1
 
 
-class SegmentRead(NamedTuple):
-    """What is in a segment's file: where its records start (None: not even its first line is whole), what can be read
-    of them, and whether something follows that was never promised to anybody."""
-
-    start: int | None
-    whole: format.Scan
-    torn: bool
-
-
-def read_segment(path: Path, identity: Identity, last: bool) -> SegmentRead:
-    """Read a segment of the journal with this identity; only the last one may end in the middle of a record."""
-    data = path.read_bytes()
-    start = _check_identity(path, data, identity)
+@contextlib.contextmanager
+def _naming(directory: Path) -> Iterator[None]:
+    """Says which journal it was."""
     try:
-        whole = format.scan(data[start:] if start is not None else b"")
-    except format.CorruptJournal as error:
-        raise format.CorruptJournal(f"{path}: {error}") from error
-    torn = start is None or start + whole.valid_bytes < len(data)
-    if torn and not last:
-        raise format.CorruptJournal(f"{path}: the end is missing, although a segment follows")
-    return SegmentRead(start, whole, torn)
+        yield
+    except OSError as error:
+        raise JournalError(f"{directory}: cannot be used: {error.strerror or error}") from error
 
 
-def _check_identity(path: Path, data: bytes, expected: Identity) -> int | None:
-    end = data.find(b"\n")
-    if end < 0:
-        return None
+# Reading without using
+
+
+def read_journal(directory: Path, identity: Identity) -> ReadJournal:
+    """Look at a journal; changes nothing. `JournalError` or `StaleJournal` if it is not of this container and era."""
+    owner = (identity.cluster, identity.era, identity.container)
+    marker, problems = _read_marker(directory)
+    scans: dict[int, format.Scan] = {}
+    for path in sorted(directory.glob(SEGMENT_FILES)):
+        try:
+            scans[int(path.stem)] = format.scan(read_salvaging(path))
+        except format.ForeignJournal as error:
+            raise JournalError(f"{path}: {error}") from error
+    heads = {number: scan.head for number, scan in scans.items() if scan.head is not None}
+    owners = {head.owner for head in heads.values()} or ({marker.owner} if marker is not None else set())
+    if owners and owner not in owners:
+        _refuse(directory, identity, sorted(owners)[0])
+    has_marker = marker is not None and marker.owner == owner
+    if marker is not None and not has_marker:
+        problems.append(f"belongs to {Identity(*marker.owner)}")
+        marker = None
+    names = Counter(head.journal for head in heads.values() if head.owner == owner)
+    name = marker.journal if marker is not None else names.most_common(1)[0][0] if names else ""
+    foreign = [number for number, head in heads.items() if head.owner != owner or head.journal != name]
+    for number in foreign:
+        del scans[number]
+    found = format.assemble(scans, marker)
+    found.problems = [
+        *(f"end marker: {problem}" for problem in problems),
+        *(f"segment {number}: is of another journal" for number in foreign),
+        *found.problems,
+    ]
+    found.broken = found.broken or bool(foreign)
+    return ReadJournal(found, scans, name, has_marker)
+
+
+def _refuse(directory: Path, expected: Identity, found: tuple[int, int, int]) -> None:
+    cluster, era, container = found
+    if (cluster, container) == (expected.cluster, expected.container) and era < expected.era:
+        raise StaleJournal(f"{directory}: is of era {era}; this is era {expected.era}")
+    raise JournalError(f"{directory}: belongs to {Identity(*found)}, not to {expected}")
+
+
+def _read_marker(directory: Path) -> tuple[format.Marker | None, list[str]]:
+    path = directory / MARKER_FILE
     try:
-        identity = msgspec.json.decode(data[:end], type=Identity)
-    except msgspec.DecodeError as error:
-        raise format.CorruptJournal(f"{path}: the first line is damaged") from error
-    if identity.version != format.FORMAT_VERSION:
-        raise JournalError(
-            f"{path}: has format version {identity.version}, this Tara reads version {format.FORMAT_VERSION}"
-        )
-    if identity.era < expected.era and msgspec.structs.replace(identity, era=expected.era) == expected:
-        raise StaleJournal(f"{path}: is of era {identity.era}; this is era {expected.era}")
-    if identity != expected:
-        raise JournalError(f"{path}: belongs to {identity}, not to {expected}")
-    return end + 1
+        return format.read_marker(read_salvaging(path))
+    except FileNotFoundError:
+        return None, []
+    except format.ForeignJournal as error:
+        raise JournalError(f"{path}: {error}") from error
+
+
+def read_salvaging(path: Path) -> bytes:
+    """All that the disk gives; zeros, which no checksum takes for anything, where it fails."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    pieces = []
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        for offset in range(0, size, SALVAGED_BYTES):
+            length = min(SALVAGED_BYTES, size - offset)
+            try:
+                pieces.append(os.pread(file.fileno(), length, offset).ljust(length, b"\0"))
+            except OSError:
+                pieces.append(bytes(length))
+    return b"".join(pieces)
 
 
 def journal_directory(data_dir: Path, container: int) -> Path:
@@ -278,27 +497,16 @@ def lock_file(directory: Path) -> Path:
 def journal_name(directory: Path) -> str:
     """The name of the journal in this directory; empty if it has none, or if there is no such directory."""
     try:
-        return (directory / NAME_FILE).read_text()
-    except (FileNotFoundError, NotADirectoryError):
+        marker, _ = _read_marker(directory)
+        if marker is not None:
+            return marker.journal
+        for path in sorted(directory.glob(SEGMENT_FILES), reverse=True):
+            with path.open("rb") as file:
+                head = format.read_head(file.read(format.HEAD_BYTES))
+            if head is not None:
+                return head.journal
         return ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise JournalError(f"{directory / NAME_FILE}: cannot be read: {error}") from error
-
-
-class StaleJournal(TaraError):
-    """A journal that means nothing any more: its container has voted elsewhere since, or in a newer era."""
-
-
-def _write(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
-
-
-def sync_directory(directory: Path) -> None:
-    """Make names that were created or renamed durable."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    except NotADirectoryError:
+        return ""
+    except (OSError, format.ForeignJournal) as error:
+        raise JournalError(f"{directory}: its name cannot be read: {error}") from error

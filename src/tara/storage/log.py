@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tara.net.file_exchange import RemoteFiles
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.storage.log_format import encode_run
 from tara.storage.log_writer import EncodedRun, LogSettings, LogWriter
+from tara.storage.remote import RemoteFiles
 
 #: How long a row may wait until readers see it.
 FLUSH_S = 0.25
@@ -54,6 +54,8 @@ class DecidedLog:
         self._sealed = -1
         self._writer: LogWriter | None = None
         self.errors: list[str] = []
+        #: Told, on the log's thread, of everything that is wrong with it.
+        self.on_problem: Callable[[str], None] = lambda message: None
         self._thread = threading.Thread(target=self._work, name="decided-log", daemon=True)
         self._thread.start()
 
@@ -85,6 +87,8 @@ class DecidedLog:
             "first": writer.first if writer else None,
             "last": writer.last if writer else None,
             "waiting": self._handed - self._handled,
+            "unread": writer.unread if writer else None,
+            "gaps": len(writer.gaps) if writer else None,
             "error": self.errors[-1] if self.errors else None,
         }
 
@@ -121,6 +125,7 @@ class DecidedLog:
                 )
                 self._handle_all(self._writer)
                 self._writer.flush()
+                self._writer.look_after()
             except (OSError, TaraError) as error:
                 # A full disk, most likely. Nothing is lost: what was not handled is still in the queue.
                 self._report(str(error))
@@ -167,5 +172,6 @@ class DecidedLog:
             time.sleep(seconds)
 
     def _report(self, message: str) -> None:
+        self.on_problem(message)
         self.errors.append(message)
         del self.errors[:-ERRORS_KEPT]

@@ -3,9 +3,10 @@
 
 A log is a directory. A *segment*, `<first>-<last>-<crc32>.segment`, holds the commands [first, last] and never changes;
 its name has the checksum of its bytes. The *tail*, `<first>.tail`, holds what no checkpoint covers yet, and grows at
-its end; a tail becomes a segment by being renamed. Both begin with a line of JSON that says whose log it is. Then come
-blocks: lengths, checksum and range of commands, and a MessagePack array of `Run`s that follow each other. Each block
-stands for itself, so a reader passes over blocks, and a block that a crash has cut off ends the tail.
+its end; a tail becomes a segment by being renamed. Both begin with a line of JSON that says whose log it is, with a
+checksum behind it. Then come blocks: length, checksum and range of commands, and a MessagePack array of `Run`s that
+follow each other; the checksum covers all of it. Each block stands for itself, so a reader passes over blocks, and a
+block that a crash has cut off ends the tail.
 
 Blocks may overlap where something was executed again after a restart: what they have in common is equal, because a row
 is a function of what was decided. How runs are cut is not: files of replicas hold equal rows, not equal bytes.
@@ -24,16 +25,16 @@ from msgspec import Struct
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
-from tara.storage.journal import sync_directory
+from tara.storage.files import write_whole
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 #: A block is written when it has so many bytes. The run that makes it that long is in it as a whole.
 BLOCK_BYTES = 1 << 19
 #: Nobody's header is longer than this.
 _HEADER_BYTES_MAX = 1024
 #: Length of the contents, their checksum together with the range, first and last command.
 _BLOCK = struct.Struct("<IIQQ")
-_RANGE = struct.Struct("<QQ")
+_RANGE = struct.Struct("<IQQ")
 #: An array of so many elements, in MessagePack.
 _ARRAY = struct.Struct(">BI")
 _ARRAY_32 = 0xDD
@@ -192,22 +193,25 @@ def pack_block(first: int, last: int, runs: Sequence[bytes]) -> bytes:
 
 
 def _checksum(first: int, last: int, contents: bytes) -> int:
-    return zlib.crc32(contents, zlib.crc32(_RANGE.pack(first, last)))
+    return zlib.crc32(contents, zlib.crc32(_RANGE.pack(len(contents), first, last)))
 
 
 def pack_header(identity: LogIdentity, partitions: int) -> bytes:
     header = LogHeader(FORMAT_VERSION, identity.cluster, identity.era, partitions)
-    return msgspec.json.encode(header) + b"\n"
+    line = msgspec.json.encode(header)
+    return b"%b %08x\n" % (line, zlib.crc32(line))
 
 
 def read_header(file: BinaryIO, path: Path) -> LogHeader:
     """Leaves the file at its first block."""
     file.seek(0)
-    line = file.readline(_HEADER_BYTES_MAX)
+    line, _, check = file.readline(_HEADER_BYTES_MAX).rpartition(b" ")
     try:
-        version = msgspec.json.decode(line, type=dict[str, int]).get("version", 0)
-        if version != FORMAT_VERSION:
+        version = msgspec.json.decode(line or check, type=dict[str, int]).get("version", 0)
+        if version != FORMAT_VERSION and (not line or check == b"%08x\n" % zlib.crc32(line)):
             raise LogError(f"{path}: has format version {version}, this Tara reads version {FORMAT_VERSION}")
+        if check != b"%08x\n" % zlib.crc32(line):
+            raise CorruptLog(f"{path}: the header is damaged (the checksum does not match)")
         return msgspec.json.decode(line, type=LogHeader)
     except t.DECODE_ERRORS as error:
         raise CorruptLog(f"{path}: is not a file of a decided log: {error}") from error
@@ -287,14 +291,4 @@ def check_segment(segment: LogFile, identity: LogIdentity) -> None:
 
 def put_file(directory: Path, name: str, data: bytes) -> None:
     """A file that is there durably and as a whole, or not at all."""
-    temporary = directory / f"{name}.{os.getpid()}.tmp"
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(directory / name)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_directory(directory)
+    write_whole(directory / name, (data,))

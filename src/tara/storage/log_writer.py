@@ -10,6 +10,9 @@ is synced and becomes a segment by its name: every row is written once.
   segments in between are copied from peers. If no peer has them, the log begins anew after the gap, and what it had is
   set aside: a log has no gaps, only a beginning.
 - Retention drops whole segments, the oldest first.
+- After a start, every segment is read once, one at a time, and compared with its checksum. One that is damaged is set
+  aside, and replaced by that of a peer, as is one that is missing; a small file, `begin`, says where the log begins.
+  Until then the log has a gap, which readers notice; if no peer has what is missing any more, it begins behind the gap.
 """
 
 import contextlib
@@ -23,10 +26,21 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from tara.net.file_exchange import ExchangeError, RemoteFiles
+from tara.protocol.errors import TaraError
 from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.tuples import DECODE_ERRORS
-from tara.storage.journal import sync_directory
+from tara.storage.files import (
+    FILE_MODE,
+    TEMPORARY,
+    DamagedFile,
+    make_directory,
+    read_small,
+    remove_leftovers,
+    set_aside,
+    sync_directory,
+    write_all,
+    write_small,
+)
 from tara.storage.log_format import (
     BLOCK_BYTES,
     CorruptLog,
@@ -47,11 +61,16 @@ from tara.storage.log_format import (
     segment_name,
     tail_name,
 )
+from tara.storage.remote import RemoteFiles
 
 #: How often it is tried again to fill a gap that peers do not reach the end of yet.
-WAITS_MAX = 5
+WAITS_MAX = 20
 #: Where a log goes that cannot be continued. One is kept.
 ASIDE = "aside"
+#: The file that says which row is the first.
+BEGIN_FILE = "begin"
+#: Calls of `look_after` between two attempts to fill a gap: doubles up to a maximum.
+HEAL_PAUSE_MAX = 64
 
 
 class LogSettings(Struct, frozen=True, kw_only=True):
@@ -91,9 +110,13 @@ class Tail:
     def create(cls, directory: Path, header: bytes, first: int, last: int, block: bytes) -> "Tail":
         """With its first block: readers never see one without."""
         path = directory / tail_name(first)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
+        temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
         try:
-            temporary.write_bytes(header + block)
+            descriptor = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, FILE_MODE)
+            try:
+                write_all(descriptor, header + block)
+            finally:
+                os.close(descriptor)
             temporary.rename(path)
         except OSError:
             temporary.unlink(missing_ok=True)
@@ -162,6 +185,12 @@ class LogWriter:
         self._others = [replica for replica, peer in enumerate(peers) if peer != directory]
         self._report = report
         self._segments: list[LogFile] = []
+        #: Segments that this life has not read yet; and the rows that are missing among the segments.
+        self._unread: list[LogFile] = []
+        self.gaps: list[tuple[int, int]] = []
+        self._heal_attempts = self._heal_due = 0
+        #: The first row that should be there; None: not known.
+        self._begin: int | None = None
         #: The bytes of each segment.
         self._sizes: dict[Path, int] = {}
         self._tail: Tail | None = None
@@ -176,7 +205,7 @@ class LogWriter:
         self._position: int | None = None
         self._counter = 0
         self._waits = 0
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         self._open()
 
     @property
@@ -187,18 +216,18 @@ class LogWriter:
     # Opening
 
     def _open(self) -> None:
-        for leftover in self._directory.glob("*.tmp"):
-            leftover.unlink(missing_ok=True)
+        remove_leftovers(self._directory)
         segments, tails = list_segments(self._directory), list_tails(self._directory)
         if not all(map(self._is_ours, [*(file.path for file in segments), *tails])):
             self._set_aside("belongs to another cluster, era or format")
             segments, tails = [], []
-        # Without a segment, the log begins where the rows begin that no checkpoint covers.
-        self._sealed = _end_of_chain(segments) if segments or not tails else int(tails[0].stem) - 1
-        self._segments = [file for file in segments if file.last <= self._sealed]
-        for file in segments[len(self._segments) :]:
-            self._report(f"{file.path}: follows a gap; it is dropped and written again")
-            file.path.unlink(missing_ok=True)
+        # The tail begins where the rows begin that no checkpoint covers.
+        self._sealed = max([0, *(file.last for file in segments), *(int(path.stem) - 1 for path in tails)])
+        self._segments, self._unread = segments, segments.copy()
+        self._begin = self._read_begin()
+        if segments and (self._begin is None or self._begin > segments[0].first):
+            self._set_begin(segments[0].first)
+        self._find_gaps()
         self._sizes = {file.path: file.path.stat().st_size for file in self._segments}
         self.last = self._sealed
         for path in tails:
@@ -207,6 +236,97 @@ class LogWriter:
                 path.unlink(missing_ok=True)
             else:
                 self._tail, self.last = tail, tail.last
+
+    def _read_begin(self) -> int | None:
+        try:
+            return msgspec.json.decode(read_small(self._directory / BEGIN_FILE), type=int)
+        except FileNotFoundError:
+            return None
+        except (DamagedFile, msgspec.DecodeError, OSError) as error:
+            self._report(str(error))
+            return None
+
+    def _set_begin(self, row: int) -> None:
+        """Before anything goes: what is missing behind it is a gap."""
+        if row != self._begin:
+            write_small(self._directory / BEGIN_FILE, msgspec.json.encode(row))
+            self._begin = row
+
+    def _find_gaps(self) -> None:
+        """The rows that should be there, and are in no segment."""
+        first = self._segments[0].first if self._segments else self._sealed + 1
+        self.gaps, last = [], (first if self._begin is None else self._begin) - 1
+        for file in self._segments:
+            if file.first > last + 1:
+                self.gaps.append((last + 1, file.first - 1))
+            last = max(last, file.last)
+        if self._sealed > last:
+            self.gaps.append((last + 1, self._sealed))
+
+    # Looking after what is there
+
+    @property
+    def unread(self) -> int:
+        """Segments that were not compared with their checksums yet."""
+        return len(self._unread)
+
+    def look_after(self) -> None:
+        """Read one segment that was not read yet, the newest first; or try to fill a gap."""
+        if self._unread:
+            file = self._unread.pop()
+            if file in self._segments and not self._is_intact(file):
+                self._lose(file)
+        elif self.gaps:
+            self._heal_due -= 1
+            if self._heal_due <= 0:
+                self._heal_attempts += 1
+                self._heal_due = min(1 << self._heal_attempts, HEAL_PAUSE_MAX)
+                self._heal()
+
+    def _lose(self, file: LogFile) -> None:
+        self._segments.remove(file)
+        self._sizes.pop(file.path, None)
+        if file.path.exists():
+            self._report(f"{file.path}: is in {set_aside(file.path)} now, and fetched again")
+        self._find_gaps()
+
+    def _heal(self) -> None:
+        """Fill the last gap with what peers have."""
+        first, last = self.gaps[-1]
+        found = self._segments_for(first, last)
+        if found is None:
+            return
+        if not found or found[0].first > first:
+            before = [file for file in self._segments if file.last < first]
+            self._report(
+                f"{self._directory}: no peer has all commands of [{first}, {last}]; the log begins behind them"
+            )
+            self._set_begin(found[0].first if found else last + 1)
+            for file in before:
+                self._segments.remove(file)
+                self._sizes.pop(file.path, None)
+                set_aside(file.path)
+        for file in found:
+            put_file(self._directory, file.path.name, file.path.read_bytes())
+            kept = file._replace(path=self._directory / file.path.name)
+            if kept not in self._segments:
+                self._segments = sorted([*self._segments, kept])
+            self._sizes[kept.path] = kept.path.stat().st_size
+            self._report(f"{kept.path}: is here again")
+        if self._remote is not None:
+            self._remote.forget_others(())
+        self._heal_attempts = 0
+        self._find_gaps()
+
+    def _segments_for(self, first: int, last: int) -> list[LogFile] | None:
+        """Intact segments of peers that lead from `first` to `last`, or as far back as they go; None: wait."""
+        found = self._chain(self._offered(), last, self._is_intact, first)
+        if self._remote is not None and (not found or found[0].first > first):
+            with self._remote as remote:
+                found = self._fetch_missing(remote, last, first)
+        if found is None and self._heal_attempts <= WAITS_MAX:
+            return None
+        return found or []
 
     def _is_ours(self, path: Path) -> bool:
         """What is damaged is found when it is read; it says nothing about whose it is. A newer format ends us here."""
@@ -280,10 +400,15 @@ class LogWriter:
 
     def _retain(self) -> None:
         total = sum(self._sizes.values())
+        dropped: list[Path] = []
         while len(self._segments) > 1 and total > self._settings.retention_bytes:
-            oldest = self._segments.pop(0).path
-            total -= self._sizes.pop(oldest)
-            oldest.unlink(missing_ok=True)
+            dropped.append(self._segments.pop(0).path)
+            total -= self._sizes.pop(dropped[-1])
+        if self._segments and (dropped or self._begin is None):
+            self._set_begin(self._segments[0].first)
+            self._find_gaps()
+        for path in dropped:
+            path.unlink(missing_ok=True)
 
     # Filling gaps
 
@@ -299,7 +424,7 @@ class LogWriter:
         missing = self._find_missing(counter)
         if self._remote is not None and (not missing or missing[0].first > self._sealed + 1):
             with self._remote as remote:
-                missing = self._fetch_missing(remote, counter)
+                missing = self._fetch_missing(remote, counter, self._sealed + 1)
         if missing is None:
             self._waits += 1
             if self._waits <= WAITS_MAX:
@@ -309,8 +434,9 @@ class LogWriter:
         if not missing or missing[0].first > self._sealed + 1:
             if self._segments or self._tail is not None:
                 self._set_aside(f"no peer has all commands of [{self._sealed + 1}, {counter}]")
-            self._segments, self._sizes = [], {}
+            self._segments, self._sizes, self._unread, self.gaps = [], {}, [], []
             self._sealed = self.last = missing[0].first - 1 if missing else counter
+            self._set_begin(self._sealed + 1)
         for file in missing:
             put_file(self._directory, file.path.name, file.path.read_bytes())
             self._adopt(file._replace(path=self._directory / file.path.name))
@@ -322,13 +448,13 @@ class LogWriter:
     def _find_missing(self, counter: int) -> list[LogFile] | None:
         """Intact segments of peers that lead to `counter`, from what we have on if possible. None if peers have not
         come that far yet."""
-        return self._chain(self._offered(), counter, self._is_intact)
+        return self._chain(self._offered(), counter, self._is_intact, self._sealed + 1)
 
     def _offered(self) -> list[LogFile]:
         """The segments of peers whose directories this host can read."""
         return [file for peer in self._peers for file in list_segments(peer)]
 
-    def _fetch_missing(self, remote: RemoteFiles, counter: int) -> list[LogFile] | None:
+    def _fetch_missing(self, remote: RemoteFiles, counter: int, first: int) -> list[LogFile] | None:
         """The same with what is on other hosts. Peers that cannot be reached may have what is missing: that counts as
         not having come that far yet."""
         holders: dict[Path, list[int]] = {}
@@ -337,7 +463,7 @@ class LogWriter:
             try:
                 for name in remote.names(replica):
                     holders.setdefault(remote.path(name), []).append(replica)
-            except ExchangeError as error:
+            except TaraError as error:
                 silent = True
                 self._report(str(error))
 
@@ -345,8 +471,8 @@ class LogWriter:
             return self._is_intact(file) if file.path not in holders else self._fetch(remote, file, holders[file.path])
 
         offered = self._offered() + sorted(filter(None, map(parse_segment, holders)))
-        chain = self._chain(offered, counter, is_intact)
-        complete = chain is not None and bool(chain) and chain[0].first <= self._sealed + 1
+        chain = self._chain(offered, counter, is_intact, first)
+        complete = chain is not None and bool(chain) and chain[0].first <= first
         return None if silent and not complete else chain
 
     def _fetch(self, remote: RemoteFiles, file: LogFile, replicas: list[int]) -> bool:
@@ -354,7 +480,7 @@ class LogWriter:
         for replica in replicas:
             try:
                 remote.fetch(replica, file.path.name)
-            except ExchangeError as error:
+            except TaraError as error:
                 self._report(str(error))
                 continue
             if self._is_intact(file):
@@ -363,13 +489,13 @@ class LogWriter:
         return False
 
     def _chain(
-        self, offered: list[LogFile], counter: int, is_intact: Callable[[LogFile], bool]
+        self, offered: list[LogFile], counter: int, is_intact: Callable[[LogFile], bool], first: int
     ) -> list[LogFile] | None:
         if offered and max(file.last for file in offered) < counter:
             return None
         chain: list[LogFile] = []
         wanted = counter
-        while wanted > self._sealed:
+        while wanted >= first:
             for file in offered:
                 if file.first <= wanted <= file.last and is_intact(file):
                     chain.insert(0, file)
@@ -395,12 +521,3 @@ class LogWriter:
         for path in [*(file.path for file in list_segments(self._directory)), *list_tails(self._directory)]:
             path.rename(aside / path.name)
         sync_directory(self._directory)
-
-
-def _end_of_chain(segments: list[LogFile]) -> int:
-    """Up to which row the segments are without a gap."""
-    end = segments[0].first - 1 if segments else 0
-    for file in segments:
-        if file.first <= end + 1:
-            end = max(end, file.last)
-    return end

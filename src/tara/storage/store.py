@@ -1,11 +1,14 @@
 """Where an executor's checkpoints are kept: one file each, written under a temporary name and renamed.
 
-A file is a header line (JSON: format version, cluster, era, checkpoint, sizes), the protocol's state, the application's
-chunks with their lengths, and at the end the digest of it all, which is also the checkpoint's identity. Writing happens
-on a thread, off the hot path; answers come back through `take`.
+A file is a header line (JSON: format version, cluster, era, checkpoint), the protocol's state and the application's
+chunks with their lengths, the digest of these, which is also the checkpoint's identity, and a checksum of everything
+that the digest does not cover: header, lengths and the digest itself. A copy that is damaged, or is another checkpoint
+than its name says, is refused, reported and set aside; the next one is tried: an older one of our own, or a peer's.
+
+Writing happens on a thread, off the hot path; answers come back through `take`. A disk that fails is reported, and what
+it was to do is tried again. Anything else that goes wrong there comes up in `take`, and ends the container.
 """
 
-import os
 import queue
 import struct
 import threading
@@ -16,20 +19,22 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from tara.net.file_exchange import ExchangeError, RemoteFiles
 from tara.protocol import tuples as t
+from tara.protocol.errors import TaraError
 from tara.protocol.sessions import raised
-from tara.storage.journal import sync_directory
+from tara.storage.files import make_directory, remove_leftovers, set_aside, sync_directory, write_whole
 from tara.storage.log import DecidedLog
+from tara.storage.remote import RemoteFiles
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _LENGTH = struct.Struct("<Q")
 DIGEST_BYTES = 16
 HEADER_BYTES_MAX = 4096
 #: Checkpoints older than the stable one that are kept all the same.
 KEEP_OLDER = 1
-#: What may wait for the disk at once while a file is written: the journal's next record would have to wait behind it.
-UNSYNCED_BYTES_MAX = 8 << 20
+CHECKSUM_BYTES = 16
+#: The pause before a failed write is tried again.
+RETRY_S = 1.0
 
 
 class CheckpointHeader(Struct, frozen=True):
@@ -44,13 +49,21 @@ class StoreCounts(Struct):
 
     checkpoints_saved: int = 0
     checkpoints_loaded: int = 0
-    #: Copies that could not be used: damaged, foreign, or of a newer format.
+    #: Copies that could not be used: damaged, foreign, or of another format.
     checkpoints_refused: int = 0
     store_errors: int = 0
 
 
 class StoreError(Exception):
     """A checkpoint file that cannot be used; another copy may be."""
+
+
+class ForeignCheckpoint(StoreError):
+    """A checkpoint of another cluster, era or format: not ours, but not damaged."""
+
+
+class StoreFailed(TaraError):
+    """The store does not work any more."""
 
 
 def digest_of(state: bytes, chunks: Iterable[bytes]) -> bytes:
@@ -79,48 +92,49 @@ def unpack_parts(data: bytes, start: int, stop: int) -> list[bytes]:
     return parts
 
 
-def write_whole(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file durably, as a whole or not at all."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("wb") as file:
-        unsynced = 0
-        for part in parts:
-            unsynced += file.write(part)
-            if unsynced >= UNSYNCED_BYTES_MAX:
-                unsynced = 0
-                file.flush()
-                os.fdatasync(file.fileno())
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    sync_directory(path.parent)
-
-
 def write_checkpoint(
     path: Path, cluster: int, era: int, checkpoint: t.CheckpointId, state: bytes, chunks: Iterable[bytes]
 ) -> None:
-    header = CheckpointHeader(FORMAT_VERSION, cluster, era, checkpoint.number)
-    parts = pack_parts((state, *chunks))
-    write_whole(path, (msgspec.json.encode(header), b"\n", *parts, checkpoint.digest))
+    header = msgspec.json.encode(CheckpointHeader(FORMAT_VERSION, cluster, era, checkpoint.number)) + b"\n"
+    parts = (state, *chunks)
+    checksum = _checksum(header, map(len, parts), checkpoint.digest)
+    write_whole(path, (header, *pack_parts(parts), checkpoint.digest, checksum))
+
+
+def _checksum(header: bytes, lengths: Iterable[int], digest: bytes) -> bytes:
+    """Of everything that the digest does not cover."""
+    checksum = blake2b(header, digest_size=CHECKSUM_BYTES)
+    for length in lengths:
+        checksum.update(_LENGTH.pack(length))
+    checksum.update(digest)
+    return checksum.digest()
 
 
 def read_checkpoint(path: Path, cluster: int, era: int) -> t.Loaded:
-    """A checkpoint of this cluster and era that is intact; `StoreError` if it is not."""
+    """A checkpoint of this cluster and era that is intact and is what its name says; `StoreError` if it is not."""
     data = path.read_bytes()
-    end = data.find(b"\n")
-    try:
-        header = msgspec.json.decode(data[:end], type=CheckpointHeader)
-    except msgspec.DecodeError as error:
-        raise StoreError("the header is damaged") from error
-    if (header.cluster, header.era) != (cluster, era):
-        raise StoreError(f"belongs to cluster {header.cluster:x}, era {header.era}")
-    if header.version != FORMAT_VERSION:
-        raise StoreError(f"has format version {header.version}, this Tara reads version {FORMAT_VERSION}")
-    stop = len(data) - DIGEST_BYTES
-    parts = unpack_parts(data, end + 1, stop)
-    if not parts or digest_of(parts[0], parts[1:]) != data[stop:]:
+    header = _header(data[: data.find(b"\n")])
+    start, stop = data.find(b"\n") + 1, len(data) - DIGEST_BYTES - CHECKSUM_BYTES
+    digest, checksum = data[stop : stop + DIGEST_BYTES], data[stop + DIGEST_BYTES :]
+    parts = unpack_parts(data, start, stop)
+    intact = parts and digest_of(parts[0], parts[1:]) == digest
+    if not intact or _checksum(data[:start], map(len, parts), digest) != checksum:
         raise StoreError("the contents are damaged")
-    return t.Loaded(t.CheckpointId(header.number, data[stop:]), parts[0], parts[1:])
+    if (header.cluster, header.era) != (cluster, era):
+        raise ForeignCheckpoint(f"belongs to cluster {header.cluster:x}, era {header.era}")
+    if path.stem.isdigit() and int(path.stem) != header.number:
+        raise StoreError(f"is checkpoint {header.number}")
+    return t.Loaded(t.CheckpointId(header.number, digest), parts[0], parts[1:])
+
+
+def _header(line: bytes) -> CheckpointHeader:
+    try:
+        version = msgspec.json.decode(line, type=dict[str, object]).get("version")
+        if version != FORMAT_VERSION:
+            raise ForeignCheckpoint(f"is of format version {version}; this Tara reads {FORMAT_VERSION}")
+        return msgspec.json.decode(line, type=CheckpointHeader)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreError("the header is damaged") from error
 
 
 def header_of(path: Path) -> CheckpointHeader | None:
@@ -167,7 +181,11 @@ class CheckpointStore:
         self._wake = wake
         #: Where the executed commands go; a checkpoint is written when the log up to it is durable.
         self.log = log
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
+        remove_leftovers(directory)
+        self._closing = threading.Event()
+        #: What ended the thread, if anything did.
+        self._failure: Exception | None = None
         self._jobs: queue.SimpleQueue[t.Save | t.Load | t.Discard | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[t.Tuple] = queue.SimpleQueue()
         #: Checkpoints with lower numbers need not be saved any more.
@@ -191,11 +209,14 @@ class CheckpointStore:
         self._jobs.put(job)
 
     def take(self) -> Iterator[t.Tuple]:
-        """The answers that have come since the last call."""
+        """The answers that have come since the last call. `StoreFailed` if there will be none any more."""
+        if self._failure is not None:
+            raise StoreFailed(f"{self._directory}: {self._failure!r}") from self._failure
         while not self._answers.empty():
             yield self._answers.get()
 
     def close(self) -> None:
+        self._closing.set()
         if self._remote is not None:
             self._remote.closing.set()
         if self.log is not None:
@@ -206,14 +227,20 @@ class CheckpointStore:
     # On the thread
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            match job:
-                case t.Save():
-                    self._save(job)
-                case t.Load():
-                    self._load(job)
-                case t.Discard():
-                    self._discard(job.below)
+        try:
+            while (job := self._jobs.get()) is not None:
+                match job:
+                    case t.Save():
+                        self._save(job)
+                    case t.Load():
+                        self._load(job)
+                    case t.Discard():
+                        self._discard(job.below)
+        except Exception as error:
+            # Without a store the executor would wait forever, and nobody would know why.
+            self._failure = error
+            self._report("store_failed", repr(error))
+            self._wake()
 
     def _save(self, save: t.Save) -> None:
         try:
@@ -230,24 +257,40 @@ class CheckpointStore:
         path = self._path(save.number)
         while save.number >= self._below:
             try:
-                if not path.exists() or self._read(path).checkpoint != checkpoint:
+                if self._has(path, checkpoint):
+                    # A crash may have come before its name was durable.
+                    sync_directory(self._directory)
+                else:
                     write_checkpoint(path, self._cluster, self._era, checkpoint, save.state, chunks)
                     self.counts.checkpoints_saved += 1
                     self.on_event("checkpoint_saved", save.number)
                 self._answer(t.Saved(checkpoint))
                 return
-            except (OSError, StoreError) as error:
+            except OSError as error:
                 # A checkpoint is needed for the windows to move: keep trying until there is room again.
-                self.counts.store_errors += 1
-                self._report("store_error", f"cannot write checkpoint {save.number}: {error}")
-                path.unlink(missing_ok=True)
-                threading.Event().wait(1.0)
+                self._on_disk_error(f"cannot write checkpoint {save.number}: {error}")
+                if self._closing.wait(RETRY_S):
+                    return
+
+    def _has(self, path: Path, checkpoint: t.CheckpointId) -> bool:
+        """Whether this checkpoint is there, intact. A damaged copy is set aside."""
+        if not path.exists():
+            return False
+        loaded = self._read_or_refuse(path, str(path), own=True)
+        return loaded is not None and loaded.checkpoint == checkpoint
+
+    def _on_disk_error(self, message: str) -> None:
+        self.counts.store_errors += 1
+        self._report("store_error", message)
 
     def _load(self, load: t.Load) -> None:
         """The newest intact checkpoint that is new enough: our own, else that of a peer on this host, else of any."""
         loaded = self._find(load) or self._fetch(load)
         if loaded is not None:
             self.counts.checkpoints_loaded += 1
+            if self.log is not None and loaded.checkpoint is not None:
+                # The log has to reach that far; if it does not, something is missing.
+                self.log.checkpoint(loaded.checkpoint.number, loaded.state)
         self._answer(loaded or t.Loaded(None, b"", []))
 
     def _find(self, load: t.Load) -> t.Loaded | None:
@@ -256,8 +299,9 @@ class CheckpointStore:
             for path in sorted(directory.glob(CHECKPOINT_FILES), reverse=True):
                 if int(path.stem) < load.minimum:
                     break
-                loaded = self._read_or_refuse(path, str(path))
+                loaded = self._read_or_refuse(path, str(path), own=directory == self._directory)
                 if loaded is not None:
+                    self.on_event("checkpoint_loaded", str(path))
                     return loaded
         return None
 
@@ -279,20 +323,30 @@ class CheckpointStore:
                         # The executor has it saved among its own.
                         remote.forget(name)
                         if loaded is not None:
+                            self.on_event("checkpoint_loaded", f"{name} of replica {holder}")
                             return loaded
-                except (ExchangeError, OSError) as error:
+                except (TaraError, OSError) as error:
                     self._report("fetch_error", f"checkpoint {load.minimum} or newer: {error}")
         return None
 
-    def _read_or_refuse(self, path: Path, label: str) -> t.Loaded | None:
+    def _read_or_refuse(self, path: Path, label: str, own: bool = False) -> t.Loaded | None:
+        """What the disk cannot read is refused like what is damaged."""
         try:
-            loaded = self._read(path)
+            return self._read(path)
+        except FileNotFoundError:
+            return None
         except (OSError, StoreError) as error:
             self.counts.checkpoints_refused += 1
-            self._report("checkpoint_refused", f"{label}: {error}")
+            damaged = own and not isinstance(error, ForeignCheckpoint)
+            self._report("checkpoint_refused", f"{label}: {error}{self._set_aside(path) if damaged else ''}")
             return None
-        self.on_event("checkpoint_loaded", label)
-        return loaded
+
+    def _set_aside(self, path: Path) -> str:
+        try:
+            return f"; it is in {set_aside(path)} now"
+        except OSError as error:
+            self._on_disk_error(f"{path}: cannot be set aside: {error}")
+            return ""
 
     def _read(self, path: Path) -> t.Loaded:
         return read_checkpoint(path, self._cluster, self._era)
@@ -302,7 +356,10 @@ class CheckpointStore:
         kept = sorted(self._directory.glob(CHECKPOINT_FILES))[:-1]
         old = [path for path in kept if int(path.stem) < below]
         for path in old[: max(len(old) - KEEP_OLDER, 0)]:
-            path.unlink(missing_ok=True)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                self._on_disk_error(f"{path}: cannot be removed: {error}")
 
     def _path(self, number: int) -> Path:
         return checkpoint_path(self._directory, number)

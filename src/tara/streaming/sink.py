@@ -22,7 +22,7 @@ from tara.client import Client, ClientError, CommandFailed
 from tara.client.secrets import kept_secret
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, TaraError
-from tara.storage.journal import sync_directory
+from tara.storage.files import sync_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa

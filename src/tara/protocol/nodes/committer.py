@@ -8,6 +8,10 @@ The rules that make it safe:
 - Per slot it remembers the request that it accepted in the highest view; a newer one overwrites.
 - The record of a view is what it had accepted when it entered that view. It never changes afterwards.
 - View, votes and threshold are persisted in the step that emits what they promise.
+- Of a damaged journal it keeps what it has promised. It has *holes*: slots in which it accepted something that it does
+  not know any more. It votes on in the view that it is in and says how far it is, but sends no record while it has
+  holes: a record must not show a slot as empty, or with an older accept. It asks for a new view with the same proposer,
+  which proposes again what may have been decided, and so fills the holes.
 - Without its memory (no journal, and not the very first start) it promises nothing: no record, no vote. It joins with
   a new memory number, and is full again when a view that f+1 others have recorded for, knowing that number, has told
   it everything that may have been decided before.
@@ -35,7 +39,7 @@ class Committer(Node):
         limits: Limits,
         boot: Boot,
         outbox: Outbox,
-        journal: Iterable[t.JournalEntry] = (),
+        journal: Iterable[t.ReplayedEntry] = (),
     ) -> None:
         super().__init__(name, graph, limits, boot, outbox)
         self.handlers = {
@@ -49,6 +53,10 @@ class Committer(Node):
         self.commits: Window[t.Request] = Window(0, limits.window)
         #: What was accepted in lower views: per slot, the newest. Same minimum as `commits`.
         self.records: Window[t.Accepted] = Window(0, limits.window)
+        #: Slots of the window in which it accepted something newer than it knows; see above.
+        self.holes: set[int] = set()
+        self._holes_asked = 0
+        self._holes_due = 0
         #: The view it has promised; no vote in a lower one. Never falls.
         self.view = 0
         #: Whether the start of the current view has come: before that it cannot vote in it.
@@ -103,9 +111,13 @@ class Committer(Node):
         self.emit(t.Commit(self.index, self.partition, self.view, position, requests), self._executors)
 
     def _vote(self, first: int, requests: list[t.Request]) -> None:
-        assert self.started
-        assert first == self.commits.pos, (first, self.commits.pos)
+        if not self.started or first != self.commits.pos or len(requests) > self.commits.room:
+            raise NodeHalted(
+                f"votes from slot {first} on (started: {self.started}), but slot {self.commits.pos} is next"
+            )
         self.commits.extend(requests)
+        if self.holes:
+            self.holes.difference_update(range(first, first + len(requests)))
 
     def _on_read(self, read: t.Read) -> None:
         """Tell how far it has accepted requests, in any view. Without a memory it does not know."""
@@ -137,12 +149,12 @@ class Committer(Node):
             return
         # The records that the start came from begin there, so a stable checkpoint covers what is below.
         self._collect(start.first)
-        self._begin()
+        self._begin(start.next)
         if self.recovering:
             self._install_until = start.next
             self._install([])
         else:
-            self.persist(t.Started(self.view, start.first))
+            self.persist(t.Started(self.view, start.first, start.next))
 
     def _learn(self, memories: list[int]) -> None:
         self._known = list(map(max, self._known, memories))
@@ -168,7 +180,8 @@ class Committer(Node):
         self._send_record()
 
     def _promise(self, view: int, memories: list[int]) -> None:
-        assert view > self.view, (view, self.view)
+        if view <= self.view:
+            raise NodeHalted(f"view {view} after view {self.view}")
         for slot in range(self.commits.min, self.commits.pos):
             self.records.put(slot, t.Accepted(self.view, self.commits[slot]))
         self.commits.clear()
@@ -176,12 +189,19 @@ class Committer(Node):
         self._views.raise_to(view)
         self._executors = self.graph.commit_receivers(self.index, self.partition, view)
 
-    def _begin(self) -> None:
+    def _begin(self, next_: int) -> None:
         self.started = True
         self.commits.clear()
+        # The view starts from f+1 records that have nothing from there on: whatever was accepted there in a lower view
+        # was not decided, and never will be.
+        for slot in [slot for slot in self.holes if slot >= next_]:
+            self.holes.remove(slot)
+            self.records.put(slot, t.Accepted(0, t.NOOP))
 
     def _send_record(self) -> None:
-        """Send the record through one sink, another one each time: f of them may be down."""
+        """Send the record through one sink, another one each time: f of them may be down. With holes it has none."""
+        if self.holes:
+            return
         sink = self._record_sinks[(self.index + self._record_sends) % len(self._record_sinks)]
         minimum, end = self.records.min, self.records.pos
         slots, first = self.records.slice(minimum, end), minimum
@@ -216,6 +236,8 @@ class Committer(Node):
     def _move(self, slot: int) -> None:
         self.commits.move(slot)
         self.records.move(slot)
+        if self.holes:
+            self.holes = {hole for hole in self.holes if hole >= slot}
 
     def report(self) -> None:
         self._round += 1
@@ -234,6 +256,8 @@ class Committer(Node):
             self.emit(presence, self._view_sinks)
         if not self.started and self.view > 0 and self._round >= self._record_due:
             self._send_record()
+        if self.holes:
+            self._ask_for_view()
         if self.started:
             self._resend()
 
@@ -243,7 +267,8 @@ class Committer(Node):
             position = max(status.positions[self.partition], self.commits.min)
             heard = (status.life, status.round)
             if self._laggards.lags(executor, position, heard) and position < self.commits.pos:
-                requests = burst(self.commits.slice(position, self.commits.pos), self.limits)
+                end = min((hole for hole in self.holes if hole >= position), default=self.commits.pos)
+                requests = burst(self.commits.slice(position, min(end, self.commits.pos)), self.limits)
                 self._laggards.resent(executor, position + len(requests))
                 self.resent += len(requests)
                 for run in t.split(requests, self.limits.run_length_max, self.limits.run_bytes_max):
@@ -253,7 +278,7 @@ class Committer(Node):
 
     # Recovery with a journal
 
-    def _recover(self, journal: list[t.JournalEntry]) -> None:
+    def _recover(self, journal: list[t.ReplayedEntry]) -> None:
         if self.boot.genesis:
             self._move(self.boot.threshold * self.limits.checkpoint_slots)
             # From now on there is a journal: a start without one is a loss of memory.
@@ -261,17 +286,29 @@ class Committer(Node):
             self.persist(self.resumed())
             return
         self.recovering = not journal
-        if journal and not isinstance(journal[0], t.Resumed | t.Installed):
+        if journal and not isinstance(journal[0], t.Resumed | t.Installed | t.Restored | t.Lost):
             raise NodeHalted(f"the journal begins with {type(journal[0]).__name__}: its head is missing")
-        unknown_end = 0
+        #: What follows a gap, up to the next statement of what it had promised.
+        after_gap: list[t.JournalEntry] | None = None
         for position, entry in enumerate(journal):
-            if not isinstance(entry, t.Resumed):
+            if isinstance(entry, t.Lost):
+                after_gap = []
+            elif isinstance(entry, t.Resumed) and after_gap is not None:
+                self._bridge(after_gap, entry)
+                after_gap = None
+            elif isinstance(entry, t.Installed | t.Restored):
+                after_gap = None
+                self._replay(entry)
+            elif after_gap is not None:
+                after_gap.append(entry)
+            elif not isinstance(entry, t.Resumed):
                 self._replay(entry)
             elif position == 0:
-                self._resume(entry)
-                unknown_end = max(entry.commits, entry.records)
-        if unknown_end > self.commits.min:
-            raise NodeHalted(f"the journal lacks votes for the slots [{self.commits.min}, {unknown_end})")
+                self._bridge([], entry)
+            elif entry != self.resumed():
+                raise NodeHalted(f"the journal says {entry}, but what stands before that comes to {self.resumed()}")
+        if after_gap is not None:
+            raise NodeHalted("the end of the journal is missing: nobody knows what it has promised")
         self._know_myself()
 
     def _replay(self, entry: t.JournalEntry) -> None:
@@ -282,29 +319,94 @@ class Committer(Node):
                 self._learn(memories)
             case t.Installed():
                 self._take_memory(entry)
-            case t.Started():
-                self._begin()
+            case t.Restored():
+                self._restore(entry)
+            case t.Started(_, _, next_):
+                self._begin(next_)
             case t.Voted(_, first, requests):
                 self._vote(first, requests)
             case t.Collected(stable):
                 self._move(stable)
 
-    def _resume(self, entry: t.Resumed) -> None:
-        """Start from the first segment that is left. What the dropped ones held stands for nothing any more."""
-        self.memory = entry.memory
-        self._move(entry.minimum)
-        unknown = t.Accepted(0, t.NOOP)
-        self.records.extend([unknown] * (entry.records - entry.minimum))
-        if entry.view > 0:
-            self._promise(entry.view, entry.memories)
-            self._learn(entry.memories)
-        self.started = entry.started
-        self.commits.extend([t.NOOP] * (entry.commits - entry.minimum))
+    def _bridge(self, entries: list[t.JournalEntry], after: t.Resumed) -> None:
+        """Entries are missing; then come these, and after them it had promised this. At the first segment that is left,
+        what stood before it is missing, and stands for nothing unless slots of it are still in the window.
+
+        Views only rise in a journal, and a view has one request per slot. So an accept that stands behind the gap is
+        the newest of its slot, whatever is missing. One that stands before it is the newest only if there was no vote
+        for its slot in the gap: if it was cast in the view in which the gap ends, because there its turn was over."""
+        known = self._accepted_before(entries, after)
+        for entry in entries:
+            if isinstance(entry, t.Voted):
+                for slot, request in enumerate(entry.requests, entry.first):
+                    known[slot] = t.Accepted(entry.view, request)
+        end = max(after.commits, after.records)
+        holes = [slot for slot in range(after.minimum, end) if slot not in known]
+        commits, records = [], []
+        for slot in range(after.minimum, end):
+            accepted = known.get(slot, t.Accepted(0, t.NOOP))
+            if slot < after.commits:
+                if slot in known and accepted.view != after.view:
+                    # It accepted something else there since.
+                    holes.append(slot)
+                commits.append(accepted.request)
+            if slot < after.records:
+                records.append(accepted)
+        self._restore(
+            t.Restored(
+                after.memory, after.view, after.memories, after.started, after.minimum, commits, records, sorted(holes)
+            )
+        )
+
+    def _accepted_before(self, entries: list[t.JournalEntry], after: t.Resumed) -> dict[int, t.Accepted]:
+        """What it knows from before a gap and can rely on."""
+        first = next((entry for entry in entries if isinstance(entry, t.Voted | t.Started | t.Promised)), None)
+        if isinstance(first, t.Promised) or self.memory != after.memory:
+            # The gap ends in a view below, nobody knows which; or with another memory.
+            return {}
+        if (after.view if first is None else first.view) != self.view:
+            return {}
+        return {
+            slot: t.Accepted(self.view, self.commits[slot])
+            for slot in range(self.commits.min, self.commits.pos)
+            if slot not in self.holes
+        }
+
+    def _restore(self, entry: t.Restored) -> None:
+        """Go on with what is known."""
+        self._enter_as(entry.memory, entry.view, entry.memories, entry.started, entry.minimum)
+        self.commits.extend(entry.commits)
+        self.records.extend(entry.records)
+        self.holes = {slot for slot in entry.holes if slot >= self.commits.min}
 
     def resumed(self) -> t.Resumed:
         """Its first entry in a new segment; see `segment_head`."""
         commits, records = self.commits, self.records
         return t.Resumed(self.memory, self.view, self.memories, self.started, commits.min, commits.pos, records.pos)
+
+    def restored(self) -> t.Restored:
+        """The first entry of the segment that takes the place of a damaged journal."""
+        commits, records = self.commits, self.records
+        return t.Restored(
+            self.memory,
+            self.view,
+            self.memories,
+            self.started,
+            commits.min,
+            commits.slice(commits.min, commits.pos),
+            records.slice(records.min, records.pos),
+            sorted(self.holes),
+        )
+
+    def _ask_for_view(self) -> None:
+        """Ask for a view that proposes the holes again; not while one is on its way, and ever less often."""
+        if not self.started or self._round < self._holes_due:
+            return
+        self._holes_due = self._round + self.limits.resend_rounds * min(1 << self._holes_asked, BACKOFF_MAX)
+        self._holes_asked += 1
+        memories = self.memories.copy()
+        memories[self._member] = self.memory - 1
+        self.emit(t.Presence(self._member, self.partition, self.memory, self.view, memories), self._view_sinks)
 
     # Recovery without one
 
@@ -339,18 +441,25 @@ class Committer(Node):
             first += len(run)
 
     def _take_memory(self, entry: t.Installed) -> None:
+        self._enter_as(entry.memory, entry.view, entry.memories, True, entry.first)
+        self.commits.extend(entry.requests)
+
+    def _enter_as(self, memory: int, view: int, memories: list[int], started: bool, minimum: int) -> None:
+        """Be in this view with this memory; what it had accepted is void."""
         self.recovering = False
-        self.memory, self.view, self.memories, self.started = entry.memory, entry.view, entry.memories, True
-        self._views.raise_to(entry.view)
-        self._executors = self.graph.commit_receivers(self.index, self.partition, entry.view)
-        self._learn(entry.memories)
+        self.memory, self.view, self.memories, self.started = memory, view, memories, started
+        self._views.raise_to(view)
+        if view > 0:
+            self._executors = self.graph.commit_receivers(self.index, self.partition, view)
+        self._learn(memories)
         self.commits.clear()
         self.records.clear()
-        self._move(entry.first)
-        self.commits.extend(entry.requests)
+        self.holes.clear()
+        self._move(minimum)
 
 
 def segment_head(committers: Mapping[int, Committer]) -> list[Written]:
-    """How a new journal segment of a host begins, given its committers by node number. One that is recovering has
-    promised nothing, and is not in it: at the next start an entry of it would pass for a memory."""
+    """What the committers of a host have promised, given by node number: how a new journal segment begins, and what the
+    journal's end marker says. One that is recovering has promised nothing, and is not in it: at the next start an entry
+    of it would pass for a memory."""
     return [(number, node.resumed()) for number, node in committers.items() if not node.recovering]

@@ -39,7 +39,7 @@ def create(
     boot: Boot,
     outbox: Outbox,
     application: Callable[[], Application],
-    journal: Iterable[t.JournalEntry] = (),
+    journal: Iterable[t.ReplayedEntry] = (),
     types: dict[Stage, type[Node]] = NODE_TYPES,
 ) -> Node:
     """A node as it is right after a start. `journal` is what a committer's former lives persisted."""

@@ -1,0 +1,41 @@
+"""What other hosts have, as the storage sees it; `tara.transport.exchange` brings it here."""
+
+import threading
+from collections.abc import Collection
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+
+class RemoteFiles(Protocol):
+    """The files of one kind that other replicas have. One thread uses it, between `with` and its end. What it cannot
+    get is a `TaraError`."""
+
+    #: Set when whoever waits for the files has to end.
+    closing: threading.Event
+
+    def __enter__(self) -> "RemoteFiles": ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None: ...
+
+    def names(self, replica: int) -> list[str]:
+        """The names of this replica's files, the newest first."""
+        ...
+
+    def path(self, name: str) -> Path:
+        """Where a file will be that is fetched."""
+        ...
+
+    def fetch(self, replica: int, name: str) -> Path:
+        """Bring the file here; it has still to be verified. If it is no good: `forget`."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """Remove what has come of this file."""
+        ...
+
+    def forget_others(self, names: Collection[str]) -> None:
+        """Remove what has come of files that are none of these."""
+        ...
