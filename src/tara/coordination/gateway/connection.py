@@ -50,7 +50,8 @@ class Connection:
         self._needed = 0
         #: The length of the frame that has begun to arrive; 0 if that is not known.
         self.awaited = 0
-        #: There is no room for it now (`uploads.py`).
+        #: It needs room of its own, and there is none now (`uploads.py`).
+        self.uploads = False
         self.waits_for_room = False
         #: Frames have arrived that were not looked at: it was full, or the turn was over.
         self.held = False
@@ -111,9 +112,13 @@ class Connection:
                 raise Closed(f"a length of {length}, {length_max} is the limit")
             if left - 4 >= length:
                 begin = position + 4
-                self._position = begin + length
+                end = begin + length
                 self.received += 1
-                return data[begin : self._position]
+                if end == len(data):
+                    self._in, self._position = b"", 0
+                else:
+                    self._position = end
+                return data[begin:end]
             self._needed = 4 + length
             self.awaited = length
         if left:
@@ -121,6 +126,11 @@ class Connection:
             self._begun += data[position:]
         self._in, self._position = b"", 0
         return None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something has arrived that was not looked at."""
+        return bool(self._in)
 
     # Out
 
@@ -136,13 +146,16 @@ class Connection:
     @property
     def full(self) -> bool:
         """Whether the client must wait before it is listened to."""
-        requests = self.outstanding + len(self.queue) + self.pings
-        return self.clogged or requests >= limits.REQUESTS_MAX or self.request_bytes >= limits.REQUEST_BYTES_MAX
+        return (
+            self.outstanding + len(self.queue) + self.pings >= limits.REQUESTS_MAX
+            or self.request_bytes >= limits.REQUEST_BYTES_MAX
+            or len(self.out) > limits.UNSENT_BYTES_MAX
+        )
 
     @property
     def ready(self) -> bool:
         """Whether something that waits can be dealt with now."""
-        if self.clogged or self.last_words or self.closed:
+        if not (self.held or self.queue or self.task) or self.clogged or self.last_words or self.closed:
             return False
         if self.task is not None:
             return True

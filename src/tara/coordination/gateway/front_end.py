@@ -89,8 +89,9 @@ class FrontEnd:
         self._waiting: dict[Connection, None] = {}
         #: Connections whose requests wait because too much is held for all of them.
         self._deferred: dict[Connection, None] = {}
-        #: When the time for requests is over in this half of the turn.
-        self._deadline_s = clock() + limits.TURN_S
+        #: When this half of the turn began, and when the time for requests is over in it.
+        self._now_s = clock()
+        self._deadline_s = self._now_s + limits.TURN_S
         #: Something can be done at once that there was no time for.
         self.busy = False
         #: Connections that have something to send, or may be read again.
@@ -165,7 +166,8 @@ class FrontEnd:
         else:
             del self._by_address[connection.address]
         self._arrivals.discard(connection)
-        self.unsettled.update(self.uploads.done(connection, self._clock()))
+        if connection.uploads:
+            self.unsettled.update(self.uploads.done(connection, self._now_s))
         self.pressure.forget(connection)
         self._deferred.pop(connection, None)
         self.sessions.forget(connection)
@@ -181,7 +183,7 @@ class FrontEnd:
     def flushed(self, connection: Connection, moved: bool = True, unsent: int = 0) -> bool:
         """What could be sent has been; so many bytes are still on their way. Whether the connection stays."""
         if moved or not connection.out:
-            connection.moved_s = self._clock()
+            connection.moved_s = self._now_s
         self.pressure.weigh(connection)
         if len(connection.out) > limits.UNSENT_BYTES_CLOSED or (
             connection.last_words and not (connection.out or unsent)
@@ -200,12 +202,18 @@ class FrontEnd:
         """Whether no connection may be read now: too much waits to be ordered."""
         return self.channel.waiting_bytes > limits.ORDERED_BYTES_MAX or len(self.channel) > limits.ORDERED_MAX
 
+    @property
+    def calm(self) -> bool:
+        """Whether everybody may be read who is readable."""
+        return not (self.pressure.high or self.full)
+
     def may_read(self, connection: Connection) -> bool:
         return connection.readable and not self.full and self.pressure.may_read(connection)
 
     def begin(self) -> None:
         """From here on, there is time for requests."""
-        self._deadline_s = self._clock() + limits.TURN_S
+        self._now_s = self._clock()
+        self._deadline_s = self._now_s + limits.TURN_S
 
     @property
     def out_of_time(self) -> bool:
@@ -213,7 +221,7 @@ class FrontEnd:
 
     def receive(self, connection: Connection, data: bytes) -> None:
         """Take what a client has sent. What it raises ends the connection (`fail`)."""
-        connection.heard_s = self._clock()
+        connection.heard_s = self._now_s
         connection.feed(data)
         if connection.session == 0 and not connection.joining:
             word = connection.beginning
@@ -224,7 +232,7 @@ class FrontEnd:
         self._consume(connection)
         if connection.session:
             self.sessions.heard(connection)
-        if not connection.readable:
+        if connection not in self.unsettled and not connection.readable:
             self.unsettled.add(connection)
 
     def received_all(self) -> None:
@@ -234,22 +242,15 @@ class FrontEnd:
     def _consume(self, connection: Connection) -> None:
         """Look at the frames that have arrived, as far as there is room for their answers."""
         connection.held = False
-        try:
-            self._consume_frames(connection)
-        finally:
-            self.pressure.weigh(connection)
-
-    def _consume_frames(self, connection: Connection) -> None:
-        while True:
-            if connection.session and not self.pressure.may_answer(connection):
-                connection.held = True
-                self._deferred[connection] = None
-                return
-            frame = connection.next_frame(self._frame_max(connection))
+        length_max = self._frame_max(connection)
+        while self._may_answer(connection):
+            frame = connection.next_frame(length_max)
             if frame is None:
-                break
+                self._expect(connection)
+                return
             self.received += 1
-            self.unsettled.update(self.uploads.done(connection, connection.heard_s))
+            if connection.uploads:
+                self.unsettled.update(self.uploads.done(connection, self._now_s))
             if connection.session:
                 self._request(connection, frame)
             elif connection.joining:
@@ -257,17 +258,28 @@ class FrontEnd:
             else:
                 self.sessions.connect(connection, frame, self.serving)
                 self._arrivals.discard(connection)
-            if connection.closed or connection.last_words:
+            if not connection.has_more or connection.closed or connection.last_words:
                 return
             if connection.full:
-                connection.held = True
-                return
+                break
             if self.out_of_time:
-                connection.held = self.busy = True
+                self.busy = True
                 self._waiting[connection] = None
-                return
+                break
+        connection.held = True
+        self.pressure.weigh(connection)
+
+    def _may_answer(self, connection: Connection) -> bool:
+        if not (self.pressure.high and connection.session) or self.pressure.may_answer(connection):
+            return True
+        self._deferred[connection] = None
+        return False
+
+    def _expect(self, connection: Connection) -> None:
+        """The beginning of a request is there."""
         if connection.awaited:
-            self.uploads.expect(connection, connection.awaited, connection.heard_s)
+            self.uploads.expect(connection, connection.awaited, self._now_s)
+        self.pressure.weigh(connection)
 
     def _frame_max(self, connection: Connection) -> int:
         longest = self.settings.jute_max_buffer
@@ -282,6 +294,7 @@ class FrontEnd:
         if connection.queue or connection.task or (connection.outstanding and op not in commands.ORDERED):
             connection.queue.append((xid, op, frame))
             connection.request_bytes += len(frame)
+            self.pressure.add(connection, len(frame))
             return
         self._handle(connection, xid, op, frame)
 
@@ -292,6 +305,7 @@ class FrontEnd:
                 raise Closed("a request with its envelope is longer than a command may be")
             connection.outstanding += 1
             connection.request_bytes += len(frame)
+            self.pressure.add(connection, len(frame))
             connection.ending = connection.ending or op == Op.CLOSE_SESSION
             self.channel.order(payload, Write(connection, xid, op, len(frame), self._clock()))
             return
@@ -394,6 +408,7 @@ class FrontEnd:
             return
         connection.outstanding -= 1
         connection.request_bytes -= write.size
+        self.pressure.add(connection, -write.size)
         self.latencies.note(now_s - write.sent_s)
         if result.status != t.OK:
             self.drop(connection)
@@ -418,15 +433,11 @@ class FrontEnd:
                 continue
             try:
                 self._resume_one(connection)
-                self.pressure.weigh(connection)
             except Exception as error:
                 self.fail(connection, error)
 
     def _resume_one(self, connection: Connection) -> None:
-        while connection.ready:
-            if not self.pressure.may_answer(connection):
-                self._deferred[connection] = None
-                return
+        while connection.ready and self._may_answer(connection):
             if self.out_of_time:
                 self.busy = True
                 self._waiting[connection] = None
@@ -436,6 +447,7 @@ class FrontEnd:
             elif connection.queue:
                 xid, op, frame = connection.queue.popleft()
                 connection.request_bytes -= len(frame)
+                self.pressure.add(connection, -len(frame))
                 self._handle(connection, xid, op, frame)
             else:
                 self._consume(connection)
@@ -471,9 +483,9 @@ class FrontEnd:
 
     def send(self, connection: Connection, data: bytes) -> None:
         if not connection.out:
-            connection.moved_s = self._clock()
+            connection.moved_s = self._now_s
         connection.send(data)
-        self.pressure.weigh(connection)
+        self.pressure.add_unsent(connection, len(data))
         self.sent += 1
         self.unsettled.add(connection)
 

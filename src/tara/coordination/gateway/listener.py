@@ -83,10 +83,18 @@ class Listener:
         listener.setblocking(False)
         self.front_end.port = int(listener.getsockname()[1])
         if not self._settings.port:
-            remembered.parent.mkdir(parents=True, exist_ok=True)
-            remembered.write_text(str(self.front_end.port))
+            self._remember(remembered)
         self._listener, self._bind_error = listener, ""
         self._epoll.register(listener.fileno(), select.EPOLLIN)
+
+    def _remember(self, path: Path) -> None:
+        """Write the port down; who cannot is served all the same, and gets another port at the next start."""
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.write_text(str(self.front_end.port))
+            path.chmod(0o600)
+        except OSError as error:
+            self.front_end.fault = f"{path}: {error.strerror}"
 
     def fileno(self) -> int:
         return self._epoll.fileno()
@@ -213,7 +221,7 @@ class Listener:
             self._watch_for(client, 0)
             self._greet()
             return
-        if not self.front_end.may_read(client.connection):
+        if not (self.front_end.calm or self.front_end.may_read(client.connection)):
             # It stays readable: to look at it again at once would be to spin.
             self._muted[client] = None
             self._watch_for(client, client.interest & ~select.EPOLLIN)

@@ -19,6 +19,18 @@ class Pressure:
         #: These, and requests without an answer.
         self.held = 0
 
+    def add(self, connection: Connection, count: int) -> None:
+        """Requests have come, or are answered."""
+        connection.weighed += count
+        self.held += count
+
+    def add_unsent(self, connection: Connection, count: int) -> None:
+        """There is something more to send."""
+        connection.weighed += count
+        connection.weighed_out += count
+        self.held += count
+        self.unsent += count
+
     def weigh(self, connection: Connection) -> None:
         """Count a connection as it is now."""
         if connection.closed:
@@ -35,6 +47,7 @@ class Pressure:
 
     @property
     def high(self) -> bool:
+        """Whether not everybody is served."""
         return self.unsent > limits.ALL_UNSENT_BYTES_MAX or self.held > limits.ALL_HELD_BYTES_MAX
 
     @property

@@ -23,13 +23,13 @@ class Uploads:
         if len(self._waiting) >= limits.UPLOADS_WAITING_MAX:
             raise Closed("too many long requests at once")
         self._waiting[connection] = length
-        connection.waits_for_room = True
+        connection.uploads = connection.waits_for_room = True
         self._grant(now_s)
 
     def done(self, connection: Connection, now_s: float) -> list[Connection]:
         """The request is there, or its client gone: who may go on now."""
         self._waiting.pop(connection, None)
-        connection.waits_for_room = False
+        connection.uploads = connection.waits_for_room = False
         length, _ = self._granted.pop(connection, (0, 0.0))
         self.reserved -= length
         return self._grant(now_s) if length else []
