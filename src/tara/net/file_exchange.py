@@ -159,6 +159,11 @@ def _piece(path: Path, ask: Ask) -> Reply:
         os.close(descriptor)
 
 
+def _private(path: str, flags: int) -> int:
+    """Opens a file that is made for its user only."""
+    return os.open(path, flags, 0o600)
+
+
 class RemoteFiles:
     """The files of one kind that other replicas have. One thread uses it, between `with` and its end."""
 
@@ -201,9 +206,9 @@ class RemoteFiles:
     def fetch(self, replica: int, name: str) -> Path:
         """Bring the file here, or go on with it where it was interrupted; it has still to be verified. If it is no
         good: `forget`."""
-        self._incoming.mkdir(parents=True, exist_ok=True)
+        self._incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.path(name)
-        with path.open("ab") as file:
+        with open(path, "ab", opener=_private) as file:
             while True:
                 offset = file.tell()
                 reply = self._ask(replica, name, offset)

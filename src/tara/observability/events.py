@@ -145,7 +145,7 @@ class EventLog:
 
     def _open(self, path: Path, needed: int) -> None:
         self._close_file()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size + needed > LOG_BYTES_MAX:
             self._rotate(path)
         self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)

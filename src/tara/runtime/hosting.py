@@ -60,6 +60,7 @@ def run_container(spec_json: bytes, app: str, registry: str) -> None:
     spec = msgspec.json.decode(spec_json, type=ContainerSpec)
     _allow_many_connections()
     _ignore_interrupts()
+    _keep_files_private()
     try:
         spec = msgspec.structs.replace(spec, **here(spec, registry))
         events = EventLog(log_path(spec.data_dir, spec.label), spec.cluster, spec.label)
@@ -84,6 +85,12 @@ def _allow_many_connections() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _keep_files_private() -> None:
+    """Whatever is made in this process, by us or by the application, is for its user only: the state of all clients,
+    their passwords, and what was answered to them."""
+    os.umask(0o077)
 
 
 def _ignore_interrupts() -> None:

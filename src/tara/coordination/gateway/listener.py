@@ -22,6 +22,7 @@ from tara.coordination.settings import GatewaySettings
 from tara.net.certificates import read_secret
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
+from tara.storage.files import make_directory, write_whole
 from tara.transport.gateway import Site
 
 BIND_INTERVAL_S = 1.0
@@ -90,9 +91,8 @@ class Listener:
     def _remember(self, path: Path) -> None:
         """Write the port down; who cannot is served all the same, and gets another port at the next start."""
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.write_text(str(self.front_end.port))
-            path.chmod(0o600)
+            make_directory(path.parent)
+            write_whole(path, (str(self.front_end.port).encode(),))
         except OSError as error:
             self.front_end.fault = f"{path}: {error.strerror}"
 
