@@ -326,6 +326,38 @@ def nodes(data_dir: DataDir = DATA_DIR, keys: Keys = None, as_json: Json = False
         show(node_table(rows))
 
 
+@app.command("skip")
+def skip(
+    counter: Annotated[int, typer.Argument(help="The command's counter, as `tara status` names it.", min=1)],
+    lost: Annotated[
+        list[str] | None, typer.Option(help="A container, such as site-2, that will never come back with its data.")
+    ] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Have it executed again instead.")] = False,
+    data_dir: DataDir = DATA_DIR,
+    keys: Keys = None,
+) -> None:
+    """Get a service that has halted past a command that no replica can execute: its client gets a failed result.
+
+    Refused if a replica has executed the command, or does not answer. `--retry` is for a command that lacked something
+    which is there now, such as memory: the replicas that have halted at it execute it (again).
+
+    Example: tara skip 17
+    Example: tara skip 17 --lost site-2
+    """
+    from tara.operations import skipping
+    from tara.operations.asking import ask
+    from tara.operations.operator import Operator
+    from tara.runtime import control
+
+    operator = Operator(data_dir, keys)
+    if retry:
+        skipping.retry(operator, counter)
+        typer.echo(f"command {counter} is executed again")
+        return
+    skipping.skip(operator, lambda: msgspec.json.decode(ask(data_dir, control.AskStatus(), keys)), counter, lost or ())
+    typer.echo(f"command {counter} is skipped on all replicas; its client has a failed result")
+
+
 @app.command("sessions")
 def sessions(
     action: Annotated[str, typer.Argument(help="close ID or close NAME; nothing: list them.")] = "",

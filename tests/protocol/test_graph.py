@@ -30,7 +30,7 @@ EDGE_TABLE: list[tuple[list[Stage], list[list[Stage]], list[type[t.Tuple]]]] = [
     ([S.GC_SOURCE], [[S.PROPOSER], [S.COMMITTER], [S.EXECUTOR], [S.REQUEST_SOURCE]], [t.Stable]),
     ([S.EXECUTOR], [[S.CONTROLLER]], [t.Progress]),
     # Events travel with the results.
-    ([S.EXECUTOR], [[S.REPLY_SINK]], [t.Results, t.Answers, t.Halted]),
+    ([S.EXECUTOR], [[S.REPLY_SINK]], [t.Results, t.Answers, t.Halted, t.AskIndex]),
     ([S.CONTROLLER], [[S.VIEW_SINK, S.VIEW_SOURCE]], [t.Vote]),
     ([S.COMMITTER, S.PROPOSER], [[S.VIEW_SINK, S.VIEW_SOURCE]], [t.Presence]),
     ([S.VIEW_SOURCE], [[S.PROPOSER], [S.COMMITTER], [S.CONTROLLER], [S.REQUEST_SOURCE]], [t.View]),
@@ -51,7 +51,9 @@ HOST_EDGES: set[tuple[Stage, type[t.Tuple], Stage]] = {
     (S.REPLY_SINK, t.Answers, S.CLIENT),
     (S.REPLY_SINK, t.Results, S.CLIENT),
     (S.REPLY_SINK, t.Halted, S.CLIENT),
-    *((S.EXECUTOR, kind, S.STORE) for kind in (t.Save, t.Load, t.Discard, t.Executed, t.Halted)),
+    (S.REPLY_SINK, t.AskIndex, S.CLIENT),
+    (S.CLIENT, t.AskIndex, S.REQUEST_SOURCE),
+    *((S.EXECUTOR, kind, S.STORE) for kind in (t.Save, t.Load, t.Discard, t.Executed, t.Halted, t.Unbarred)),
     *((S.STORE, kind, S.EXECUTOR) for kind in (t.Saved, t.Unsaved, t.Loaded)),
 }
 

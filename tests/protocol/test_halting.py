@@ -9,8 +9,9 @@ from tara.application import Context, StateMachine
 from tara.protocol import places
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
-from tara.protocol.nodes.executor import ENDED, Executor
+from tara.protocol.nodes.executor import Executor
 from tara.protocol.places import EXECUTING, Cell
+from tara.protocol.skips import ENDED
 from tests.protocol.driver import Bench, Driven, Step, batch, commits, open_session, session_id
 
 NO_MEMORY = "the application raised MemoryError"

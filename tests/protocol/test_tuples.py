@@ -14,7 +14,7 @@ from tara.protocol.errors import MalformedTuple
 from tests.protocol.driver import blank
 
 WIRE: list[type[t.Tuple]] = list(get_args(t.WireTuple))
-HOST_ONLY: list[type[t.Tuple]] = [t.Save, t.Saved, t.Unsaved, t.Load, t.Loaded, t.Discard, t.Executed]
+HOST_ONLY: list[type[t.Tuple]] = [t.Save, t.Saved, t.Unsaved, t.Unbarred, t.Load, t.Loaded, t.Discard, t.Executed]
 
 pack = msgspec.msgpack.encode
 

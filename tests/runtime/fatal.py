@@ -9,14 +9,16 @@ from tara.application import Context, StateMachine
 
 
 class Fatal(StateMachine):
-    """A list of what went well. Behind an @, a command names the only process in which it breaks down."""
+    """A list of what went well. Behind an @, a command names the only processes in which it breaks down;
+    behind a ~, a file that must be there for it to break down."""
 
     def __init__(self) -> None:
         self.values: list[bytes] = []
 
     def apply(self, command: bytes, context: Context) -> bytes:
-        word, _, process = command.partition(b"@")
-        if not process or int(process) == os.getpid():
+        command, _, file = command.partition(b"~")
+        word, *processes = command.split(b"@")
+        if (not processes or str(os.getpid()).encode() in processes) and (not file or os.path.exists(file)):
             _break_down(word)
         self.values.append(word)
         return b",".join(self.values)

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from tara import cli
 from tara.client.connection import Client
 from tara.client.errors import CommandFailed, ServiceHalted
 from tara.operations import health
@@ -151,6 +153,87 @@ def test_a_command_that_takes_the_process_with_it_does_so_twice(
     cluster.kill(0)
     cluster.restart(0)
     await_condition(lambda: halted_at(cluster) == [3, 3, 3], "the restarted one to halt again")
+
+
+def tara(cluster: Processes, *arguments: str) -> tuple[int, str]:
+    """Exit status, and what was said."""
+    done = CliRunner().invoke(cli.app, [*arguments, "--data-dir", cluster.settings.data_dir])
+    return done.exit_code, str(done.exception) if done.exception else done.output
+
+
+def test_an_operator_gets_the_service_past_a_command_without_memory(cluster: Processes, client: Client) -> None:
+    assert client.execute(b"a") == b"a"
+    fatal = client.submit(b"memory")
+    with pytest.raises(ServiceHalted):
+        fatal.result()
+    await_condition(lambda: halted_at(cluster) == [3, 3, 3], "all executors to halt")
+    with Client(cluster.endpoints, timeout_s=PATIENCE_S) as another:
+        # Passed on before anybody knew, and not answered before the skip.
+        status, said = tara(cluster, "skip", "2")
+        assert status != 0
+        assert "is past command 2" in said
+        said = "command 3 is skipped on all replicas; its client has a failed result\n"
+        assert tara(cluster, "skip", "3") == (0, said)
+        assert another.execute(b"b") == b"a,b"
+    # The same session goes on.
+    assert client.execute(b"c") == b"a,b,c"
+    await_condition(lambda: halted_at(cluster) == [None] * 3, "all to execute")
+    cluster.registry.want_digests = True
+    await_condition(lambda: equal(cluster), "equal states")
+    status, said = tara(cluster, "skip", "3")
+    assert status != 0
+    assert "is past command 3" in said
+
+
+def test_an_operator_gets_the_service_past_a_command_that_ends_processes(cluster: Processes) -> None:
+    with Client(cluster.endpoints, timeout_s=PATIENCE_S) as first:
+        assert first.execute(b"a") == b"a"
+        first.submit(b"killed")
+
+        def all_halted() -> bool:
+            revive(cluster)
+            return halted_at(cluster) == [3, 3, 3]
+
+        await_condition(all_halted, "all executors to halt")
+    assert tara(cluster, "skip", "3")[0] == 0
+    with Client(cluster.endpoints, timeout_s=PATIENCE_S) as client:
+        assert client.execute(b"b") == b"a,b"
+        # A life that replays everything passes it by, too.
+        for container in range(3):
+            cluster.kill(container)
+            cluster.restart(container)
+    await_condition(lambda: halted_at(cluster) == [None] * 3, "all to execute")
+    with Client(cluster.endpoints, timeout_s=PATIENCE_S) as client:
+        assert client.execute(b"c") == b"a,b,c"
+    cluster.registry.want_digests = True
+    await_condition(lambda: equal(cluster), "equal states")
+
+
+def test_a_command_that_lacked_something_can_be_executed_again(
+    cluster: Processes, client: Client, tmp_path: Path
+) -> None:
+    lacking = tmp_path / "no-memory"
+    lacking.touch()
+    assert client.execute(b"a") == b"a"
+    fatal = client.submit(b"memory~" + bytes(lacking))
+    with pytest.raises(ServiceHalted):
+        fatal.result()
+    await_condition(lambda: halted_at(cluster) == [3, 3, 3], "all executors to halt")
+    lacking.unlink()
+    assert tara(cluster, "skip", "3", "--retry") == (0, "command 3 is executed again\n")
+    assert client.execute(b"b") == b"a,memory,b"
+
+
+def test_a_command_that_one_replica_has_executed_is_not_skipped(cluster: Processes, client: Client) -> None:
+    assert client.execute(b"a") == b"a"
+    # Two of three lack the memory; the one that has it is no majority for a checkpoint.
+    lacking = b"@".join(b"%d" % (cluster.processes[container].pid or 0) for container in (0, 1))
+    client.submit(b"memory@" + lacking)
+    await_condition(lambda: halted_at(cluster) == [3, 3, None], "two executors to halt")
+    status, said = tara(cluster, "skip", "3")
+    assert status != 0
+    assert "site-2 is past command 3: it has executed it" in said
+    assert halted_at(cluster) == [3, 3, None]
 
 
 def test_a_question_that_takes_the_process_with_it_is_refused_the_third_time(cluster: Processes) -> None:

@@ -23,8 +23,10 @@ KINDS = {
     t.OPEN: "open",
     t.CLOSE: "close",
     t.EXPIRE: "expire",
+    t.SKIP: "skip",
 }
-STATUSES = {t.OK: "ok", t.FAILED: "failed"}
+STATUSES = {t.OK: "ok", t.FAILED: "failed", t.REJECTED: "rejected", t.SKIPPED: "skipped"}
+SKIP_STEPS = {t.ASK_SKIP: "ask", t.CONFIRM_SKIP: "confirm", t.WITHDRAW_SKIP: "withdraw"}
 #: Characters of a command or result in a line.
 TEXT_MAX = 60
 
@@ -87,6 +89,9 @@ def _command(kind: int, payload: bytes, key_value: bool) -> Any:
         return {"name": opening} if isinstance(opening, str) else {"timeout_ms": opening}
     if kind in (t.CLOSE, t.EXPIRE):
         return None
+    if kind == t.SKIP:
+        skip = msgspec.msgpack.decode(payload, type=t.Skip)
+        return {"counter": skip.counter, "step": SKIP_STEPS[skip.step]}
     if key_value:
         try:
             command = msgspec.msgpack.decode(payload, type=KeyValueCommand)
@@ -98,7 +103,7 @@ def _command(kind: int, payload: bytes, key_value: bool) -> Any:
 
 
 def _result(kind: int, status: int, payload: bytes, key_value: bool) -> Any:
-    if kind == t.OPEN:
+    if kind == t.OPEN and status == t.OK:
         session, timeout_ms, *_ = msgspec.msgpack.decode(payload, type=tuple[int, ...])
         return {"session": session, "timeout_ms": timeout_ms}
     if kind in (t.CLOSE, t.EXPIRE):

@@ -60,6 +60,19 @@ class Operator:
             raise OperatorError(_NOT_KNOWN)
         return result
 
+    def send(self, kind: int, payload: bytes) -> None:
+        """Have a command ordered, through every front end that takes it, without waiting for its result: a service
+        that has halted has none."""
+        command = t.Command(0, _random_number(), 0, payload, kind)
+        pieces = wire.encode_request([command], [], self._secret)
+        for endpoint in self._endpoints:
+            channel = self._channels.open(endpoint)
+            try:
+                # The first answer of a front end, where all front ends are, tells that it has read what was sent.
+                _exchange(channel, pieces, lambda reply: reply.endpoints or None)
+            finally:
+                channel.close()
+
     def read(self, subject: int, question: bytes) -> bytes:
         """Ask for something else than the application. Linearizable, like every read that is not stale."""
         number = _random_number()

@@ -23,7 +23,7 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.executor import ExecutorState
-from tara.protocol.sessions import Context, call, tell
+from tara.protocol.sessions import SKIPPED, Context, call, tell
 from tara.storage.log_reader import LogBounds, LogReader, best_log
 from tara.storage.store import CHECKPOINT_FILES, StoreError, digest_of, read_checkpoint
 
@@ -163,6 +163,9 @@ def replay(data_dir: Path, request: Request, on_progress: Callable[[int], None] 
     for counter, session, kind, command, status, result, time_ms, clock_ms, principal in _rows(
         log, beginning.counter + 1, to + 1, on_progress
     ):
+        if status == t.SKIPPED or (kind == t.EXPIRE and command == SKIPPED) or kind == t.SKIP:
+            # No replica has executed it.
+            continue
         replayed = machine.execute(counter, session, kind, command, time_ms, clock_ms, principal)
         against = other.execute(counter, session, kind, command, time_ms, clock_ms, principal) if other else None
         if replayed is None:

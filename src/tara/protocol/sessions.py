@@ -27,6 +27,7 @@ from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
 from tara.protocol.places import Cell
 from tara.protocol.principals import is_gateway, is_operator
+from tara.protocol.skips import REMEMBERED_MAX, Skips, decode
 
 
 class ApplicationError(Exception):
@@ -124,14 +125,11 @@ def tell(hook: Callable[[Context], None], context: Context) -> None:
         return
 
 
-class Barred(Exception):
-    """The next command must not be executed here: it has ended the process too often."""
-
-
 #: Bytes of a session's name.
 NAME_BYTES_MAX = 255
 #: The numbers of the command counter that belong to one era; at a million commands a second, twelve days' worth.
 ERA_COMMANDS = 1 << 40
+SKIPPED = b"skipped by an operator"
 _FORBIDDEN = b"the session belongs to somebody else"
 #: Sessions in one answer: with the longest names, it is still shorter than a frame.
 LISTED_MAX = 1_000
@@ -170,17 +168,21 @@ class SessionsState(Struct, array_like=True):
     stamp_ms: int
     clock_ms: int
     sessions: list[Session]
+    #: The newest commands that were skipped, by their counters.
+    skipped: list[int] = []
 
 
 class Sessions:
     def __init__(
-        self, application: Application, limits: Limits, cell: Cell | None = None, barred: frozenset[int] = frozenset()
+        self, application: Application, limits: Limits, cell: Cell | None = None, skips: Skips | None = None
     ) -> None:
         """The cell has the counter of the command that the application is executing; it is not cleared here. `Barred`
-        is raised before a command whose counter is barred."""
+        is raised before a command that `skips` says must not be executed."""
         self._application = application
         self._cell: Cell = [0] if cell is None else cell
-        self._barred = barred
+        self._skips = Skips() if skips is None else skips
+        #: Commands that were skipped; part of the state.
+        self._skipped: list[int] = []
         self._limits = limits
         self._pipeline_max = limits.session_pipeline_max
         self._result_bytes_max = limits.result_bytes_max
@@ -245,8 +247,14 @@ class Sessions:
             if session is not None and session.owner == command.principal:
                 session.active_ms = self._clock_ms
             return
+        if command.kind == t.SKIP:
+            self._answer_skip(command)
+            return
         if session is None:
             self._answer(command, t.EXPIRED, b"")
+            return
+        if command.kind == t.EXPIRE:
+            self._answer(command, t.REJECTED, b"sessions expire by themselves")
             return
         if session.owner != command.principal:
             self._execute_strange(session, command)
@@ -313,20 +321,44 @@ class Sessions:
             self._end(session, command)
             return
         self._cell[0] = counter
-        if self._barred and counter in self._barred:
-            raise Barred
-        status, payload = call(
-            self._application, command.kind == t.QUERY, command.payload, context, self._result_bytes_max
-        )
+        if counter in self._skips.known and self._is_skipped():
+            status, payload = t.SKIPPED, SKIPPED
+        else:
+            status, payload = call(
+                self._application, command.kind == t.QUERY, command.payload, context, self._result_bytes_max
+            )
         result = session.results[command.number] = t.Result(
             session.id, command.number, counter, status, payload, command.principal
         )
         self.results.append(result)
 
+    def _is_skipped(self) -> bool:
+        """Whether the command that has just taken its number is skipped. One that is barred here stops the replica."""
+        if self.counter not in self._skips.known or not self._skips.is_skipped(self.counter):
+            return False
+        self._skipped = [*self._skipped, self.counter][-REMEMBERED_MAX:]
+        return True
+
+    def _answer_skip(self, command: t.Command) -> None:
+        """An operator's order, in its turn: what it was about has been skipped, or executed, before."""
+        skip = decode(command)
+        if skip is None:
+            self._answer(command, t.FORBIDDEN, b"only an operator has commands skipped")
+            return
+        if skip.counter in self._skipped:
+            self.counter += 1
+            self.executed.append(command)
+            self._answer(command, t.OK, b"")
+        elif skip.counter <= self.counter:
+            self._answer(command, t.REJECTED, f"command {skip.counter} has been executed".encode())
+        else:
+            self._skips.came_early(command, skip)
+            self._answer(command, t.REJECTED, f"there is no command {skip.counter} yet".encode())
+
     def _end(self, session: Session, command: t.Command) -> None:
         """The command closes the session."""
-        self._close(session, command.principal)
-        self._answer(command, t.OK, b"")
+        told = self._close(session, command.principal)
+        self._answer(command, *((t.OK, b"") if told else (t.SKIPPED, SKIPPED)))
         self._answer_early(session)
 
     def ask(self, question: bytes, principal: bytes) -> tuple[int, bytes]:
@@ -397,6 +429,9 @@ class Sessions:
         timeout_ms = min(max(timeout_ms, limits.session_timeout_ms_min), limits.session_timeout_ms_max)
         self.counter += 1
         self.executed.append(command)
+        if self._is_skipped():
+            self._answer(command, t.SKIPPED, SKIPPED)
+            return
         session = Session(self.counter, timeout_ms, self._clock_ms, owner=command.principal, opened_ms=self._clock_ms)
         self._sessions[session.id] = session
         self._expiry_ms = min(self._expiry_ms, session.active_ms + timeout_ms)
@@ -415,6 +450,9 @@ class Sessions:
                 return
             self.counter += 1
             self.executed.append(command)
+            if self._is_skipped():
+                self._answer(command, t.SKIPPED, SKIPPED)
+                return
             session = Session(
                 self.counter, 0, self._clock_ms, name=name, owner=command.principal, opened_ms=self._clock_ms
             )
@@ -450,12 +488,16 @@ class Sessions:
         payload = msgspec.msgpack.encode(known)
         self.results.append(t.Result(command.session, command.number, 0, t.OK, payload, command.principal))
 
-    def _close(self, session: Session, principal: bytes) -> None:
+    def _close(self, session: Session, principal: bytes) -> bool:
+        """Whether the application was told; it is not if that is skipped."""
         # What the application publishes to the session now has an owner.
-        self._tell(session, self._application.closed, principal)
+        told = not self._is_skipped()
+        if told:
+            self._tell(session, self._application.closed, principal)
         del self._sessions[session.id]
         if session.name:
             del self._named[session.name]
+        return told
 
     def _expire(self) -> None:
         """End the sessions whose time is up, oldest first; each is an event of its own in the order."""
@@ -468,16 +510,16 @@ class Sessions:
 
     def _expire_now(self, session: Session) -> None:
         self.counter += 1
+        noted = len(self.executed)
         self.executed.append(t.Command(session.id, session.next, 0, b"", t.EXPIRE, session.owner))
-        self._close(session, session.owner)
+        if not self._close(session, session.owner):
+            self.executed[noted] = t.Command(session.id, session.next, 0, SKIPPED, t.EXPIRE, session.owner)
 
     def _tell(self, session: Session, hook: Callable[[Context], None], principal: bytes) -> None:
         context = self._context
         context.counter, context.time_ms, context.clock_ms = self.counter, self.time_ms, self._clock_ms
         context.session, context.principal = session.id, principal
         self._cell[0] = self.counter
-        if self._barred and self.counter in self._barred:
-            raise Barred
         tell(hook, context)
 
     def state(self) -> SessionsState:
@@ -487,11 +529,12 @@ class Sessions:
             )
             for _, session in sorted(self._sessions.items())
         ]
-        return SessionsState(self.counter, self.time_ms, self._stamp_ms, self._clock_ms, sessions)
+        return SessionsState(self.counter, self.time_ms, self._stamp_ms, self._clock_ms, sessions, self._skipped)
 
     def restore(self, state: SessionsState) -> None:
         self.counter, self.time_ms = state.counter, state.time_ms
         self._stamp_ms, self._clock_ms = state.stamp_ms, state.clock_ms
+        self._skipped = state.skipped
         self._sessions = {session.id: session for session in state.sessions}
         self._named = {session.name: session.id for session in state.sessions if session.name}
         self._expiry_ms = 0

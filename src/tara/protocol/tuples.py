@@ -44,7 +44,7 @@ class Command(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fie
     #: The client has the results of all its commands below this number; they may be forgotten.
     acknowledged: ClientNumber
     payload: bytes
-    kind: Annotated[int, Meta(ge=0, le=5)] = 0
+    kind: Annotated[int, Meta(ge=0, le=7)] = 0
     #: Who sent it. Only front ends say so: what a client writes here is overwritten.
     principal: Principal = b""
 
@@ -58,6 +58,23 @@ KEEPALIVE = 4  # let the agreed time pass, and renew the session (0: none)
 CLAIM = 5
 # Never sent by anybody: how the decided log tells that a session's time was up.
 EXPIRE = 6
+# An operator's: in no session, number is a nonce, payload a MessagePack `Skip`. See `tara.protocol.skips`.
+SKIP = 7
+
+
+class Skip(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
+    """What an operator wants done about a command that no replica can execute."""
+
+    #: Marks requests that have such a command in them.
+    mark: bytes
+    #: The command.
+    counter: Number
+    step: Annotated[int, Meta(ge=0, le=2)]
+
+
+ASK_SKIP = 0
+CONFIRM_SKIP = 1
+WITHDRAW_SKIP = 2
 
 
 class Claim(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -78,7 +95,7 @@ class Result(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fiel
     number: ClientNumber
     #: The command counter at which it executed.
     counter: Number
-    status: Annotated[int, Meta(ge=0, le=8)]
+    status: Annotated[int, Meta(ge=0, le=9)]
     payload: bytes
     #: Whom it is for: who sent the command.
     principal: Principal = b""
@@ -96,6 +113,8 @@ TOO_LARGE = 6  # longer than command_bytes_max
 FORBIDDEN = 7  # the session belongs to somebody else; the command does not execute and changes nothing
 # Said by a front end again:
 HALTED = 8  # the replica of its site does not execute any more; the payload says why
+# Said by the replicas:
+SKIPPED = 9  # an operator had it skipped: no replica has executed it, and none will
 
 
 class Event(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -239,7 +258,7 @@ class Question(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fi
 
 class Answer(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     ticket: Number
-    status: Annotated[int, Meta(ge=0, le=8)]
+    status: Annotated[int, Meta(ge=0, le=9)]
     payload: bytes
     #: As in the question.
     life: Number = 0
@@ -267,6 +286,18 @@ class Read(Tuple, frozen=True, tag=6):
     epoch: Number
     nonce: Number
     executor: Number
+
+
+#: The number of the one read of an executor that has started; no request source gives one that high.
+START_NONCE = 1 << 61
+
+
+class AskIndex(Tuple, frozen=True, tag=22):
+    """executor → reply sink of its site → client → request source: it has started. How far may something be decided?
+    The source asks the committers, as for any other read."""
+
+    executor: Number
+    life: Number
 
 
 class ReadIndex(Tuple, frozen=True, tag=7):
@@ -465,6 +496,7 @@ WireTuple = (
     | Ask
     | Questions
     | Read
+    | AskIndex
     | ReadIndex
     | Answers
     | CommitterStatus
@@ -502,6 +534,12 @@ class Unsaved(Tuple, frozen=True, tag=107):
 
     number: int
     reason: str
+
+
+class Unbarred(Tuple, frozen=True, tag=108):
+    """executor → store: this command, which has ended the process, is tried again; an operator wants it."""
+
+    counter: int
 
 
 class Load(Tuple, frozen=True, tag=103):

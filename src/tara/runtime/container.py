@@ -593,7 +593,7 @@ class Container:
             command = t.Command(sent.session, sent.number, sent.acknowledged, sent.payload, sent.kind, principal)
             if not principal:
                 self._refuse(identity, command, t.FORBIDDEN, b"a command needs a secret (16 to 64 bytes), or a key")
-            elif halted is not None:
+            elif halted is not None and command.kind != t.SKIP:
                 self._refuse(identity, command, t.HALTED, halted)
             elif len(command.payload) > bytes_max:
                 self.counters.too_large += 1
@@ -767,6 +767,10 @@ class Container:
                         self._condition.hear(tuple_, self._now_ms())
                     else:
                         self._on_halted(number, tuple_)
+                elif type(tuple_) is t.AskIndex:
+                    self._queue.append((tuple_, self._sources[0]))
+                elif type(tuple_) is t.Unbarred:
+                    self._records[number].unbar(tuple_.counter)
                 else:
                     self._store_jobs.append((number, tuple_))
         outbox.emitted = []

@@ -52,6 +52,8 @@ def status_report(container: "Container", digest: bool) -> dict[str, object]:
                     "checkpoints": [checkpoint.number for checkpoint in node.checkpoints],
                     "digest": node.digest().hex() if digest and node.halted is None else None,
                     "halted": None if node.halted is None else halt_report(node.halted),
+                    "skip_asked": node.skip_asked,
+                    "ready": node.ready,
                 }
                 log = container.stores[number].log
                 if log is not None:

@@ -272,7 +272,7 @@ class Monitor:
             first_heard = self._commands.setdefault(number, command)
             self._require(first_heard == command, "agreement", f"command {number}: {first_heard} and {command}")
         for result in executed.results:
-            if result.session and result.status in (t.OK, t.FAILED):
+            if result.session and result.status in (t.OK, t.FAILED, t.SKIPPED):
                 answer = self._results.setdefault((result.session, result.number), result)
                 self._require(answer == result, "exactly_once", f"{answer} and {result}")
 

@@ -17,10 +17,11 @@ from msgspec import Struct
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
-from tara.protocol.graph import STORE
+from tara.protocol.graph import STORE, Graph
 from tara.protocol.journal import Written
 from tara.protocol.nodes import controller as controller_module
 from tara.protocol.nodes import proposer as proposer_module
+from tara.protocol.nodes import reads as reads_module
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.controller import Controller
 from tara.protocol.nodes.executor import Executor
@@ -414,10 +415,10 @@ def poison_kills() -> Iterator[None]:
 
 @_mutant("a read asks f+1 committers")
 def one_committer_knows_the_end() -> Iterator[None]:
-    def position(self: Reads, answers: dict[int, t.ReadIndex]) -> int | None:
+    def position(graph: Graph, quorum: int, answers: dict[int, t.ReadIndex]) -> int | None:
         return min((answer.position for answer in answers.values()), default=None)
 
-    with _replace(Reads, "_position", position):
+    with _replace(reads_module, "_position", position):
         yield
 
 

@@ -58,7 +58,9 @@ class Copy:
                 sessions.execute(command)
         # Those of commands that did not execute say nothing about those that did, and may have their numbers.
         results = {
-            (result.session, result.number): result for result in sessions.results if result.status in (t.OK, t.FAILED)
+            (result.session, result.number): result
+            for result in sessions.results
+            if result.status in (t.OK, t.FAILED, t.SKIPPED)
         }
         for command in sessions.executed:
             if command.kind in (t.EXECUTE, t.QUERY):

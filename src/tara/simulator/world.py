@@ -605,6 +605,9 @@ class World:
                 self.after(delay, self._load, container, life, number, tuple_)
             case t.Halted() if tuple_.reason:
                 raise Violation("halted", f"{self.graph.label(number)} has {described(tuple_)}")
+            case t.AskIndex():
+                source = self.graph.number(Stage.REQUEST_SOURCE, container.site)
+                self.after(self.plan.delay_ms * self.draw.random(), self.arrive, self._host[source], [(tuple_, source)])
             case t.Discard():
                 container.discarded[number] = tuple_.below
                 stored = container.disk.checkpoints_of(number)

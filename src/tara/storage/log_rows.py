@@ -95,6 +95,7 @@ def _expand(run: Run, owners: list[list[int]]) -> None:
 
 def _results_of(run: Run) -> list[t.Result]:
     """The results of the commands, one each: without answers that were repeated, and without refusals."""
-    fresh = {result.counter: result for result in run.results if result.status <= t.FAILED}
+    executed = (t.OK, t.FAILED, t.SKIPPED)
+    fresh = {result.counter: result for result in run.results if result.status in executed}
     first = run.counter + 1
     return [fresh.get(number, _NO_RESULT) for number in range(first, first + len(run.commands))]

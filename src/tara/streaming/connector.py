@@ -28,8 +28,8 @@ LOG_SCHEMA = (
     "command binary, status string, result binary, time timestamp, principal string"
 )
 KEY_VALUE_SCHEMA = "operation string, key string, value binary"
-KINDS = {t.EXECUTE: "execute", t.QUERY: "query", t.OPEN: "open", t.CLOSE: "close", t.EXPIRE: "expire"}
-STATUSES = {t.OK: "ok", t.FAILED: "failed"}
+KINDS = {t.EXECUTE: "execute", t.QUERY: "query", t.OPEN: "open", t.CLOSE: "close", t.EXPIRE: "expire", t.SKIP: "skip"}
+STATUSES = {t.OK: "ok", t.FAILED: "failed", t.REJECTED: "rejected", t.SKIPPED: "skipped"}
 #: Commands that one task reads.
 TASK_COMMANDS = 100_000
 EARLIEST = "earliest"

@@ -75,6 +75,7 @@ class Admission:
             t.Results: lambda results: results.executor < self._sites,
             t.Answers: lambda answers: answers.executor < self._sites,
             t.Halted: lambda halted: halted.executor < self._sites,
+            t.AskIndex: lambda ask: ask.executor < self._sites,
             t.Questions: lambda questions: questions.source < self._sites,
             t.Read: lambda read: read.source < self._sites and read.executor < self._sites,
             t.ReadIndex: self._read_index,

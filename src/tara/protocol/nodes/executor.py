@@ -9,11 +9,16 @@ What the application raises is the result of its command, except for a `MemoryEr
 then this executor halts, alone and visibly. It goes on learning what is decided, but executes nothing until a stable
 checkpoint takes it past the command. A snapshot or a restoration that fails halts it, too. And so does one that has
 ended the process before, as the host found in the cell where the executor writes down what it lets the application do.
+
+An operator can have the command skipped, by all replicas or by none (`tara.protocol.skips`). Therefore a halted
+executor looks through what is decided behind the command; and after every start but genesis an executor first learns
+from the committers what may be decided, as for a read, and looks through all of that before it executes anything.
 """
 
 from array import array
 from collections.abc import Callable
 from hashlib import blake2b
+from itertools import cycle, islice
 
 import msgspec
 from msgspec import Struct
@@ -25,14 +30,12 @@ from tara.protocol.graph import STORE, Graph, Name, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.learner import Learner
-from tara.protocol.nodes.reads import ANSWERED_BYTES_MAX, Reads
+from tara.protocol.nodes.reads import ANSWERED_BYTES_MAX, Reads, StartIndex
 from tara.protocol.observer import Observer
 from tara.protocol.places import CELLS, EXECUTING, Cell
 from tara.protocol.progress import SourceProgress
-from tara.protocol.sessions import Application, Barred, Sessions, SessionsState, raised
-
-#: Why an executor does not do what has been barred.
-ENDED = "it has ended the process of this replica twice in a row"
+from tara.protocol.sessions import Application, Sessions, SessionsState, raised
+from tara.protocol.skips import ENDED, MARK, Barred, Skips
 
 
 class ExecutorState(Struct, array_like=True):
@@ -58,17 +61,10 @@ class Executor(Node):
             t.ReadIndex: self._on_read_index,
         }
         self._make = make
+        #: Commands that it must not execute.
+        self.skips = Skips(place for place in boot.barred if place < places.SNAPSHOT)
         self._cell: Cell = array("Q", [0] * CELLS) if boot.cell is None else boot.cell
         self._renew()
-        sources = graph.replicas(Stage.REQUEST_SOURCE)
-        self._learners = [
-            Learner(partition, limits.replicas, sources, limits.quorum, limits.window)
-            for partition in range(limits.partitions)
-        ]
-        #: The executed requests of each source, per partition; part of the snapshot.
-        self._progress = [[SourceProgress() for _ in range(sources)] for _ in range(limits.partitions)]
-        #: The next execution number. Never falls.
-        self.next = 0
         #: The newest stable checkpoint it knows of.
         self.stable = Observer(limits.replicas, limits.quorum)
         #: The checkpoints that are durable here, oldest first; none is older than the stable one.
@@ -90,6 +86,25 @@ class Executor(Node):
         self._loading = not self._restored
         if self._loading:
             self.emit(t.Load(0, (name.replica,)), STORE)
+        #: Requests below this execution number were looked through for skips.
+        self._looked = 0
+        #: It has to know what is decided before it executes anything: up to where, when the committers have told.
+        self._must_look = not boot.genesis
+        self._horizon = StartIndex(graph, limits.quorum)
+
+    def _renew(self) -> None:
+        """Begin with a new application and nothing learned, as at the very beginning."""
+        limits, sources = self.limits, self.graph.replicas(Stage.REQUEST_SOURCE)
+        self.application = self._make()
+        self.sessions = Sessions(self.application, limits, self._cell, self.skips)
+        self._learners = [
+            Learner(partition, limits.replicas, sources, limits.quorum, limits.window)
+            for partition in range(limits.partitions)
+        ]
+        #: The executed requests of each source, per partition; part of the snapshot.
+        self._progress = [[SourceProgress() for _ in range(sources)] for _ in range(limits.partitions)]
+        #: The next execution number. Falls only when it starts over.
+        self.next = 0
 
     # Request handling
 
@@ -103,11 +118,15 @@ class Executor(Node):
 
     def _execute(self) -> None:
         """Execute what is decided and due, in order, up to the first slot that is missing."""
+        self._mind_skips()
+        if self._must_look:
+            return
         interval = self.limits.checkpoint_interval
         while self.halted is None and (run := self._due(interval - self.next % interval)):
             self._perform(run)
             if self.halted is None and self.next % interval == 0:
                 self._checkpoint()
+            self._mind_skips()
         self._answer()
 
     def _due(self, count: int) -> list[t.Request]:
@@ -138,8 +157,8 @@ class Executor(Node):
                 partition = (partition + 1) % partitions
         except MemoryError as error:
             self._halt(raised(error))
-        except Barred:
-            self._halt(ENDED)
+        except Barred as barred:
+            self._halt(str(barred))
         finally:
             self._cell[EXECUTING] = 0
             depth.leave(former)
@@ -178,6 +197,12 @@ class Executor(Node):
         self._answer()
 
     def _on_read_index(self, index: t.ReadIndex) -> None:
+        if index.nonce == t.START_NONCE:
+            if index.epoch == self.boot.life:
+                self._horizon.index(index)
+                if self._restored:
+                    self._execute()
+            return
         self._reads.index(index)
         self._answer()
 
@@ -218,6 +243,11 @@ class Executor(Node):
         """Whether it knows its state: before that it does nothing."""
         return self._restored
 
+    @property
+    def ready(self) -> bool:
+        """Whether it executes what is decided, at once."""
+        return self._restored and not self._must_look and self.halted is None
+
     def digest(self) -> bytes:
         """Of the whole replicated state: equal on all executors that have executed equally much."""
         digest = blake2b(t.encode(self.sessions.state()), digest_size=16)
@@ -248,10 +278,64 @@ class Executor(Node):
             self.emit(t.Halted(self.index, 0, 0, ""), STORE)
             self.emit(t.Halted(self.index, 0, 0, ""), self._reply_sink)
 
-    def _renew(self) -> None:
-        """Begin with a new application, as at the very beginning."""
-        self.application = self._make()
-        self.sessions = Sessions(self.application, self.limits, self._cell, self.boot.barred)
+    # Skips
+
+    @property
+    def skip_asked(self) -> bool:
+        """Whether it has halted at a command that an operator wants skipped: it will not execute it, in no life, unless
+        the operator withdraws."""
+        return self.halted is not None and not self.halted.checkpoint and self.halted.counter in self.skips.asked
+
+    def _mind_skips(self) -> None:
+        if self._must_look or self.halted is not None:
+            self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """Look through what is decided and not executed, as far as it goes without a gap."""
+        begin = max(self._looked, self.next)
+        withdrawn: set[int] = set()
+        undone = self._undone(begin)
+        for request in undone:
+            if MARK in request.body:
+                withdrawn |= self.skips.look(_commands(request))
+        self._looked = begin + len(undone)
+        if self._must_look:
+            until = self._horizon.until
+            self._must_look = until is None or self._looked < until
+        elif self.halted is not None and not self.halted.checkpoint and self._restored:
+            self._act_on_skip(self.halted.counter, withdrawn)
+
+    def _act_on_skip(self, counter: int, withdrawn: set[int]) -> None:
+        """It has halted at this command."""
+        if counter in withdrawn:
+            self.skips.unbar(counter)
+            self.emit(t.Unbarred(counter), STORE)
+        if counter in self.skips.confirmed or (counter in withdrawn and counter not in self.skips.known):
+            self._start_over()
+
+    def _start_over(self) -> None:
+        """What the command had half done is not to stay: begin with the newest checkpoint, as after a start. What was
+        learned of skips stays."""
+        self._renew()
+        self._restored, self._loading, self._not_restored = False, True, 0
+        self._go_on()
+        self.emit(t.Load(0, (self.index,)), STORE)
+
+    def _undone(self, begin: int) -> list[t.Request]:
+        """The decided requests from this execution number on, without a gap."""
+        partitions = self.limits.partitions
+        queues = []
+        for position in range(begin, begin + partitions):
+            learner = self._learners[position % partitions]
+            first = learner.position - len(learner.decided)
+            queues.append(islice(learner.decided, max(position // partitions - first, 0), None))
+        found: list[t.Request] = []
+        for queue in cycle(queues):
+            request = next(queue, None)
+            if request is None:
+                return found
+            found.append(request)
+        return found
 
     # Garbage collection
 
@@ -328,12 +412,19 @@ class Executor(Node):
         checkpoint = loaded.checkpoint
         if checkpoint is None or checkpoint.number * self.limits.checkpoint_interval <= self.next:
             self._restored = self._restored or not self._not_restored
+            self._learn_horizon()
             return
         if checkpoint.number > self._not_restored and self._restore(checkpoint.number, loaded):
             # Announced when it is durable here, too; a store that has it already says so at once.
             self.emit(t.Save(checkpoint.number, loaded.state, loaded.chunks), STORE)
             self._go_on()
+            self._learn_horizon()
             self._execute()
+
+    def _learn_horizon(self) -> None:
+        """Ask the committers how far something may be decided."""
+        if self._must_look and self._horizon.until is None:
+            self.emit(t.AskIndex(self.index, self.boot.life), self._reply_sink)
 
     def _restore(self, number: int, loaded: t.Loaded) -> bool:
         """Take the state of a checkpoint; false if the application could not. Then it has none."""
@@ -372,6 +463,7 @@ class Executor(Node):
             self.emit(self.halted, self._reply_sink)
         if not self._restored or self._broken:
             return
+        self._learn_horizon()
         self._announce()
         positions = [learner.position for learner in self._learners]
         window_end = self.stable.current * self.limits.checkpoint_slots + self.limits.window

@@ -109,15 +109,9 @@ class Reads:
         return read
 
     def _settle(self, key: Key, read: _Read) -> None:
-        positions = [self._position(answers) for answers in read.indexes]
-        if read.questions is None or None in positions:
+        until = _until(self._graph, self._quorum, read.indexes)
+        if read.questions is None or until is None:
             return
-        partitions = self._graph.partitions
-        until = max(
-            (position - 1) * partitions + partition + 1 if position else 0
-            for partition, position in enumerate(positions)
-            if position is not None
-        )
         if read.until is None or until < read.until:
             read.until = until
             heapq.heappush(self._waiting, (until, key))
@@ -125,18 +119,49 @@ class Reads:
                 self._waiting = [(read.until, key) for key, read in self._open.items() if read.until is not None]
                 heapq.heapify(self._waiting)
 
-    def _position(self, answers: dict[int, t.ReadIndex]) -> int | None:
-        """How far everything is accepted that may be decided, by f+1 committers or more, none of which another one
-        knows to have lost its memory since."""
-        if len(answers) < self._quorum:
-            return None
-        known = [max(column) for column in zip(*(answer.memories for answer in answers.values()), strict=True)]
-        usable = [
-            answer.position
-            for answer in answers.values()
-            if answer.memory >= known[self._graph.member(Stage.COMMITTER, answer.committer)]
-        ]
-        return sorted(usable)[self._graph.f] if len(usable) >= self._quorum else None
+
+class StartIndex:
+    """How far something may have been decided when an executor started: everything below, it has to know before it
+    executes anything."""
+
+    def __init__(self, graph: Graph, quorum: int) -> None:
+        self._graph = graph
+        self._quorum = quorum
+        self._indexes: list[dict[int, t.ReadIndex]] = [{} for _ in range(graph.partitions)]
+        #: An execution number; None: not known yet. Falls, as more committers answer.
+        self.until: int | None = None
+
+    def index(self, index: t.ReadIndex) -> None:
+        known = self._indexes[index.partition].get(index.committer)
+        if known is None or index.memory > known.memory:
+            self._indexes[index.partition][index.committer] = index
+            self.until = _until(self._graph, self._quorum, self._indexes)
+
+
+def _until(graph: Graph, quorum: int, indexes: list[dict[int, t.ReadIndex]]) -> int | None:
+    """The execution number below which everything is that may be decided; None: too few have answered."""
+    positions = [_position(graph, quorum, answers) for answers in indexes]
+    if None in positions:
+        return None
+    return max(
+        (position - 1) * graph.partitions + partition + 1 if position else 0
+        for partition, position in enumerate(positions)
+        if position is not None
+    )
+
+
+def _position(graph: Graph, quorum: int, answers: dict[int, t.ReadIndex]) -> int | None:
+    """How far everything is accepted that may be decided, by f+1 committers or more, none of which another one knows to
+    have lost its memory since."""
+    if len(answers) < quorum:
+        return None
+    known = [max(column) for column in zip(*(answer.memories for answer in answers.values()), strict=True)]
+    usable = [
+        answer.position
+        for answer in answers.values()
+        if answer.memory >= known[graph.member(Stage.COMMITTER, answer.committer)]
+    ]
+    return sorted(usable)[graph.f] if len(usable) >= quorum else None
 
 
 def _size(read: _Read) -> int:

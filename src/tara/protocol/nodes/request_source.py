@@ -28,6 +28,7 @@ class RequestSource(Node):
             t.Submit: self._on_submit,
             t.Requests: self._on_requests,
             t.Ask: self._on_ask,
+            t.AskIndex: self._on_ask_index,
             t.Stable: self._on_stable,
             t.View: self._on_view,
         }
@@ -144,6 +145,10 @@ class RequestSource(Node):
         self._nonce += 1
         self.emit(t.Questions(self.index, self.epoch, self._nonce, ask.questions), self._executor)
         self.emit(t.Read(self.index, self.epoch, self._nonce, self.index), self._committers)
+
+    def _on_ask_index(self, ask: t.AskIndex) -> None:
+        """On behalf of an executor that has started. It asks again until it has its answers."""
+        self.emit(t.Read(self.index, ask.life, t.START_NONCE, ask.executor), self._committers)
 
     def tick(self, now_ms: float) -> None:
         super().tick(now_ms)
