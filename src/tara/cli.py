@@ -509,14 +509,16 @@ def drill(
     names: Annotated[
         list[str],
         typer.Argument(
-            help="kill, kill-twice, hang, loss, flat, chaos, workers, sites, memory, network, fuzz; or all."
+            help="kill, kill-twice, hang, loss, flat, chaos, workers, sites, memory, network, storage, fuzz; or all."
         ),
     ],
     minutes: Annotated[float | None, typer.Option(help="How long flat and chaos last.", min=1.0)] = None,
     seconds: Annotated[float | None, typer.Option(help="How long network lasts.", min=1.0)] = None,
     kills: Annotated[int | None, typer.Option(help="Kills of memory.", min=1)] = None,
     frames: Annotated[int | None, typer.Option(help="Hostile frames of fuzz.", min=1000)] = None,
-    seed: Annotated[int | None, typer.Option(help="Of what chaos, network and fuzz do at random.")] = None,
+    damages: Annotated[int | None, typer.Option(help="Damages of storage.", min=1)] = None,
+    starts: Annotated[int | None, typer.Option(help="Starts of the whole cluster in storage.", min=0)] = None,
+    seed: Annotated[int | None, typer.Option(help="Of what chaos, network, storage and fuzz do at random.")] = None,
     as_json: Json = False,
 ) -> None:
     """Fault drills: a real cluster under load, kills, bad networks, hostile frames; and the check of what came of it.
@@ -543,6 +545,8 @@ def drill(
             seconds=seconds,
             kills=kills,
             frames=frames,
+            damages=damages,
+            starts=starts,
             seed=seed,
         )
     for verdict in verdicts:
@@ -662,6 +666,27 @@ def backup(
         _print_json(header)
     else:
         typer.echo(f"checkpoint {header.checkpoint} of cluster {header.cluster:x}: commands up to {header.counter}")
+
+
+@app.command("verify")
+def verify(data_dir: DataDir = DATA_DIR, as_json: Json = False) -> None:
+    """Read every file of a data directory, and say which ones are damaged; exit status 1 if there is any. The cluster
+    should be down. Nothing is changed: a start repairs what can be repaired.
+
+    Example: tara verify --data-dir /var/lib/tara
+    """
+    from tara.operations.verify import verify
+
+    scrub = verify(data_dir)
+    if as_json:
+        _print_json({"data_dir": scrub.data_dir, "files": scrub.files, "damaged": len(scrub.damaged)})
+    else:
+        for report in scrub.damaged:
+            for problem in report.problems:
+                typer.echo(f"{report.path}: {problem}")
+        typer.echo(f"{len(scrub.files)} files and directories, {len(scrub.damaged)} damaged")
+    if scrub.damaged:
+        raise typer.Exit(1)
 
 
 @app.command("restore")

@@ -66,6 +66,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     #: And how many bytes of them each keeps.
     log: bool | None = None
     log_retention_bytes: int = 1 << 30
+    #: Bytes after which a journal begins a new segment; old ones are dropped as a whole.
+    journal_segment_bytes: int = 64 << 20
     #: Options of the application's gateway, if it has one; the coordination service's are in its documentation.
     gateway: Options = {}
     limits: Limits = Limits()
@@ -80,6 +82,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _one_of("packing", self.packing, ("site", "node"))
         if self.log_retention_bytes < 1:
             raise ConfigurationError(f"log_retention_bytes = {self.log_retention_bytes}: must be positive")
+        if self.journal_segment_bytes < 1:
+            raise ConfigurationError(f"journal_segment_bytes = {self.journal_segment_bytes}: must be positive")
         if self.app in NAMED and self.packing != "site":
             raise ConfigurationError(f"packing = {self.packing}: the front end of {self.app} needs `site`")
         if not is_fixed(self.host):

@@ -22,6 +22,7 @@ from tara.experiments.machine import work_s
 from tara.experiments.proxied import Proxied
 from tara.experiments.safety import Safety
 from tara.experiments.standalone import Standalone
+from tara.experiments.storage_drill import storage
 from tara.operations import health
 from tara.simulator.linearizability import KeyValueModel, check
 
@@ -436,6 +437,7 @@ DRILLS: dict[str, Callable[..., AnyVerdict]] = {
     "sites": sites,
     "memory": memory,
     "network": network,
+    "storage": storage,
     "fuzz": fuzz,
 }
 #: What a drill can be told.
@@ -445,6 +447,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "memory": ("kills",),
     "network": ("seconds", "seed"),
     "fuzz": ("frames", "seed"),
+    "storage": ("damages", "starts", "seed"),
 }
 
 

@@ -60,6 +60,7 @@ def spec_of(registry: Registry, container: int) -> ContainerSpec:
         threshold=registry.state.threshold,
         log_retention_bytes=settings.log_retention_bytes if settings.keeps_log else None,
         gateway=settings.gateway,
+        segment_bytes=settings.journal_segment_bytes,
     )
 
 
