@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 from tara.client import wire
 from tara.coordination import limits as zookeeper_limits
+from tara.host import routes
 from tara.net import bounds
 from tara.observability import prometheus
+from tara.protocol.kept import OVERHEAD_BYTES
 from tara.protocol.limits import Limits
 from tara.protocol.nodes import reads
 
@@ -27,6 +29,9 @@ class Row(NamedTuple):
 class Section(NamedTuple):
     scope: str
     rows: list[Row]
+
+
+_FAIR = "the oldest of the connection that has most gets no answer, and has to be asked for again"
 
 
 def sections() -> list[Section]:
@@ -64,6 +69,13 @@ def sections() -> list[Section]:
                 net("FRAME_S_MAX", "s", "for a frame, from its first byte to its last", "closed"),
                 net("UNREAD_FRAMES_MAX", "", "answers that are not read", "further ones are dropped"),
                 net("UNREAD_BYTES_MAX", "bytes", "answers that are not read", "further ones are dropped"),
+                Row(
+                    "ROUTES_PER_CONNECTION_MAX",
+                    routes.ROUTES_PER_CONNECTION_MAX,
+                    "",
+                    "sessions whose answers are waited for, and as many that are being opened",
+                    "the oldest gets no answer, and has to be asked for again",
+                ),
                 Row("MESSAGE_LENGTH_MAX", wire.MESSAGE_LENGTH_MAX, "", "commands, and reads, in a message", "refused"),
                 Row("READER_TIMEOUT_S", prometheus.READER_TIMEOUT_S, "s", "for a reader of the metrics", "closed"),
             ],
@@ -91,6 +103,7 @@ def sections() -> list[Section]:
                 net("PEERS_MAX", "", "connections of peers", "the one that was silent longest is closed"),
                 net("READERS_OF_FILES_MAX", "", "connections for files", "the one that was silent longest is closed"),
                 net("CONTROLLERS_MAX", "", "connections to a registry", "the one that was silent longest is closed"),
+                Row("ROUTES_MAX", routes.ROUTES_MAX, "", "sessions whose answers are waited for", _FAIR),
                 net(
                     "KEPT_BYTES_MAX",
                     "bytes",
@@ -105,7 +118,7 @@ def sections() -> list[Section]:
                     "answers to reads in one turn",
                     "the others have to be asked again",
                 ),
-                setting("reads_max", "", "reads that wait for an executor", "the oldest is ordered instead"),
+                setting("reads_max", "", "reads that wait for an executor", "the oldest of who has most is ordered"),
                 setting("source_backlog_max", "", "commands that wait to be ordered, per partition", "`Overloaded`"),
                 setting(
                     "source_backlog_bytes_max",
@@ -152,7 +165,17 @@ def sections() -> list[Section]:
             "in the replicated state",
             [
                 setting("sessions_max", "", "sessions", "no new one is opened"),
+                setting("principal_sessions_max", "", "sessions of one key or secret", "no new one is opened"),
                 setting("session_pipeline_max", "", "results that a session has not acknowledged", "refused"),
+                setting(
+                    "session_bytes_max",
+                    "bytes",
+                    "the same in bytes, of one session; also commands that wait for their turn, each "
+                    f"{OVERHEAD_BYTES} bytes more than its payload",
+                    "refused until results are acknowledged, or the next command has come",
+                ),
+                setting("principal_bytes_max", "bytes", "the same, of one key or secret; also claims", "refused"),
+                setting("sessions_bytes_max", "bytes", "the same, of all sessions; also claims", "refused"),
                 setting("command_bytes_max", "bytes", "a command", "`CommandTooLarge`"),
                 setting("result_bytes_max", "bytes", "a result", "an error in its place"),
             ],

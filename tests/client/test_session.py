@@ -13,7 +13,7 @@ from tara.client.errors import (
     SessionExpired,
     TimedOut,
 )
-from tara.client.session import IN_FLIGHT_MAX, ON_WAY_BYTES_MAX, PATIENCE_S, Call, Session
+from tara.client.session import IN_FLIGHT_MAX, ON_WAY_BYTES_MAX, PATIENCE_S, UNACKNOWLEDGED_S, Call, Session
 from tara.protocol import tuples as t
 
 
@@ -443,3 +443,57 @@ def test_when_no_replica_executes_everybody_is_told_and_only_what_was_passed_on_
     assert [type(outcome) for outcome in outcomes] == [ServiceHalted] * 3
     session.take_back()
     assert [(c.number, c.kind, c.payload) for c in session.due(0.3)] == [(0, t.EXECUTE, b"do"), (1, t.QUERY, b"")]
+
+
+def test_what_the_replicas_have_no_room_for_is_sent_again_with_what_we_have() -> None:
+    session, outcomes = make(), list[bytes | ClientError]()
+    opened(session)
+    for _ in range(20):
+        call(session, outcomes)
+    assert len(session.due(0.1)) == 20
+    for number in range(4):
+        session.hear(t.Result(9, number, 2, t.OK, b""), 0.2)
+    for number in range(4, 20):
+        session.hear(t.Result(9, number, 2, t.UNACKNOWLEDGED, b"acknowledge"), 0.2)
+    assert session.due(0.21) == []
+    again = session.due(0.2 + UNACKNOWLEDGED_S)
+    # Fewer at once, and each says that we have the first four.
+    assert [command.number for command in again] == list(range(4, 12))
+    assert {command.acknowledged for command in again} == {4}
+    for number in range(4, 12):
+        session.hear(t.Result(9, number, 2, t.OK, b""), 0.3)
+    assert [command.number for command in session.due(0.3)] == list(range(12, 20))
+    assert len(outcomes) == 12
+
+
+def test_a_command_that_was_held_back_may_still_execute() -> None:
+    """Another copy of it may be on its way: it is not replaced by something else when its time is up."""
+    session, outcomes = make(), list[bytes | ClientError]()
+    opened(session)
+    call(session, outcomes, deadline_s=1.0)
+    session.due(0.1)
+    session.hear(t.Result(9, 0, 2, t.UNACKNOWLEDGED, b"acknowledge"), 0.2)
+    session.due(1.0)
+    assert [type(outcome) for outcome in outcomes] == [TimedOut]
+    assert [command.payload for command in session.due(1.5)] == [b"do"]
+
+
+@pytest.mark.parametrize(("name", "acknowledged"), [("", 1), ("shared", 0)])
+def test_a_sign_of_life_says_what_we_have(name: str, acknowledged: int) -> None:
+    session = make(name)
+    opened(session)
+    call(session, [])
+    session.due(0.1)
+    session.hear(t.Result(9, 0, 2, t.OK, b""), 0.2)
+    (alive,) = session.due(20.0)
+    assert (alive.kind, alive.acknowledged) == (t.KEEPALIVE, acknowledged)
+
+
+def test_who_gets_no_session_is_told_why() -> None:
+    session, outcomes = make(), list[bytes | ClientError]()
+    call(session, outcomes, deadline_s=1.0)
+    (opening,) = session.due(0.0)
+    session.hear(t.Result(0, opening.number, 1, t.FULL, b"you have 2 sessions"), 0.1)
+    session.due(1.0)
+    assert [type(outcome) for outcome in outcomes] == [Overloaded]
+    assert "you have 2 sessions" in str(outcomes[0])

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tara.application import KeyValueStore, Put
+from tara.application import Get, KeyValueStore, Put
 from tara.client import Client, Forbidden, wire
 from tara.host.routes import ROUTES_PER_CONNECTION_MAX
 from tara.net.connection import Connection
@@ -111,3 +111,18 @@ def test_more_sessions_than_a_front_end_can_remember_end_nothing(site: Container
         assert alice.get("account") == b"200"
         for stranger in strangers:
             stranger.socket.close()
+
+
+def test_a_client_reads_more_than_its_session_may_keep(tmp_path: Path) -> None:
+    """Its ordered reads are refused now and then, and all of them are answered, in their order."""
+    kept = 100_000
+    with (
+        single_site(
+            KeyValueStore, tmp_path, session_bytes_max=kept, principal_bytes_max=kept, sessions_bytes_max=kept
+        ) as site,
+        patient(site.client_address) as client,
+    ):
+        client.put("key", bytes(20_000))
+        question = msgspec.msgpack.encode(Get("key"))
+        waiting = [client.client._submit(question, t.QUERY, DEADLINE_S) for _ in range(200)]
+        assert {msgspec.msgpack.decode(future.result()) for future in waiting} == {bytes(20_000)}

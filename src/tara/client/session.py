@@ -33,6 +33,12 @@ PATIENCE_S = 0.4
 PATIENCE_S_MAX = 3.0
 PATIENCE_TIMES = 3
 PATIENCE_S_USUAL_MAX = 6.0
+#: Commands on their way at once, while the replicas keep too many results for us: halved each time they say so, and one
+#: more for so many answers.
+WINDOW_MIN = 4
+WINDOW_ANSWERS = 8
+#: Then it is tried again so soon: their room is ours as soon as we say what we have.
+UNACKNOWLEDGED_S = 0.05
 #: How often in a row a front end may refuse what it is sent before another one is tried.
 REFUSALS_MAX = 3
 #: Openings that were asked for and whose answers are still good.
@@ -115,8 +121,11 @@ class Session:
         #: refused and waits for the time to do so.
         self._in_flight: dict[int, Call] = {}
         self._unsent: deque[Call] = deque()
-        self._on_way_bytes = 0
+        self._on_way = self._on_way_bytes = 0
         self._room_bytes = ON_WAY_BYTES_MAX
+        self._window = float(IN_FLIGHT_MAX)
+        #: Why no session was opened, the last time that this was refused.
+        self._no_session = ""
         #: When those that were refused are sent again; and how often in a row that has been.
         self._retry_s: float | None = None
         self._refusals = 0
@@ -148,7 +157,7 @@ class Session:
         while (call := self._next(now_s)) is not None:
             commands.append(self._command(call, now_s))
         if not commands and now_s - self._sent_s >= self._timeout_ms / 3000:
-            commands.append(t.Command(self.id, 0, 0, b"", t.KEEPALIVE))
+            commands.append(t.Command(self.id, 0, self._acknowledged(), b"", t.KEEPALIVE))
         if commands:
             self._sent_s = now_s
         return commands
@@ -184,7 +193,7 @@ class Session:
         for call in self._in_flight.values():
             call.on_way = False
         self._unsent = deque(self._in_flight.values())
-        self._on_way_bytes = 0
+        self._on_way = self._on_way_bytes = 0
 
     def _oldest_on_way(self) -> Call | None:
         return next((call for call in self._in_flight.values() if call.on_way), None)
@@ -221,7 +230,9 @@ class Session:
         self._in_flight[call.number] = call
 
     def _has_room(self, call: Call) -> bool:
-        return self._on_way_bytes == 0 or self._on_way_bytes + call.cost <= self._room_bytes
+        if self._on_way == 0:
+            return True
+        return self._on_way < self._window and self._on_way_bytes + call.cost <= self._room_bytes
 
     def _must_wait(self, call: Call) -> bool:
         """For room. A claim says what the next numbers stand for, so nothing else is on its way with it."""
@@ -234,9 +245,15 @@ class Session:
     def _command(self, call: Call, now_s: float) -> t.Command:
         call.unsure = call.unsure or (call.sent_s >= 0 and not call.refused)
         call.sent_s, call.refused, call.on_way = now_s, False, True
+        self._on_way += 1
         self._on_way_bytes += call.cost
         acknowledged = min(next(iter(self._in_flight), call.number), call.number)
         return t.Command(self.id, call.number, acknowledged, call.payload, call.kind)
+
+    def _acknowledged(self) -> int:
+        """Below this number we have all results, and none of them is needed any more. Of a session with a name, others
+        may still be waiting for them."""
+        return 0 if self._name else next(iter(self._in_flight), self._number)
 
     def _open(self, now_s: float) -> list[t.Command]:
         if self._nonce:
@@ -253,6 +270,8 @@ class Session:
                 if call.refused and not call.unsure and not self._name:
                     self._empty(call)
                     call.finish(Overloaded("the service had no room for the command in time"))
+                elif call.number < 0 and self._no_session:
+                    call.finish(Overloaded(f"no session was opened in time: {self._no_session}"))
                 else:
                     call.finish(TimedOut("no answer in time; the command may still execute, once"))
 
@@ -277,12 +296,15 @@ class Session:
         if result.session == 0:
             if result.number in self._openings and self.id == 0 and result.status == t.OK:
                 self._openings.clear()
+                self._no_session = ""
                 self.id, _, *following = msgspec.msgpack.decode(result.payload, type=tuple[int, ...])
                 self._number = following[0] if following else 0
                 self._patience_s = PATIENCE_S
                 self._sent_s = self._opened_s
             elif result.number in self._openings and result.status == t.FORBIDDEN:
                 self._forbid(result)
+            elif result.number in self._openings and result.status in (t.FULL, t.REJECTED):
+                self._no_session = result.payload.decode(errors="replace")
             return
         if result.session != self.id:
             return
@@ -298,10 +320,13 @@ class Session:
         if result.status == t.TOO_LARGE:
             self._fill(result)
             return
+        if result.status == t.UNACKNOWLEDGED:
+            self._hold_back(result.number, now_s)
+            return
         call = self._in_flight.pop(result.number, None)
         if call is not None:
-            if call.on_way:
-                self._on_way_bytes -= call.cost
+            self._leave_way(call)
+            self._window = min(self._window + 1 / WINDOW_ANSWERS, IN_FLIGHT_MAX)
             self._room_bytes = min(self._room_bytes + call.cost, ON_WAY_BYTES_MAX)
             self._refusals = 0
             self._usual_s += (now_s - call.begun_s - self._usual_s) / 8
@@ -327,15 +352,26 @@ class Session:
             call.finish(reason)
         self._waiting.clear()
 
-    def _refuse(self, number: int, now_s: float) -> None:
+    def _refuse(self, number: int, now_s: float, pause_s: float = PATIENCE_S) -> None:
         call = self._in_flight.get(number)
         if call is None or not call.on_way:
             return
-        call.refused, call.on_way = True, False
-        self._on_way_bytes -= call.cost
+        self._leave_way(call)
+        call.refused = True
         if self._retry_s is None:
             self._room_bytes = max(self._room_bytes // 2, ON_WAY_BYTES_MIN)
-            self._retry_s = now_s + min(PATIENCE_S * 2**self._refusals, PATIENCE_S_MAX)
+            self._retry_s = now_s + min(pause_s * 2**self._refusals, PATIENCE_S_MAX)
+
+    def _hold_back(self, number: int, now_s: float) -> None:
+        """The replicas keep too much for us. What is sent again says which results we have. Other copies of the command
+        may be on their way, so it may still execute."""
+        call = self._in_flight.get(number)
+        if call is None or not call.on_way:
+            return
+        call.unsure = True
+        if self._retry_s is None:
+            self._window = max(min(self._window, self._on_way) / 2, WINDOW_MIN)
+        self._refuse(number, now_s, UNACKNOWLEDGED_S)
 
     def _fill(self, refused: t.Result) -> None:
         """A front end did not pass a command on. Its number must not be missing, so a question takes its place. Not in
@@ -345,7 +381,6 @@ class Session:
             return
         waits = not call.on_way
         self._empty(call)
-        call.on_way = False
         if self._name:
             del self._in_flight[call.number]
         elif not waits:
@@ -353,9 +388,15 @@ class Session:
         call.finish(CommandTooLarge(refused.payload.decode(errors="replace")))
 
     def _empty(self, call: Call) -> None:
-        if call.on_way:
-            self._on_way_bytes -= call.cost
+        self._leave_way(call)
         call.empty()
+
+    def _leave_way(self, call: Call) -> None:
+        """It was answered or refused: nothing of it is on its way."""
+        if call.on_way:
+            call.on_way = False
+            self._on_way -= 1
+            self._on_way_bytes -= call.cost
 
     def fail(self, reason: ClientError) -> None:
         """The owner ends: no answer will come any more."""

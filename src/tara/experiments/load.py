@@ -279,7 +279,7 @@ class Load:
             return
         if session.command is None or result.number != session.command.number:
             return
-        if result.status == t.OVERLOADED:
+        if result.status in (t.OVERLOADED, t.UNACKNOWLEDGED):
             return
         self.ordered += 1
         session.command = None

@@ -3,6 +3,7 @@
 Reaching a bound slows the sender down or gives a clear error; nothing grows without one. Times are milliseconds.
 """
 
+import itertools
 import math
 
 from msgspec import Struct
@@ -54,6 +55,13 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     frame_bytes_max: int = 16 << 20
 
     sessions_max: int = 100_000
+    #: Sessions of one principal: of all clients that have the same key, or the same secret.
+    principal_sessions_max: int = 10_000
+    #: Bytes of results that one session has not acknowledged (one result may be beyond it), and as many of its commands
+    #: that wait for one with a lower number. The same for all sessions of a principal, and for all sessions.
+    session_bytes_max: int = 16 << 20
+    principal_bytes_max: int = 64 << 20
+    sessions_bytes_max: int = 256 << 20
     #: Commands of one session that may be without an acknowledged result.
     session_pipeline_max: int = 1024
     session_timeout_ms_min: int = 1_000
@@ -126,6 +134,14 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             f"must be at most half of session_timeout_ms_min ({self.session_timeout_ms_min}): "
             "otherwise one request after a stall could expire a session",
         )
+        kept = ("session_bytes_max", "principal_bytes_max", "sessions_bytes_max")
+        for smaller, larger in itertools.pairwise(kept):
+            _require(
+                getattr(self, smaller) <= getattr(self, larger),
+                smaller,
+                getattr(self, smaller),
+                f"must be at most {larger} ({getattr(self, larger)})",
+            )
         _require(
             self.frame_bytes_max >= 4 * (self.command_bytes_max + self.run_bytes_max),
             "frame_bytes_max",

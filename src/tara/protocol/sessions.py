@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from tara.protocol import tuples as t
+from tara.protocol.kept import OVERHEAD_BYTES, Kept
 from tara.protocol.limits import Limits
 from tara.protocol.places import Cell
 from tara.protocol.principals import is_gateway, is_operator
@@ -139,7 +140,8 @@ _decode_claim = msgspec.msgpack.Decoder(t.Claim).decode
 
 
 class Session(Struct, array_like=True):
-    """Invariants: results has only numbers in [acknowledged, next); early only numbers above next."""
+    """Invariants: results has only numbers in [acknowledged, next); early only numbers from next on, and `next` itself
+    only while its result could not be kept."""
 
     id: int
     timeout_ms: int
@@ -158,6 +160,17 @@ class Session(Struct, array_like=True):
     owner: bytes = b""
     #: When it was opened, on the session clock.
     opened_ms: int = 0
+    #: What it keeps, as `tara.protocol.kept` counts it.
+    results_bytes: int = 0
+    early_bytes: int = 0
+
+
+def _size(kept: t.Command | t.Result) -> int:
+    return len(kept.payload) + OVERHEAD_BYTES
+
+
+def _claim_size(claim: t.Claim | None) -> int:
+    return 0 if claim is None else len(claim.value) + OVERHEAD_BYTES
 
 
 class SessionsState(Struct, array_like=True):
@@ -189,6 +202,7 @@ class Sessions:
         self._sessions: dict[int, Session] = {}
         #: The ids of the sessions that have names.
         self._named: dict[str, int] = {}
+        self._start_counting()
         #: Executed commands; also the id of the newest session at its opening. Never falls.
         self.counter = 0
         #: The agreed time. Never falls.
@@ -213,6 +227,11 @@ class Sessions:
     def clock_ms(self) -> int:
         """Time as sessions see it. Never falls."""
         return self._clock_ms
+
+    def _start_counting(self) -> None:
+        self._kept = Kept(self._limits)
+        # For those who come here with every command.
+        self._no_result, self._owners, self._all = self._kept.no_result, self._kept.owners, self._kept.all
 
     def owner_of(self, session: int) -> bytes:
         """Empty if there is no such session."""
@@ -245,7 +264,7 @@ class Sessions:
         session = self._sessions.get(command.session)
         if command.kind == t.KEEPALIVE:
             if session is not None and session.owner == command.principal:
-                session.active_ms = self._clock_ms
+                self._keep_alive(session, command.acknowledged)
             return
         if command.kind == t.SKIP:
             self._answer_skip(command)
@@ -276,11 +295,53 @@ class Sessions:
         elif number >= session.acknowledged + self._pipeline_max:
             self._answer(command, t.REJECTED, b"too many commands without an acknowledged result")
         elif number > session.next:
-            session.early[number] = command
-        else:
+            self._keep_early(session, command)
+        elif command.kind == t.CLOSE or (refusal := self._no_result(session)) is None:
+            if session.early:
+                self._take_early(session, number)
             self._run(session, command)
-            while session.early and (waiting := session.early.pop(session.next, None)) is not None:
-                self._run(session, waiting)
+        else:
+            self._answer(command, t.UNACKNOWLEDGED, refusal.encode())
+        if session.early:
+            self._run_early(session)
+
+    def _keep_alive(self, session: Session, acknowledged: int) -> None:
+        """Its client has nothing to send, but may have read results since it last did."""
+        session.active_ms = self._clock_ms
+        if session.acknowledged < acknowledged <= session.next:
+            self._acknowledge(session, acknowledged)
+            if session.early:
+                self._run_early(session)
+
+    def _keep_early(self, session: Session, command: t.Command) -> None:
+        """Until those with lower numbers have come."""
+        if command.number in session.early:
+            return
+        size = _size(command)
+        refusal = self._kept.no_early(session.owner, session.early_bytes, size)
+        if refusal is not None:
+            self._answer(command, t.UNACKNOWLEDGED, refusal.encode())
+            return
+        session.early[command.number] = command
+        session.early_bytes += size
+        self._kept.add_early(session.owner, size)
+
+    def _take_early(self, session: Session, number: int) -> t.Command | None:
+        """The command of this number, if it waits; it does not any more."""
+        command = session.early.pop(number, None)
+        if command is not None:
+            session.early_bytes -= _size(command)
+            self._kept.add_early(session.owner, -_size(command))
+        return command
+
+    def _run_early(self, session: Session) -> None:
+        """Execute what has waited for its turn, as far as its results may be kept."""
+        while session.next in session.early and (
+            session.early[session.next].kind == t.CLOSE or self._no_result(session) is None
+        ):
+            command = self._take_early(session, session.next)
+            assert command is not None
+            self._run(session, command)
 
     def _execute_strange(self, session: Session, command: t.Command) -> None:
         """Somebody else's command. It changes nothing, unless an operator closes the session: that waits for no number,
@@ -305,10 +366,13 @@ class Sessions:
         self._answer_early(session)
 
     def _answer_early(self, session: Session) -> None:
-        """What waits for its turn will not have one."""
+        """What waits for its turn will not have one. If the session goes on, it keeps less now."""
         for _, late in sorted(session.early.items()):
             self._answer(late, t.EXPIRED, b"")
+        if session.id in self._sessions:
+            self._kept.add_early(session.owner, -session.early_bytes)
         session.early.clear()
+        session.early_bytes = 0
 
     def _run(self, session: Session, command: t.Command) -> None:
         session.next = command.number + 1
@@ -330,6 +394,10 @@ class Sessions:
         result = session.results[command.number] = t.Result(
             session.id, command.number, counter, status, payload, command.principal
         )
+        size = len(payload) + OVERHEAD_BYTES
+        session.results_bytes += size
+        self._all.results_bytes += size
+        self._owners[session.owner].results_bytes += size
         self.results.append(result)
 
     def _is_skipped(self) -> bool:
@@ -407,10 +475,18 @@ class Sessions:
         if number >= session.next:
             session.acknowledged = session.next
             session.results.clear()
-            return
-        for known in range(session.acknowledged, number):
-            session.results.pop(known, None)
-        session.acknowledged = number
+            size = session.results_bytes
+        else:
+            size = 0
+            for known in range(session.acknowledged, number):
+                result = session.results.pop(known, None)
+                if result is not None:
+                    size += _size(result)
+            session.acknowledged = number
+        if size:
+            session.results_bytes -= size
+            self._all.results_bytes -= size
+            self._owners[session.owner].results_bytes -= size
 
     def _open(self, command: t.Command) -> None:
         try:
@@ -421,8 +497,8 @@ class Sessions:
         if isinstance(opening, str):
             self._open_named(command, opening)
             return
-        if len(self._sessions) >= self._limits.sessions_max:
-            self._answer(command, t.FULL, b"too many sessions")
+        if (refusal := self._kept.no_session(command.principal)) is not None:
+            self._answer(command, t.FULL, refusal.encode())
             return
         timeout_ms = opening
         limits = self._limits
@@ -433,7 +509,7 @@ class Sessions:
             self._answer(command, t.SKIPPED, SKIPPED)
             return
         session = Session(self.counter, timeout_ms, self._clock_ms, owner=command.principal, opened_ms=self._clock_ms)
-        self._sessions[session.id] = session
+        self._add(session)
         self._expiry_ms = min(self._expiry_ms, session.active_ms + timeout_ms)
         self._tell(session, self._application.opened, command.principal)
         self._answer(command, t.OK, msgspec.msgpack.encode((session.id, timeout_ms)))
@@ -445,8 +521,8 @@ class Sessions:
             if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
                 self._answer(command, t.REJECTED, f"a name has 1 to {NAME_BYTES_MAX} bytes".encode())
                 return
-            if len(self._sessions) >= self._limits.sessions_max:
-                self._answer(command, t.FULL, b"too many sessions")
+            if (refusal := self._kept.no_session(command.principal)) is not None:
+                self._answer(command, t.FULL, refusal.encode())
                 return
             self.counter += 1
             self.executed.append(command)
@@ -456,14 +532,32 @@ class Sessions:
             session = Session(
                 self.counter, 0, self._clock_ms, name=name, owner=command.principal, opened_ms=self._clock_ms
             )
-            self._sessions[session.id] = session
-            self._named[name] = session.id
+            self._add(session)
             self._tell(session, self._application.opened, command.principal)
             self._answer(command, t.OK, msgspec.msgpack.encode((session.id, 0, 0)))
         elif session.owner != command.principal:
             self._answer(command, t.FORBIDDEN, _FORBIDDEN)
         else:
             self._tell_again(command, (session.id, 0, session.next))
+
+    def _add(self, session: Session) -> None:
+        """It is there from now on, with all that it keeps."""
+        self._sessions[session.id] = session
+        if session.name:
+            self._named[session.name] = session.id
+        self._kept.open(session.owner)
+        self._kept.add_results(session.owner, session.results_bytes)
+        self._kept.add_early(session.owner, session.early_bytes)
+        self._kept.add_claim(session.owner, _claim_size(session.claim))
+
+    def _remove(self, session: Session) -> None:
+        self._kept.add_results(session.owner, -session.results_bytes)
+        self._kept.add_early(session.owner, -session.early_bytes)
+        self._kept.add_claim(session.owner, -_claim_size(session.claim))
+        self._kept.close(session.owner)
+        del self._sessions[session.id]
+        if session.name:
+            del self._named[session.name]
 
     def _claim(self, session: Session, command: t.Command) -> None:
         """Decide what the key stands for, unless that is decided; say what it stands for."""
@@ -480,7 +574,13 @@ class Sessions:
             self._answer(command, t.REJECTED, f"claim {claim.key} is older than claim {known.key}".encode())
             return
         if known is None or claim.key > known.key:
+            growth = _claim_size(claim) - _claim_size(known)
+            refusal = self._kept.no_claim(session.owner, growth) if growth > 0 else None
+            if refusal is not None:
+                self._answer(command, t.REJECTED, refusal.encode())
+                return
             known = session.claim = t.Claim(claim.key, claim.value, session.next)
+            self._kept.add_claim(session.owner, growth)
         self._tell_again(command, msgspec.structs.replace(known, next=session.next))
 
     def _tell_again(self, command: t.Command, known: object) -> None:
@@ -494,9 +594,7 @@ class Sessions:
         told = not self._is_skipped()
         if told:
             self._tell(session, self._application.closed, principal)
-        del self._sessions[session.id]
-        if session.name:
-            del self._named[session.name]
+        self._remove(session)
         return told
 
     def _expire(self) -> None:
@@ -535,6 +633,8 @@ class Sessions:
         self.counter, self.time_ms = state.counter, state.time_ms
         self._stamp_ms, self._clock_ms = state.stamp_ms, state.clock_ms
         self._skipped = state.skipped
-        self._sessions = {session.id: session for session in state.sessions}
-        self._named = {session.name: session.id for session in state.sessions if session.name}
+        self._sessions, self._named = {}, {}
+        self._start_counting()
+        for session in state.sessions:
+            self._add(session)
         self._expiry_ms = 0

@@ -44,7 +44,7 @@ class Command(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fie
     #: The client has the results of all its commands below this number; they may be forgotten.
     acknowledged: ClientNumber
     payload: bytes
-    kind: Annotated[int, Meta(ge=0, le=7)] = 0
+    kind: Annotated[int, Meta(ge=0, le=6)] = 0
     #: Who sent it. Only front ends say so: what a client writes here is overwritten.
     principal: Principal = b""
 
@@ -56,10 +56,10 @@ CLOSE = 3  # end the session
 KEEPALIVE = 4  # let the agreed time pass, and renew the session (0: none)
 # In a named session: decide what a key stands for; number is a nonce of its own, payload a MessagePack `Claim`.
 CLAIM = 5
-# Never sent by anybody: how the decided log tells that a session's time was up.
-EXPIRE = 6
 # An operator's: in no session, number is a nonce, payload a MessagePack `Skip`. See `tara.protocol.skips`.
-SKIP = 7
+SKIP = 6
+# Sent by nobody, and refused from everybody: how the decided log tells that a session's time was up.
+EXPIRE = 7
 
 
 class Skip(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -95,7 +95,7 @@ class Result(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fiel
     number: ClientNumber
     #: The command counter at which it executed.
     counter: Number
-    status: Annotated[int, Meta(ge=0, le=9)]
+    status: Annotated[int, Meta(ge=0, le=10)]
     payload: bytes
     #: Whom it is for: who sent the command.
     principal: Principal = b""
@@ -115,6 +115,7 @@ FORBIDDEN = 7  # the session belongs to somebody else; the command does not exec
 HALTED = 8  # the replica of its site does not execute any more; the payload says why
 # Said by the replicas:
 SKIPPED = 9  # an operator had it skipped: no replica has executed it, and none will
+UNACKNOWLEDGED = 10  # too much is kept for the client; acknowledge and send it again: this copy does not execute
 
 
 class Event(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -258,7 +259,7 @@ class Question(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fi
 
 class Answer(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     ticket: Number
-    status: Annotated[int, Meta(ge=0, le=9)]
+    status: Annotated[int, Meta(ge=0, le=10)]
     payload: bytes
     #: As in the question.
     life: Number = 0

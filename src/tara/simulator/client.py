@@ -161,8 +161,10 @@ class Client:
         if not late:
             return
         self._elsewhere()
+        acknowledged = min(self.in_flight)
         for sent in self.in_flight.values():
             sent.sent_ms = now_ms
+            sent.command = msgspec.structs.replace(sent.command, acknowledged=acknowledged)
         self._submit([sent.command for sent in self.in_flight.values()])
 
     def _elsewhere(self) -> None:
@@ -185,6 +187,10 @@ class Client:
         if result.status == t.EXPIRED:
             # An earlier copy may have executed before the session ended: unknown, like everything in flight.
             self._abandon()
+            return
+        if result.status == t.UNACKNOWLEDGED:
+            # The replicas keep too much. It stays in flight, and is sent again with what else is.
+            self._world.count_fault("unacknowledged")
             return
         self._patience_ms = self._plan.client_timeout_ms
         sent = self.in_flight.pop(result.number)

@@ -100,6 +100,7 @@ BEYOND_MEMORY = ("crash_stage", "crash_many", "crash_all")
 DURABILITIES = ("disk", "memory")
 NOISE = (
     "read_ordered",
+    "unacknowledged",
     "drop",
     "duplicate",
     "reorder",
@@ -124,7 +125,9 @@ def make_plan(seed: int, f: int = 1, partitions: int = 1, durability: str = "bot
     """The plan of a seed. With `both`, even seeds are `disk` and odd ones `memory`."""
     durability = durability_of(seed, durability)
     draw = random.Random(f"plan-{seed}")
-    limits = _limits(draw, f, partitions)
+    # Now and then, a session can keep a few results only.
+    session_bytes_max = random.Random(f"kept-{seed}").choice((1_000, 1 << 20, 1 << 20))
+    limits = _limits(draw, f, partitions, session_bytes_max)
     faults_end_ms = draw.randrange(6_000, 10_000)
     clients = draw.randrange(3, 7)
     return Plan(
@@ -154,7 +157,7 @@ def make_plan(seed: int, f: int = 1, partitions: int = 1, durability: str = "bot
     )
 
 
-def _limits(draw: random.Random, f: int, partitions: int) -> Limits:
+def _limits(draw: random.Random, f: int, partitions: int, session_bytes_max: int) -> Limits:
     # The smallest legal sizes now and then: they are where windows and checkpoints collide.
     per_partition = draw.choice((1, 4, 8, 16, 32, 128))
     return Limits(
@@ -172,6 +175,9 @@ def _limits(draw: random.Random, f: int, partitions: int) -> Limits:
         resend_burst=draw.choice((8, 64)),
         resend_bytes_max=draw.choice((1_000, 1_000, 1 << 20)),
         session_pipeline_max=32,
+        session_bytes_max=session_bytes_max,
+        principal_bytes_max=4 * session_bytes_max,
+        sessions_bytes_max=32 * session_bytes_max,
         session_timeout_ms_min=500,
         session_clock_step_ms_max=draw.choice((100, 250)),
         keepalive_interval_ms=200.0,

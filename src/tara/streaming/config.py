@@ -81,6 +81,10 @@ class StreamingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             run_bytes_max=1 << 20,
             frame_bytes_max=4 * (command_bytes + (1 << 20)),
             session_pipeline_max=1 << 20,
+            # What waits is bounded by `waiting_bytes_max`; a front end sends nothing again.
+            session_bytes_max=1 << 40,
+            principal_bytes_max=1 << 40,
+            sessions_bytes_max=1 << 40,
             keepalive_interval_ms=1e12,
             report_interval_ms=0.5,
             resend_rounds=4,

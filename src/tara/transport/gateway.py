@@ -21,11 +21,14 @@ from tara.protocol.sessions import Application
 
 Token = TypeVar("Token")
 
-#: Commands of one channel in flight; well below the replicas' limit for results that are not acknowledged.
+#: Commands of one channel in flight; well below the replicas' limits for results that are not acknowledged, and for
+#: commands that wait for their turn.
 IN_FLIGHT_MAX = 512
 IN_FLIGHT_BYTES_MAX = 8 << 20
 SESSION_TIMEOUT_MS = 30_000
 OPEN_PATIENCE_S = 5.0
+#: What the replicas had no room for is sent again after this.
+AGAIN_S = 0.2
 
 Options = dict[str, str | int | float | bool]
 
@@ -102,9 +105,12 @@ class Channel(Generic[Token]):
         self._nonce_s = 0.0
         self._next = 0
         self._waiting: deque[tuple[bytes, Token]] = deque()
-        #: Number, length and token of each.
-        self._in_flight: deque[tuple[int, int, Token]] = deque()
+        #: Number, payload and token of each.
+        self._in_flight: deque[tuple[int, bytes, Token]] = deque()
         self._in_flight_bytes = 0
+        #: When it is sent again, because the replicas had no room for what came of it; 0: they had.
+        self._again_s = 0.0
+        self._now_s = 0.0
         #: Bytes of commands that wait.
         self.waiting_bytes = 0
 
@@ -121,6 +127,10 @@ class Channel(Generic[Token]):
 
     def pump(self, now_s: float) -> None:
         """Submit what may be submitted."""
+        self._now_s = now_s
+        if self._again_s and now_s >= self._again_s:
+            self._again_s = 0.0
+            self._submit_again()
         if self.id == 0:
             self._open(now_s)
             return
@@ -135,11 +145,17 @@ class Channel(Generic[Token]):
             payload, token = waiting.popleft()
             self.waiting_bytes -= len(payload)
             self._in_flight_bytes += len(payload)
-            in_flight.append((self._next, len(payload), token))
+            in_flight.append((self._next, payload, token))
             commands.append(t.Command(self.id, self._next, in_flight[0][0], payload))
             self._next += 1
         if commands:
             self._site.submit(commands)
+
+    def _submit_again(self) -> None:
+        """With the same numbers: each executes once, however often it comes."""
+        if self._in_flight:
+            first = self._in_flight[0][0]
+            self._site.submit([t.Command(self.id, number, first, payload) for number, payload, _ in self._in_flight])
 
     def _open(self, now_s: float) -> None:
         if self._nonce and now_s - self._nonce_s < OPEN_PATIENCE_S:
@@ -159,10 +175,13 @@ class Channel(Generic[Token]):
         if result.status == t.EXPIRED:
             self.reset()
             return None
+        if result.status == t.UNACKNOWLEDGED:
+            self._again_s = self._again_s or self._now_s + AGAIN_S
+            return None
         if not self._in_flight or self._in_flight[0][0] != result.number:
             return None
-        _, length, token = self._in_flight.popleft()
-        self._in_flight_bytes -= length
+        _, payload, token = self._in_flight.popleft()
+        self._in_flight_bytes -= len(payload)
         return token
 
     def reset(self) -> None:
@@ -171,5 +190,6 @@ class Channel(Generic[Token]):
         self._in_flight.clear()
         self._waiting.clear()
         self.waiting_bytes = self._in_flight_bytes = 0
+        self._again_s = 0.0
         self.id = self._nonce = self._next = 0
         self._on_lost(lost)
