@@ -26,6 +26,8 @@ class ViewSource(Node):
         self.memories = [GENESIS_MEMORY] * graph.members
         #: The memory numbers under which the current view was entered, as far as this source can tell.
         self._entered = self.memories
+        #: By committer: the memory numbers under which it says that it entered the current view.
+        self._entries: dict[int, list[int]] = {}
         #: What each controller said last, and when that came.
         self._votes: list[t.Vote | None] = [None] * limits.replicas
         self._heard_ms = [boot.now_ms] * limits.replicas
@@ -71,19 +73,22 @@ class ViewSource(Node):
         memories[member] = max(memories[member], presence.memory)
         if presence.view == self.view:
             self._entered = list(map(min, self._entered, entered))
-        self._learn(presence.view, memories, entered)
+        entries = {member: presence.memories} if member > self.graph.f else {}
+        self._learn(presence.view, memories, entered, entries)
 
     def _on_view(self, view: t.View) -> None:
         """What another source publishes: it may have heard what our sink missed while it was down."""
-        self._learn(view.view, list(map(max, self.memories, view.memories)), view.memories)
+        self._learn(view.view, list(map(max, self.memories, view.memories)), view.memories, {})
 
-    def _learn(self, view: int, memories: list[int], entered: list[int]) -> None:
+    def _learn(self, view: int, memories: list[int], entered: list[int], entries: dict[int, list[int]]) -> None:
         changed = memories != self.memories
         self.memories = memories
         if view > self.view:
             self._raise(view, entered)
         elif changed:
             self._publish()
+        if view == self.view:
+            self._entries.update(entries)
         self._welcome()
 
     def _welcome(self) -> None:
@@ -92,14 +97,21 @@ class ViewSource(Node):
         active = self.graph.proposer_of(self.view)
         if active is None:
             return
-        if self.memories[active] > self._entered[active]:
+        if self.memories[active] > self._entered[active] or self._is_left_out(active):
             self._raise(self.view + 1, self.memories)
         elif any(map(int.__gt__, self.memories[self.graph.f + 1 :], self._entered[self.graph.f + 1 :])):
             self._raise(self.view + self.graph.f + 1, self.memories)
 
+    def _is_left_out(self, active: int) -> bool:
+        """Whether f+1 committers entered the current view before this life of its proposer: it never gets f+1 records
+        that name it (rule R1). After the loss of every process nobody but the committers knows that: this source may
+        have learned the view from somebody who could not tell how it was entered."""
+        before = [entry for entry in self._entries.values() if entry[active] < self.memories[active]]
+        return len(before) >= self.limits.quorum
+
     def _raise(self, view: int, entered: list[int]) -> None:
         if view > self.view:
-            self.view, self._entered = view, entered
+            self.view, self._entered, self._entries = view, entered, {}
             self._publish()
 
     def report(self) -> None:
