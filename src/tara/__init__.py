@@ -1,17 +1,17 @@
 """Crash-tolerant state-machine replication, expressed as a stream-processing graph."""
 
-import sys
-from importlib.metadata import PackageNotFoundError, version
-
 __all__ = ["__version__"]
 
-if sys.flags.optimize:
-    raise ImportError(
-        "Tara does not run without assertions, which guard what replicas have promised: start Python without -O and "
-        "without PYTHONOPTIMIZE"
-    )
+__version__: str
 
-try:
-    __version__ = version("tara")
-except PackageNotFoundError:  # imported from a source tree or an archive, without package metadata
-    __version__ = "0+unknown"
+
+def __getattr__(name: str) -> str:
+    """The version, when somebody asks for it: to find it takes as long as to load half of what a container needs."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("tara")
+    except PackageNotFoundError:  # imported from a source tree or an archive, without package metadata
+        return "0+unknown"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from tara import __version__
+import tara
 from tara.coordination.command_line import zk_app
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def show_version(
 ) -> None:
     """Print the version."""
     if as_json:
-        typer.echo(json.dumps({"version": __version__, "python": platform.python_version()}))
+        typer.echo(json.dumps({"version": tara.__version__, "python": platform.python_version()}))
     else:
-        typer.echo(f"tara {__version__}")
+        typer.echo(f"tara {tara.__version__}")
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, on the last line.")]
@@ -218,8 +218,10 @@ def _check_gateway(settings: "Settings") -> None:
 
 def _serve(cluster: "Cluster") -> None:
     """Until it is interrupted, or told to go down."""
+    from tara.runtime.start_phases import process_began_s
+
     try:
-        cluster.start()
+        cluster.start(process_began_s())
         if cluster.settings.app == "coordination":
             cluster.await_gateways()
         _say(f"endpoints  {','.join(_plain(cluster.registry.endpoints))}")
@@ -515,6 +517,7 @@ def drill(
     minutes: Annotated[float | None, typer.Option(help="How long flat and chaos last.", min=1.0)] = None,
     seconds: Annotated[float | None, typer.Option(help="How long network lasts.", min=1.0)] = None,
     kills: Annotated[int | None, typer.Option(help="Kills of memory.", min=1)] = None,
+    times: Annotated[int | None, typer.Option(help="Losses of loss.", min=1)] = None,
     frames: Annotated[int | None, typer.Option(help="Hostile frames of fuzz.", min=1000)] = None,
     damages: Annotated[int | None, typer.Option(help="Damages of storage.", min=1)] = None,
     starts: Annotated[int | None, typer.Option(help="Starts of the whole cluster in storage.", min=0)] = None,
@@ -544,6 +547,7 @@ def drill(
             minutes=minutes,
             seconds=seconds,
             kills=kills,
+            times=times,
             frames=frames,
             damages=damages,
             starts=starts,

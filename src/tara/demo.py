@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
-from pyspark.sql import SparkSession
 
 from tara.configuration.settings import load_settings
 from tara.demo_log import ViewWatch, show_log
@@ -61,12 +60,13 @@ def run(say: Callable[[str], None], seconds: float = 20.0) -> DemoReport:
         try:
             cluster.start()
             say(f"Up. Spark's own view of it: {cluster.ui}. Clients connect to {' '.join(cluster.registry.endpoints)}.")
-            return _tour(cluster.registry, say, seconds)
+            return _tour(cluster, say, seconds)
         finally:
             cluster.stop()
 
 
-def _tour(registry: Registry, say: Callable[[str], None], seconds: float) -> DemoReport:
+def _tour(cluster: Cluster, say: Callable[[str], None], seconds: float) -> DemoReport:
+    registry = cluster.registry
     plan = LoadPlan(
         endpoints=",".join(registry.endpoints), clients=CLIENTS, seconds=seconds, reads=0.2, recorded_keys=RECORDED_KEYS
     )
@@ -88,9 +88,7 @@ def _tour(registry: Registry, say: Callable[[str], None], seconds: float) -> Dem
     executed = counter - 2 * CLIENTS
     equal = bool(health.replicas_equal(status))
     say(f"Answered: {report.answered}, ordered: {report.ordered}, executed: {executed}. Replicas equal: {equal}.")
-    spark = SparkSession.getActiveSession()
-    assert spark is not None, "the session that hosts the cluster"
-    found = show_log(spark, Path(registry.settings.data_dir), counter, watch.end(), say)
+    found = show_log(cluster.session(), Path(registry.settings.data_dir), counter, watch.end(), say)
     return DemoReport(
         throughput_per_s=report.throughput_per_s,
         latency_ms_p50=report.latency_ms_p50,

@@ -22,7 +22,7 @@ from tara.experiments.standalone import Standalone
 from tara.net.keygen import make_client_keys, make_cluster_keys
 from tara.protocol.errors import ConfigurationError
 from tara.runtime.spark import hosting_settings
-from tara.runtime.spark_session import SparkError, open_session, safe_settings
+from tara.runtime.spark_session import SparkError, open_context, safe_settings
 from tests.patience import DEADLINE_S, patient
 from tests.runtime.listeners import Listener, listeners, process_tree
 
@@ -126,7 +126,7 @@ def test_no_process_of_a_cluster_listens_beyond_loopback(plain: Running) -> None
     # The registry and the metrics; the JVM; the daemon of Python workers; three ports of each container.
     assert len(found) >= 2 + 4 + 1 + 9
     assert "java" in commands
-    assert "pyspark.daemon" in commands
+    assert "worker_daemon" in commands
     assert [listener for listener in found if not listener.on_loopback] == []
 
 
@@ -281,7 +281,7 @@ def test_a_standalone_cluster_with_keys_needs_a_secret_and_stays_on_loopback(roo
         stack.callback(unkeyed.stop)
         unkeyed.start(1)
         with pytest.raises(SparkError, match=r"set spark.authenticate.secret in the spark-defaults.conf"):
-            open_session("refused", unkeyed.url, {}, driver_host="127.0.0.1", keyed=True)
+            open_context("refused", unkeyed.url, {}, driver_host="127.0.0.1", keyed=True)
         unkeyed.stop()
 
         spark = Standalone(tmp_path / "keyed", secret="known to workers only")

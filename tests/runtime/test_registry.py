@@ -362,7 +362,7 @@ from tara.runtime.registry import Registry, RegistryFailed
 from tara.runtime.spark import Cluster
 from tara.runtime.spark import Cluster
 
-Cluster.start = lambda self: setattr(self.registry, "_announce", lambda: 1 / 0)
+Cluster.start = lambda self, began_s: setattr(self.registry, "_announce", lambda: 1 / 0)
 sys.argv = ["tara", "up", "--data-dir", sys.argv[1]]
 cli.main()
 """

@@ -66,11 +66,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture
 def spark(cluster: Cluster) -> "SparkSession":
     """The very session that hosts the nodes."""
-    from pyspark.sql import SparkSession as Session
-
-    found = Session.getActiveSession()
-    assert found is not None
-    return found
+    return cluster.session()
 
 
 def endpoints(cluster: Cluster) -> str:

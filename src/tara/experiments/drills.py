@@ -10,21 +10,24 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from tara.client import KeyValueClient
 from tara.experiments.bad_network import network, random_fault
-from tara.experiments.deployment import Deployment, DrillError, Say, Sites, children, send
+from tara.experiments.deployment import START_TIMEOUT_S, Deployment, DrillError, Say, Sites, children, send
 from tara.experiments.fuzz import fuzz
 from tara.experiments.load_process import LoadPlan, LoadProcess
 from tara.experiments.machine import work_s
 from tara.experiments.proxied import Proxied
 from tara.experiments.safety import Safety
 from tara.experiments.standalone import Standalone
+from tara.experiments.starts import SITES, Starts, first_start, measure
 from tara.experiments.storage_drill import storage
 from tara.operations import health
 from tara.simulator.linearizability import KeyValueModel, check
+from tara.transport.where import free_row
 
 CLIENTS = 64
 RECORDED_KEYS = 8
@@ -32,6 +35,9 @@ RECORDED_KEYS = 8
 GAP_MS_MAX = 1_000.0
 GROWTH_MB_MAX = 50.0
 THROUGHPUT_DRIFT_MAX = 0.10
+#: How much longer it may take to be back after a loss of everything than to start for the first time: medians of ten
+#: differ by so much on a shared machine when nothing is different.
+SLOWER_MAX = 1.25
 #: A process has its size by then.
 WARM_S = 120
 
@@ -61,6 +67,15 @@ class Verdict(Safety, kw_only=True):
     #: Committers that got a new memory, and checkpoints that came from other servers.
     rejoined: int | None = None
     fetched: int | None = None
+    #: Seconds from `tara up` to the first answered write, after a loss of everything and at a first start, in turns;
+    #: medians, and each. And where these seconds went, as the driver tells (`tara.runtime.start_phases`).
+    answers_s: float | None = None
+    first_start_answers_s: float | None = None
+    answers_s_each: list[float] | None = None
+    first_start_answers_s_each: list[float] | None = None
+    first_start_full_strength_s: list[float] | None = None
+    phases_s: dict[str, float] | None = None
+    first_start_phases_s: dict[str, float] | None = None
 
     @property
     def summary(self) -> str:
@@ -79,11 +94,24 @@ class Verdict(Safety, kw_only=True):
             found.append(f"throughput changed by {self.drift:+.0%} more than the machine's speed")
         if self.growth_mb is not None and self.growth_mb > GROWTH_MB_MAX:
             found.append(f"a process grew by {self.growth_mb:.0f} MB")
+        if (
+            self.answers_s is not None
+            and self.first_start_answers_s is not None
+            and self.answers_s > SLOWER_MAX * self.first_start_answers_s
+        ):
+            found.append(f"{self.answers_s:.1f} s to be back, and {self.first_start_answers_s:.1f} s to start")
         if self.rejoined == 0:
             found.append("no committer had to rejoin without its journal")
         if self.fetched == 0:
             found.append("no checkpoint had to be fetched from another server")
         return found
+
+
+class Others(NamedTuple):
+    """Sessions, and commands in them, that are not of the load: they count as executed, too."""
+
+    sessions: int = 0
+    commands: int = 0
 
 
 class Course:
@@ -128,7 +156,8 @@ class Course:
         self.full_strength_s.append(round(time.monotonic() - began_s, 2))
         self.say(f"{self.name}: full strength after {self.full_strength_s[-1]:.1f} s")
 
-    def verdict(self, gap_ms_limit: float | None = None) -> Verdict:
+    def verdict(self, gap_ms_limit: float | None = None, others: Others | None = None) -> Verdict:
+        """`others`: what was done beside the load."""
         self.load.stop()
         report = self.load.finish()
         linearizable = check(self.load.history, KeyValueModel()).linearizable
@@ -136,7 +165,8 @@ class Course:
             lambda found: health.replicas_equal(found) is not None, "replicas that are equally far", digests=True
         )
         # Every command counts once, and so do the opening and the end of every session.
-        executed = health.counter(status) - 2 * report.sessions
+        others = others or Others()
+        executed = health.counter(status) - 2 * (report.sessions + others.sessions) - others.commands
         return Verdict(
             drill=self.name,
             faults=self.faults,
@@ -191,23 +221,42 @@ def harm_leader(course: Course, number: signal.Signals) -> None:
 
 
 def loss(directory: Path, say: Say, times: int = 10) -> Verdict:
-    """SIGKILL of every process, driver included, under load; then a start on the same data. The clients just retry."""
-    course = Course("loss", directory, say)
+    """SIGKILL of every process, driver included, under load; then a start on the same data. The clients just retry. In
+    turns with it, a new cluster is started for the first time: a loss should cost no more than that."""
+    hosts = {"port": str(free_row(SITES))}
+    course = Course("loss", directory, say, hosts)
+    lost, first = Starts(), Starts()
     try:
-        for _ in range(times):
-            time.sleep(3.0)
-            lose_everything(course)
+        with KeyValueClient(course.cluster.endpoints, timeout_s=START_TIMEOUT_S) as client:
+            # Its session is there before anything is lost. (That its opening and end count is known by `verdict`.)
+            client.put("loss", b"")
+            for number in range(times):
+                time.sleep(3.0)
+                _kill_everything(course)
+                first.add(first_start(directory / f"first-{number}", say))
+                lost.add(measure(course.cluster, lambda: client.put("loss", b"")))
+                course.full_strength_s.append(lost.full_strength_s[-1])
+                say(f"loss: again {lost.said}")
         time.sleep(2.0)
-        return course.verdict()
+        verdict = course.verdict(others=Others(sessions=1, commands=1 + times))
+        verdict.answers_s, verdict.answers_s_each = lost.answers_s_median, lost.answers_s
+        verdict.first_start_answers_s, verdict.first_start_answers_s_each = first.answers_s_median, first.answers_s
+        verdict.first_start_full_strength_s = first.full_strength_s
+        verdict.phases_s, verdict.first_start_phases_s = lost.phases_s_median, first.phases_s_median
+        return verdict
     finally:
         course.cluster.stop()
 
 
-def lose_everything(course: Course) -> None:
-    """SIGKILL to every process, and a start on the same data."""
+def _kill_everything(course: Course) -> None:
     course.say(f"{course.name}: SIGKILL to the driver and all containers")
     course.faults += 1
     course.cluster.kill_everything()
+
+
+def lose_everything(course: Course) -> None:
+    """SIGKILL to every process, and a start on the same data."""
+    _kill_everything(course)
     began_s = time.monotonic()
     course.cluster.start()
     course.full_strength_s.append(round(time.monotonic() - began_s, 2))
@@ -442,6 +491,7 @@ DRILLS: dict[str, Callable[..., AnyVerdict]] = {
 }
 #: What a drill can be told.
 OPTIONS: dict[str, tuple[str, ...]] = {
+    "loss": ("times",),
     "flat": ("minutes",),
     "chaos": ("minutes", "seed"),
     "memory": ("kills",),

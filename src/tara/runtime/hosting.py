@@ -55,6 +55,17 @@ class HostingError(TaraError):
     """The container could not start."""
 
 
+class ContainerTask:
+    """What travels to the Python worker. It is defined here, where a container's own code is, and not with what starts
+    it: unpickling it imports this module, and nothing of the driver's."""
+
+    def __init__(self, spec: bytes, app: str, registry: str) -> None:
+        self._arguments = (spec, app, registry)
+
+    def __call__(self, _: object) -> None:
+        run_container(*self._arguments)
+
+
 def run_container(spec_json: bytes, app: str, registry: str) -> None:
     """The whole life of a container. Returns when the cluster goes down; anything else ends the process."""
     spec = msgspec.json.decode(spec_json, type=ContainerSpec)

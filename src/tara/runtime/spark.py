@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
@@ -22,12 +22,17 @@ from tara.configuration.state import operator_secret
 from tara.named import application_of
 from tara.observability.supervised import supervised
 from tara.protocol.principals import digest_of_secret
+from tara.runtime import worker_daemon
 from tara.runtime.container import ContainerSpec
-from tara.runtime.hosting import run_container
+from tara.runtime.hosting import ContainerTask
 from tara.runtime.placing import await_executors, element_at, hosts_at
 from tara.runtime.registry import Registry
-from tara.runtime.spark_session import SparkError, check_java, open_session
+from tara.runtime.spark_session import QUICK_JVM, SparkError, check_java, open_context
+from tara.runtime.start_phases import CONTAINERS, JVM, NODES, PYTHON, SPARK, StartPhases
 from tara.transport.where import AUTO, same_everywhere
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 #: With a process per node there are dozens, each with an interpreter that starts.
 START_TIMEOUT_S = 180.0
@@ -72,6 +77,10 @@ def hosting_settings(token: str) -> dict[str, str]:
         "spark.speculation": "false",
         "spark.dynamicAllocation.enabled": "false",
         "spark.python.worker.reuse": "false",
+        "spark.python.daemon.module": worker_daemon.__name__,
+        # A driver and its executors do little but start containers, and nobody waits for anything else of them.
+        "spark.driver.defaultJavaOptions": QUICK_JVM,
+        "spark.executor.defaultJavaOptions": QUICK_JVM,
         "spark.python.task.killTimeout": "1s",
         # A container never hands anything to Spark: to Spark, it is idle all its life.
         "spark.python.worker.idleTimeoutSeconds": "0",
@@ -97,39 +106,54 @@ class Cluster:
         application_of(settings.app)
         self.registry = registry or Registry(settings, stderr)
         self.settings = self.registry.settings
-        self._spark: Any = None
+        self._context: Any = None
         self._threads: list[threading.Thread] = []
         self._supervisor = self.registry.thread("supervisor", self._supervise)
 
-    def start(self) -> None:
+    def start(self, began_s: float | None = None) -> None:
+        """`began_s` is when the process was started, if that belongs to the start: see `tara.runtime.start_phases`."""
+        phases = StartPhases(time.monotonic() if began_s is None else began_s)
+        phases.end(PYTHON)
         containers = len(self.registry.hosted)
         settings = self.settings
         # A task slot per container, and a number of restarts that is never reached.
         master = f"local[{containers + 1},1000000]" if settings.master == "local" else settings.master
-        self._spark = open_session(
+        self._context = open_context(
             f"tara {Path(settings.data_dir).name}",
             master,
             hosting_settings(settings.token),
             driver_host=settings.host,
             ui_host=settings.ui_host,
             keyed=bool(settings.keys),
+            launched=lambda: phases.end(JVM),
         )
+        phases.end(SPARK)
         self.registry.ui = self.ui or ""
         for group in self._in_order(self.registry.hosted):
             self._submit_all(group)
+        phases.end(CONTAINERS)
         self._await(self.registry.ready)
+        phases.end(NODES)
+        self.registry.events.info("cluster_started", seconds=phases.seconds)
         self._supervisor.start()
 
     @property
     def ui(self) -> str | None:
-        return str(self._spark.sparkContext.uiWebUrl) if self._spark is not None else None
+        """Where Spark's UI is; None if there is none."""
+        return self._context.uiWebUrl if self._context is not None else None
+
+    def session(self) -> "SparkSession":
+        """For queries on the Spark that hosts the cluster; it is the cluster's, and ends with it."""
+        from pyspark.sql import SparkSession
+
+        return SparkSession.builder.getOrCreate()
 
     def _in_order(self, containers: Iterable[int]) -> list[list[int]]:
         """First those whose journals are on servers that are there: they go back to them. Then the others, which take
         what is left."""
         if self.settings.local:
             return [list(containers)]
-        context, registry = self._spark.sparkContext, self.registry
+        context, registry = self._context, self.registry
         missing = await_executors(context, {server for server in registry.state.servers if server})
         for server in missing:
             labels = [registry.label(c) for c in containers if registry.state.servers[c] == server]
@@ -148,18 +172,18 @@ class Cluster:
         server = self.registry.state.servers[container]
         if self.settings.local or self.settings.durability != "disk" or not server:
             return []
-        return hosts_at(self._spark.sparkContext, server)
+        return hosts_at(self._context, server)
 
     def _submit(self, container: int) -> None:
         from pyspark import InheritableThread
 
         registry = self.registry
-        task = _Task(msgspec.json.encode(spec_of(registry, container)), self.settings.app, registry.address)
+        task = ContainerTask(msgspec.json.encode(spec_of(registry, container)), self.settings.app, registry.address)
         label = registry.label(container)
         description = describe_job(label, registry.state.lives[container] + 1, self._labels(container))
 
         def run() -> None:
-            context = self._spark.sparkContext
+            context = self._context
             while not registry.down.is_set():
                 context.setJobGroup(_group(label), description, interruptOnCancel=False)
                 try:
@@ -203,7 +227,7 @@ class Cluster:
         if member.host == socket.gethostname():
             _kill_worker(member.pid)
         else:
-            self._spark.sparkContext.cancelJobGroup(_group(label))
+            self._context.cancelJobGroup(_group(label))
 
     def _labels(self, container: int) -> list[str]:
         return [self.registry.graph.label(number) for number in self.registry.placement[container]]
@@ -239,8 +263,8 @@ class Cluster:
         self.registry.tell_stop()
         for thread in self._threads:
             thread.join(timeout=5)
-        if self._spark is not None:
-            self._spark.stop()
+        if self._context is not None:
+            self._context.stop()
         self.registry.release()
 
 
@@ -260,13 +284,3 @@ def _kill_worker(pid: int) -> None:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         if b"pyspark" in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGKILL)
-
-
-class _Task:
-    """What travels to the Python worker."""
-
-    def __init__(self, spec: bytes, app: str, registry: str) -> None:
-        self._arguments = (spec, app, registry)
-
-    def __call__(self, _: object) -> None:
-        run_container(*self._arguments)

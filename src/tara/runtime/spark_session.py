@@ -20,7 +20,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from tara.protocol.errors import TaraError
 from tara.transport.where import WILDCARDS
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 JAVA_MINIMUM = 17
@@ -36,6 +37,8 @@ _SECRET = "spark.authenticate.secret"
 #: Of the JVM's environment: what the UI binds, and what its address is said to be.
 _UI_BINDS = "SPARK_LOCAL_IP"
 _UI_IS_CALLED = "SPARK_PUBLIC_DNS"
+#: For a JVM that is to be there soon, and has little to do then: no time is spent on the best machine code.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 #: Of every session.
 _SAFE = {
     "spark.ui.killEnabled": "false",
@@ -74,27 +77,38 @@ def is_local(master: str) -> bool:
     return master.startswith("local") and not master.startswith("local-cluster")
 
 
-def open_session(
+def open_session(name: str, master: str, settings: Mapping[str, str]) -> "SparkSession":
+    """A new session for queries."""
+    from pyspark.sql import SparkSession
+
+    open_context(name, master, settings)
+    return SparkSession.builder.getOrCreate()
+
+
+def open_context(
     name: str,
     master: str,
     settings: Mapping[str, str],
     driver_host: str | None = None,
     ui_host: str = LOOPBACK,
     keyed: bool = False,
-) -> "SparkSession":
-    """A new session. `driver_host` is the address at which executors on other hosts find the driver; None: as Spark's
-    own configuration says. Where Spark is local it does not matter."""
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
+    launched: Callable[[], None] = lambda: None,
+) -> "SparkContext":
+    """What a session stands on: enough for jobs, and there in half of the time, because nothing of Spark SQL is loaded.
+    `driver_host` is the address at which executors on other hosts find the driver; None: as Spark's own configuration
+    says. Where Spark is local it does not matter. `launched` is told when the JVM is there."""
+    from pyspark import SparkConf, SparkContext
 
     if SparkContext._active_spark_context is not None:
         raise SparkError("there is a Spark session in this process already, and it is not Tara's: stop it first")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     host = LOOPBACK if is_local(master) else driver_host
-    wanted = {**settings, **safe_settings(master, host, keyed)}
+    ui = ui_host if host is not None else None
+    wanted = {**settings, **safe_settings(master, host, keyed), "spark.master": master, "spark.app.name": name}
     try:
-        jvm = _launch(wanted, ui_host if host is not None else None)
-        if not _is_bound(jvm, ui_host if host is not None else None):
+        jvm = _launch(wanted, ui)
+        launched()
+        if not _is_bound(jvm, ui):
             # This JVM is of somebody else's making (`spark-submit`, or a session before): its UI would be everywhere.
             wanted["spark.ui.enabled"] = "false"
         if keyed and master.startswith("spark:") and not jvm.SparkConf().contains(_SECRET):
@@ -102,16 +116,11 @@ def open_session(
                 f"with keys, Spark's own connections need a secret, too: set {_SECRET} in the spark-defaults.conf of "
                 f"{master}, of its workers and of this driver (docs/operations.md, What listens where)"
             )
-        builder: Any = SparkSession.builder
-        builder = builder.master(master).appName(name)
-        for key, value in wanted.items():
-            builder = builder.config(key, value)
-        session: SparkSession = builder.getOrCreate()
+        return SparkContext(conf=SparkConf().setAll(list(wanted.items())))
     except SparkError:
         raise
     except Exception as error:
         raise SparkError(f"Spark does not start with master {master}: {_reason(error)}") from error
-    return session
 
 
 def safe_settings(master: str, host: str | None, keyed: bool) -> dict[str, str]:
@@ -136,10 +145,11 @@ def _launch(settings: Mapping[str, str], ui_host: str | None) -> Any:
     """The JVM of this process, which is started if there is none."""
     from pyspark import SparkConf, SparkContext
 
-    conf = SparkConf(loadDefaults=False)
-    for key, value in settings.items():
-        conf.set(key, value)
-    with _environment({} if ui_host is None else {_UI_BINDS: ui_host, _UI_IS_CALLED: ui_host}):
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    changes = {"SPARK_LAUNCHER_OPTS": os.environ.get("SPARK_LAUNCHER_OPTS", QUICK_JVM)}
+    if ui_host is not None:
+        changes |= {_UI_BINDS: ui_host, _UI_IS_CALLED: ui_host}
+    with _environment(changes):
         SparkContext._ensure_initialized(conf=conf)
     return SparkContext._jvm
 
