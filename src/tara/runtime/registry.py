@@ -148,8 +148,8 @@ class Registry:
 
     def _metrics_ended(self, name: str, error: BaseException | None) -> None:
         """On its thread. The cluster serves without metrics, but whoever looks is to see it."""
-        self.threads_ended.append(describe_end(name, error))
         self.events.error("thread_ended", thread=name, reason=describe_end(name, error))
+        self.threads_ended.append(describe_end(name, error))
 
     def _load_state(self) -> ClusterState:
         if self.settings.sites:
