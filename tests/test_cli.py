@@ -44,6 +44,13 @@ def test_help(command, flag):
     assert " ".join(("Usage: tara", *command)) in plain
 
 
+def test_no_cluster_begins_in_a_directory_that_is_there_without_being_told(tmp_path):
+    result = invoke("up", "--data-dir", str(tmp_path))
+    assert isinstance(result.exception, TaraError)
+    assert "--found" in str(result.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_unknown_command_is_a_usage_error():
     result = invoke("no-such-command")
     assert result.exit_code == 2

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -115,6 +116,30 @@ def test_a_first_start_that_was_not_complete_is_tried_again(registry: Registry, 
 
     assert member.hear(control.Welcome).genesis
     assert "older_state" not in events(registry)
+
+
+def _has_begun(registry: Registry, life: int) -> bool:
+    return registry.state.begun[0] == life
+
+
+def test_a_directory_that_does_not_know_a_life_that_ran_is_an_older_copy(registry: Registry, member: Member) -> None:
+    """Put back from a snapshot, say: it lacks the votes that were cast since."""
+    journal: dict[str, Any] = {"journal": "name", "fresh_journal": "fresh"}
+    member.register(**journal)
+    for life in (1, 2):
+        welcome = member.hear(control.Welcome)
+        assert (welcome.life, welcome.keep_journal) == (life, True)
+        member.say(control.Founded(0, life, "name"))
+        member.hear(control.Go)
+        member.say(control.Heartbeat(0, life, msgspec.json.encode(REPORT)))
+        await_condition(partial(_has_begun, registry, life), "the life to be on record")
+        member.register(life=life, begun=True, **journal)
+    member.hear(control.Welcome)
+    member.register(life=1, begun=True, **journal)
+    welcome = member.hear(control.Welcome)
+
+    assert (welcome.keep_journal, welcome.journal) == (False, "fresh")
+    assert "older_directory" in events(registry)
 
 
 #: Of a container without a node, which has done nothing.

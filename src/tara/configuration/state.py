@@ -85,6 +85,8 @@ class ClusterState(Struct, kw_only=True):
     journals: list[str] = []
     #: The servers where these journals are.
     servers: list[str] = []
+    #: The newest life of each container that has run: a directory that knows an older one only is an older copy.
+    begun: list[int] = []
     #: The checkpoint that this era was founded with, if it was restored from a backup or another era; else 0.
     threshold: int = 0
     #: What was executed here last.

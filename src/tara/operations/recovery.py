@@ -232,6 +232,7 @@ class Recovery:
             lives=[life + 1 for life in state.lives],
             founded=[False] * containers,
             journals=[""] * containers,
+            begun=[0] * containers,
             servers=[""] * containers,
             threshold=max(numbers) + 1,
             registry="",

@@ -124,6 +124,7 @@ class Registry:
         self._first_lives = list(self.state.lives)
         self.state.journals = self.state.journals or [""] * len(self.placement)
         self.state.servers = self.state.servers or [""] * len(self.placement)
+        self.state.begun = self.state.begun or [0] * len(self.placement)
         self.events = EventLog(log_path(settings.data_dir, "registry"), self.state.cluster, "registry", stderr)
         self.state.keys = same_everywhere(settings.keys)
         keys = load_member_keys(expand("keys", settings.keys)) if settings.keys else None
@@ -286,6 +287,7 @@ class Registry:
                 member = self.members[container]
                 # Its connection may be another one than before.
                 member.identity = identity
+                self._note_begun(container, life)
                 member.status = decode_status(status)
                 member.heard_at = time.monotonic()
                 member.recent.add(member.heard_at, member.status)
@@ -310,6 +312,17 @@ class Registry:
         except ConfigurationError:
             state.founded[container], state.journals[container], state.servers[container] = before
             raise
+
+    def _note_begun(self, container: int, life: int) -> None:
+        """It runs in this life: from now on its directory knows of it."""
+        before = self.state.begun[container]
+        if before != life:
+            self.state.begun[container] = life
+            try:
+                self._file.write(self.state)
+            except ConfigurationError:
+                self.state.begun[container] = before
+                raise
 
     def _is_current(self, container: int, life: int) -> bool:
         return 0 <= container < len(self.members) and life == self.state.lives[container]
@@ -406,8 +419,14 @@ class Registry:
 
     def _journal_of(self, register: control.Register) -> tuple[bool, str]:
         """Whether the container may go on with the journal that it found, and the name of its journal from now on."""
-        known = self.state.journals[register.container]
+        known, begun = self.state.journals[register.container], self.state.begun[register.container]
         keep = not self.state.founded[register.container] or not known or register.journal == known
+        if keep and 0 < register.life < begun:
+            # It lacks the votes of the lives since.
+            self.events.error(
+                "older_directory", container=self.label(register.container), life=register.life, newest=begun
+            )
+            keep = False
         return keep, (register.journal if keep else "") or register.fresh_journal
 
     def _check_placement(self, container: int) -> None:
