@@ -95,6 +95,20 @@ def test_the_port_stays_the_same_over_restarts(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
+def test_a_port_that_was_written_down_wrongly_is_not_used(tmp_path: Path) -> None:
+    with single_site(CoordinationService, tmp_path, {"port": 0}) as site:
+        address = address_of(site)
+    path = tmp_path / "gateway-0.port"
+    data = path.read_bytes()
+    path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    with single_site(CoordinationService, tmp_path, {"port": 0}) as site:
+        assert address_of(site) != address
+        assert "gateway-0.port: is damaged" in site.status()["gateway"]["error"]  # type: ignore[index]
+    with single_site(CoordinationService, tmp_path, {"port": 0}) as site:
+        assert address_of(site) != address
+        assert site.status()["gateway"]["error"] == ""  # type: ignore[index]
+
+
 def test_a_port_in_use_is_said_and_tried_again(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as squatter:
         port = squatter.getsockname()[1]

@@ -22,7 +22,7 @@ from tara.coordination.settings import GatewaySettings
 from tara.net.certificates import read_secret
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
-from tara.storage.files import make_directory, write_whole
+from tara.storage.files import DamagedFile, make_directory, read_small, write_small
 from tara.transport.gateway import Site
 
 BIND_INTERVAL_S = 1.0
@@ -75,7 +75,7 @@ class Listener:
         """Listen, or try again soon: the port may still be held by the process that was here before."""
         remembered = self._site.data_dir / f"gateway-{self._site.site}.port"
         try:
-            port = self._settings.port + self._site.site if self._settings.port else _remembered(remembered)
+            port = self._settings.port + self._site.site if self._settings.port else self._remembered(remembered)
             listener = socket.create_server((self._site.host, port), backlog=1024, reuse_port=False)
         except OSError as error:
             self._bind_error = f"port {self._settings.port + self._site.site}: {error.strerror or error}"
@@ -88,11 +88,21 @@ class Listener:
         self._listener, self._bind_error = listener, ""
         self._epoll.register(listener.fileno(), select.EPOLLIN)
 
+    def _remembered(self, path: Path) -> int:
+        """The port that was written down; 0: any."""
+        try:
+            return int(read_small(path))
+        except FileNotFoundError:
+            return 0
+        except (OSError, ValueError, DamagedFile) as error:
+            self.front_end.fault = f"another port than before: {error}"
+            return 0
+
     def _remember(self, path: Path) -> None:
         """Write the port down; who cannot is served all the same, and gets another port at the next start."""
         try:
             make_directory(path.parent)
-            write_whole(path, (str(self.front_end.port).encode(),))
+            write_small(path, str(self.front_end.port).encode())
         except OSError as error:
             self.front_end.fault = f"{path}: {error.strerror}"
 
@@ -297,13 +307,6 @@ class Listener:
             del self._clients[client.stream.descriptor]
             self._epoll.unregister(client.stream.descriptor)
             client.stream.close()
-
-
-def _remembered(path: Path) -> int:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return 0
 
 
 def _tls_context(settings: GatewaySettings) -> ssl.SSLContext | None:
