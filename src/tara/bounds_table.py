@@ -216,7 +216,10 @@ def _zookeeper() -> list[Section]:
                 row("RECEIVE_BYTES", "bytes", "read of one connection", "the rest waits"),
                 row("ACCEPT_PAUSE_S", "s", "nobody is taken after the last descriptor is used", "-"),
                 row("TURN_S", "s", "for requests, in each half of a turn", "the others wait"),
-                row("SWEPT_PER_TURN", "", "watches taken away of those who are gone", "the others wait"),
+                row("REQUESTS_AT_ONCE", "", "requests of one connection", "the others get half of the time at most"),
+                row("BACKLOG_S", "s", "for those others, at least", "-"),
+                row("PATHS_AT_ONCE", "", "paths of a `setWatches`", "the others get half of the time at most"),
+                row("SWEPT_AT_ONCE", "", "watches taken away of those who are gone", "likewise"),
             ],
         ),
         Section(

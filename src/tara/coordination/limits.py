@@ -30,8 +30,13 @@ RECEIVE_BYTES = 65_536
 ACCEPT_PAUSE_S = 0.5
 #: Time for requests, in each of the two halves of a turn; what is not done then waits for the next one.
 TURN_S = 0.01
-#: Watches of those who are gone that are taken away at once.
-SWEPT_PER_TURN = 2_000
+#: Requests of one connection that are dealt with at once. The others get as much time as everything else took since
+#: the last turn, all of them together, and at least this: so who sends many at once takes half of the time at most.
+REQUESTS_AT_ONCE = 16
+BACKLOG_S = 0.0002
+#: Likewise: paths of a client that sets its watches again, and watches of those who are gone.
+PATHS_AT_ONCE = 100
+SWEPT_AT_ONCE = 200
 
 # Watches. The two numbers are options (`watches_max`, `watches_per_connection_max`).
 

@@ -87,6 +87,10 @@ class FrontEnd:
         self._happened: deque[tuple[int, Callable[[], None]]] = deque()
         #: Connections whose waiting requests may move on: a result has come, or answers have been fetched.
         self._waiting: dict[Connection, None] = {}
+        #: Connections that have sent more than is dealt with at once, in the order of their turns.
+        self._backlog: dict[Connection, None] = {}
+        #: When the last turn ended.
+        self._rested_s = clock()
         #: Connections whose requests wait because too much is held for all of them.
         self._deferred: dict[Connection, None] = {}
         #: When this half of the turn began, and when the time for requests is over in it.
@@ -170,6 +174,7 @@ class FrontEnd:
             self.unsettled.update(self.uploads.done(connection, self._now_s))
         self.pressure.forget(connection)
         self._deferred.pop(connection, None)
+        self._backlog.pop(connection, None)
         self.sessions.forget(connection)
         self.watches.drop(connection)
         connection.close()
@@ -242,7 +247,7 @@ class FrontEnd:
     def _consume(self, connection: Connection) -> None:
         """Look at the frames that have arrived, as far as there is room for their answers."""
         connection.held = False
-        length_max = self._frame_max(connection)
+        length_max, handled = self._frame_max(connection), 0
         while self._may_answer(connection):
             frame = connection.next_frame(length_max)
             if frame is None:
@@ -262,12 +267,16 @@ class FrontEnd:
                 return
             if connection.full:
                 break
-            if self.out_of_time:
-                self.busy = True
-                self._waiting[connection] = None
+            handled += 1
+            if handled >= limits.REQUESTS_AT_ONCE or self.out_of_time:
+                self._postpone(connection)
                 break
         connection.held = True
         self.pressure.weigh(connection)
+
+    def _postpone(self, connection: Connection) -> None:
+        self._backlog[connection] = None
+        self.busy = True
 
     def _may_answer(self, connection: Connection) -> bool:
         if not (self.pressure.high and connection.session) or self.pressure.may_answer(connection):
@@ -333,12 +342,11 @@ class FrontEnd:
         xid, task = connection.task
         code = Code.OK
         try:
-            for _ in task:
+            for handled, _ in enumerate(task, 1):
                 if connection.clogged:
                     return
-                if self.out_of_time:
-                    self.busy = True
-                    self._waiting[connection] = None
+                if handled >= limits.PATHS_AT_ONCE or self.out_of_time:
+                    self._postpone(connection)
                     return
         except Refusal as refusal:
             code = refusal.code
@@ -388,19 +396,19 @@ class FrontEnd:
         while happened:
             happened.popleft()[1]()
         self.begin()
-        self.busy = False
         self._relieve(now_s)
         if self._waiting:
             self._resume()
-        if self.watches.leaving:
-            self.watches.sweep(limits.SWEPT_PER_TURN)
-            self.busy = self.busy or self.watches.leaving
+        if self._backlog or self.watches.leaving:
+            self._work_off()
+        self.busy = bool(self._backlog) or self.watches.leaving
         if now_s >= self._sessionless_due_s:
             self._sessionless_due_s = now_s + limits.SESSIONLESS_INTERVAL_S
             self._drop_sessionless(now_s)
         if self.channel.id != 0:
             self.sessions.pass_time(now_s)
         self.channel.pump(now_s)
+        self._rested_s = self._clock()
 
     def _on_written(self, write: Write, result: t.Result, now_s: float) -> None:
         connection = write.connection
@@ -422,26 +430,41 @@ class FrontEnd:
             self._waiting[connection] = None
 
     def _resume(self) -> None:
-        """Go on with requests that waited: for the results of earlier ones, for room for their answers, or for time."""
+        """Go on with requests that waited: for the results of earlier ones, or for room for their answers."""
         waiting, self._waiting = self._waiting, {}
         for connection in waiting:
-            if connection.closed:
-                continue
             if self.out_of_time:
-                self.busy = True
-                self._waiting[connection] = None
-                continue
-            try:
+                self._postpone(connection)
+            else:
                 self._resume_one(connection)
-            except Exception as error:
-                self.fail(connection, error)
+
+    def _work_off(self) -> None:
+        """Go on with requests of those that have sent many, one after the other."""
+        others_s = self._now_s - self._rested_s
+        self._deadline_s = self._clock() + min(max(others_s, limits.BACKLOG_S), limits.TURN_S)
+        self.watches.sweep(limits.SWEPT_AT_ONCE)
+        while self._backlog:
+            connection = next(iter(self._backlog))
+            del self._backlog[connection]
+            self._resume_one(connection)
+            if self.out_of_time:
+                return
+        while self.watches.leaving and not self.out_of_time:
+            self.watches.sweep(limits.SWEPT_AT_ONCE)
 
     def _resume_one(self, connection: Connection) -> None:
+        try:
+            self._resume_requests(connection)
+        except Exception as error:
+            self.fail(connection, error)
+
+    def _resume_requests(self, connection: Connection) -> None:
+        handled = 0
         while connection.ready and self._may_answer(connection):
-            if self.out_of_time:
-                self.busy = True
-                self._waiting[connection] = None
+            if handled >= limits.REQUESTS_AT_ONCE or connection in self._backlog:
+                self._postpone(connection)
                 return
+            handled += 1
             if connection.task:
                 self._go_on(connection)
             elif connection.queue:
