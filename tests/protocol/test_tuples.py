@@ -233,7 +233,9 @@ def test_garbage_is_refused_or_happens_to_be_a_tuple(data: bytes) -> None:
     assert t.decode_tuple(t.encode(decoded)) == decoded
 
 
-@pytest.mark.parametrize("body", [b"", b"\xff", pack([1]), pack([[1, 2]]), pack([[1, 2, 3, b"", t.EXPIRE]]), pack(None)])
+@pytest.mark.parametrize(
+    "body", [b"", b"\xff", pack([1]), pack([[1, 2]]), pack([[1, 2, 3, b"", t.EXPIRE]]), pack(None)]
+)
 def test_a_malformed_body_of_a_request_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedTuple, match=r"^request body: "):
         t.decode_commands(body)

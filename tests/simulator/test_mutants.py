@@ -28,6 +28,7 @@ QUICK = {
     "early_command_executes": 0,
     "unanimous_controllers": 0,
     "load_tried_once": 0,
+    "owner_not_compared": 0,
 }
 
 

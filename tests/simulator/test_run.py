@@ -42,6 +42,7 @@ CHECKS = [
     "liveness",
     "monotonic",
     "one_proposal",
+    "owners",
     "promises",
     "records",
     "stability",

@@ -67,6 +67,11 @@ class Client:
             return self._homeless_since_ms
         return min((sent.invoked_ms for sent in (*self.in_flight.values(), *self._asked.values())), default=math.inf)
 
+    @property
+    def next_number(self) -> int:
+        """Of the command that it will send next."""
+        return self._number
+
     # Faults
 
     def restart(self) -> None:

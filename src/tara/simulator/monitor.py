@@ -13,6 +13,7 @@ Checks, by kind:
   reads          who answers a question has executed what anybody had executed before the question was asked
   replay         a committer's journal holds exactly what the committer has promised
   exactly_once   no operation executes twice; all its results are equal; an answer implies an execution
+  owners         what executes in a session was sent by whoever opened it
   stability      no window is ahead of the stability threshold, and a stable checkpoint has f+1 copies
   bounds         windows and queues stay within their limits
   monotonic      views, thresholds, positions and counters never fall within a life
@@ -35,6 +36,7 @@ from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.proposer import Mode, Proposer
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.nodes.view_source import ViewSource
+from tara.protocol.principals import is_operator
 from tara.simulator.violation import Violation
 from tara.simulator.workload import Audited
 
@@ -61,6 +63,8 @@ class Monitor:
         self.log: dict[int, t.Request] = {}
         self._outcomes: dict[int, tuple[int, list[t.Result]]] = {}
         self._commands: dict[int, t.Command] = {}
+        #: Who opened each session.
+        self._owners: dict[int, bytes] = {}
         self._results: dict[tuple[int, int], t.Result] = {}
         self._digests: dict[int, bytes] = {}
         self._proposals: dict[tuple[int, int], dict[int, t.Request]] = {}
@@ -271,10 +275,19 @@ class Monitor:
         for number, command in zip(numbers, executed.commands, strict=True):
             first_heard = self._commands.setdefault(number, command)
             self._require(first_heard == command, "agreement", f"command {number}: {first_heard} and {command}")
+            self._owned(number, command)
         for result in executed.results:
             if result.session and result.status in (t.OK, t.FAILED, t.SKIPPED):
                 answer = self._results.setdefault((result.session, result.number), result)
                 self._require(answer == result, "exactly_once", f"{answer} and {result}")
+
+    def _owned(self, number: int, command: t.Command) -> None:
+        """What executes in a session was sent by whoever opened it."""
+        if command.kind == t.OPEN:
+            self._owners[number] = command.principal
+        elif command.session in self._owners and not is_operator(command.principal):
+            owner = self._owners[command.session]
+            self._require(command.principal == owner, "owners", f"{command} is not of the session's owner {owner!r}")
 
     def _stable(self, stable: t.Stable) -> None:
         number = stable.checkpoint.number

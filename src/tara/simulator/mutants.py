@@ -196,7 +196,7 @@ def error_with_address() -> Iterator[None]:
         original(self, session, command)
         for index, result in enumerate(self.results[before:], before):
             if result.status == t.FAILED:
-                leaky = t.Result(result.session, result.number, result.counter, t.FAILED, str(id(self)).encode())
+                leaky = msgspec.structs.replace(result, payload=str(id(self)).encode())
                 session.results[result.number] = self.results[index] = leaky
 
     with _replace(Sessions, "_run", run):
@@ -708,6 +708,18 @@ def restarted_proposer_waits() -> Iterator[None]:
             self._raise(view, entered)
 
     with _replace(ViewSource, "_learn", learn):
+        yield
+
+
+@_mutant("a command executes in a session of its sender only")
+def owner_not_compared() -> Iterator[None]:
+    original = Sessions.execute
+
+    def execute(self: Sessions, command: t.Command) -> None:
+        owner = self.owner_of(command.session)
+        original(self, msgspec.structs.replace(command, principal=owner) if owner else command)
+
+    with _replace(Sessions, "execute", execute):
         yield
 
 

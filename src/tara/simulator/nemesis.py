@@ -1,8 +1,10 @@
 """Makes the faults of a plan happen. A fault that would take more than f replicas of a stage down is skipped, except
 for those that are meant to; those may stall the service, but break nothing."""
 
+from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.controller import Controller
+from tara.protocol.principals import principal_of
 from tara.simulator import story
 from tara.simulator.forgetful_witness import ForgetfulWitness
 from tara.simulator.forgotten_promise import ForgottenPromise
@@ -10,6 +12,7 @@ from tara.simulator.forgotten_standby import ForgottenStandby
 from tara.simulator.half_remembered import HalfRemembered
 from tara.simulator.outdated_record import OutdatedRecord
 from tara.simulator.plan import Fault
+from tara.simulator.workload import wrap
 from tara.simulator.world import Container, World
 
 #: What a client needs of one site. Lost on the same sites: otherwise f losses per stage could leave it none.
@@ -332,6 +335,21 @@ def _poison(world: World, fault: Fault) -> bool:
     return True
 
 
+def _stranger(world: World, fault: Fault) -> bool:
+    """Somebody else writes in a client's session: under the numbers that the client uses next, or closes it."""
+    client = world.clients[fault.target % len(world.clients)]
+    if not client.session:
+        return False
+    number = client.next_number + fault.other % 3
+    kind = (t.EXECUTE, t.EXECUTE, t.QUERY, t.CLOSE, t.KEEPALIVE)[fault.other % 5]
+    payload = wrap(world.next_unique(), None)
+    stranger = principal_of(b"the secret of a stranger")
+    command = t.Command(client.session, number, number, payload, kind, stranger)
+    for site in range(world.graph.sites):
+        world.submit_to(site, fault.other % world.graph.partitions, [command])
+    return True
+
+
 def _idle_partition(world: World, fault: Fault) -> bool:
     """All clients use partition 0."""
     world.idle_until_ms = world.now_ms + fault.duration_ms
@@ -367,5 +385,6 @@ _STRIKES = {
     "client_pause": _client_pause,
     "overload": _overload,
     "poison": _poison,
+    "stranger": _stranger,
     "idle_partition": _idle_partition,
 }

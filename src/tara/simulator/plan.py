@@ -109,7 +109,10 @@ NOISE = (
     "torn_tail",
     "smallest_window",
     "lost_for_good",
+    "stranger",
 )
+#: Strangers strike so often in a run; drawn apart, so that they change nothing else in it.
+STRANGERS = 6
 
 
 def durability_of(seed: int, durability: str) -> str:
@@ -153,7 +156,10 @@ def make_plan(seed: int, f: int = 1, partitions: int = 1, durability: str = "bot
         store_shared=draw.random() < 0.5,
         faults_end_ms=faults_end_ms,
         lost_site=draw.randrange(2 * f + 1) if draw.random() < 0.4 else None,
-        faults=_faults(draw, Graph(f, partitions), durability, faults_end_ms),
+        faults=sorted(
+            [*_faults(draw, Graph(f, partitions), durability, faults_end_ms), *_strangers(seed, faults_end_ms)],
+            key=lambda fault: fault.at_ms,
+        ),
     )
 
 
@@ -187,6 +193,20 @@ def _limits(draw: random.Random, f: int, partitions: int, session_bytes_max: int
         controller_timeout_ms=draw.choice((150.0, 300.0)),
         controller_timeout_ms_max=1_200.0,
     )
+
+
+def _strangers(seed: int, end_ms: int) -> list[Fault]:
+    draw = random.Random(f"strangers-{seed}")
+    return [
+        Fault(
+            kind="stranger",
+            at_ms=draw.randrange(300, end_ms),
+            duration_ms=0,
+            target=draw.randrange(1 << 30),
+            other=draw.randrange(1 << 30),
+        )
+        for _ in range(STRANGERS)
+    ]
 
 
 def _faults(draw: random.Random, graph: Graph, durability: str, end_ms: int) -> list[Fault]:
