@@ -102,13 +102,14 @@ class Bench:
         application: Callable[[], Application] = KeyValueStore,
         cell: Cell | None = None,
         barred: frozenset[int] = frozenset(),
+        executed: int = 0,
     ) -> Driven[NodeType]:
         outbox = Outbox()
         node = create(
             Name(stage, partition, replica),
             self.graph,
             self.limits,
-            Boot(life, memory, genesis, now_ms, threshold, cell=cell, barred=barred),
+            Boot(life, memory, genesis, now_ms, threshold, cell=cell, barred=barred, executed=executed),
             outbox,
             application,
             journal,

@@ -53,6 +53,7 @@ HOST_EDGES: set[tuple[Stage, type[t.Tuple], Stage]] = {
     (S.REPLY_SINK, t.Halted, S.CLIENT),
     (S.REPLY_SINK, t.AskIndex, S.CLIENT),
     (S.CLIENT, t.AskIndex, S.REQUEST_SOURCE),
+    (S.CLIENT, t.Halted, S.REQUEST_SOURCE),
     *((S.EXECUTOR, kind, S.STORE) for kind in (t.Save, t.Load, t.Discard, t.Executed, t.Halted, t.Unbarred)),
     *((S.STORE, kind, S.EXECUTOR) for kind in (t.Saved, t.Unsaved, t.Loaded)),
 }

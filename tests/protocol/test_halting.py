@@ -250,7 +250,7 @@ def test_one_that_its_host_finds_broken_only_says_so(replica: Replica) -> None:
 class Spying(Fragile):
     """Looks into the cell."""
 
-    cell: ClassVar[list[int]] = [0, 0]
+    cell: ClassVar[list[int]] = [0, 0, 0]
     seen: ClassVar[list[int]] = []
 
     def apply(self, command: bytes, context: Context) -> bytes:
@@ -276,6 +276,7 @@ class Spying(Fragile):
 
 def spying(**settings: int) -> Replica:
     Spying.seen.clear()
+    Spying.cell[:] = [0, 0, 0]
     bench = Bench(**({"window": 64, "checkpoint_interval": 32} | settings))
     return Replica(bench, application=Spying, cell=Spying.cell)
 
@@ -293,7 +294,7 @@ def test_the_cell_has_what_the_application_is_doing_and_nothing_between() -> Non
     other.driven.feed(t.Loaded(t.CheckpointId(1, b""), save.state, list(save.chunks)))
     expected = [1, 2, 3, 4, 5, places.SNAPSHOT | 1, places.question(b"question"), 1, places.RESTORATION | 1]
     assert Spying.seen == expected
-    assert Spying.cell == [0, 0]
+    assert Spying.cell == [0, 0, 5]
 
 
 def test_the_cell_has_the_snapshot_while_another_thread_draws_it() -> None:
@@ -304,6 +305,21 @@ def test_the_cell_has_the_snapshot_while_another_thread_draws_it() -> None:
     assert cell == [0, 9]
     assert list(chunks) == [b"b"]
     assert cell == [0, 0]
+
+
+def test_the_cell_has_the_last_command_that_was_executed_and_none_that_was_not() -> None:
+    replica = spying()
+    replica.feed(replica.commands(b"a"), replica.commands(b"bc", b"memory"))
+    assert Spying.cell == [0, 0, 3]
+    assert replica.node.executed == 3
+    assert replica.node.halted is not None
+    assert replica.node.halted.counter == 4
+
+
+def test_what_a_life_before_has_executed_counts_as_executed() -> None:
+    bench = Bench(window=64, checkpoint_interval=32)
+    driven = bench.make(Executor, Stage.EXECUTOR, genesis=False, life=2, application=Fragile, executed=17)
+    assert driven.node.executed == 17
 
 
 def barred(*which: int, **settings: int) -> Replica:

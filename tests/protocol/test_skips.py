@@ -297,3 +297,28 @@ def test_what_is_decided_is_looked_through_in_the_order_of_execution(partitions:
     assert whole == list(range(2 * partitions - 1))
     assert [request.number for request in node._undone(1)] == whole[1:]
     assert node._undone(2 * partitions - 1) == []
+
+
+# Request sources of sites whose executor has halted
+
+
+def test_a_source_numbers_nothing_but_an_operators_orders_while_its_executor_has_halted() -> None:
+    source = Bench(window=64, checkpoint_interval=32).make(RequestSource, Stage.REQUEST_SOURCE)
+    source.feed(t.Halted(0, 3, 0, "no memory"))
+    command = t.Command(1, 0, 0, b"x")
+    assert source.feed(t.Submit([command])).of(t.Requests) == []
+    (requests,) = source.feed(t.Submit([order(ASK)])).of(t.Requests)
+    assert [t.decode_commands(request.body) for request in requests.requests] == [[order(ASK)]]
+    # What waits is numbered when the executor goes on; or when it has said nothing for long.
+    (requests,) = source.feed(t.Halted(0, 0, 0, ""), t.Submit([])).of(t.Requests)
+    assert [t.decode_commands(request.body) for request in requests.requests] == [[command]]
+    source.feed(t.Halted(0, 3, 0, "no memory"), t.Submit([t.Command(1, 1, 0, b"y")]))
+    assert len(source.tick(100_000).of(t.Requests)) == 1
+
+
+def test_an_order_goes_before_everything_that_waits() -> None:
+    bench = Bench(window=64, checkpoint_interval=32, source_pending_max=1)
+    source = bench.make(RequestSource, Stage.REQUEST_SOURCE)
+    source.feed(t.Submit([t.Command(1, number, 0, b"x") for number in range(3)]))
+    (requests,) = source.feed(t.Submit([order(ASK)])).of(t.Requests)
+    assert t.decode_commands(requests.requests[0].body) == [order(ASK)]

@@ -29,6 +29,7 @@ QUICK = {
     "unanimous_controllers": 0,
     "load_tried_once": 0,
     "owner_not_compared": 0,
+    "skips_what_was_executed": 4,
 }
 
 

@@ -13,7 +13,9 @@ from tara.protocol.graph import Stage
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.controller import Controller
+from tara.protocol.nodes.executor import Executor
 from tara.simulator.campaign import Job, run_seed
+from tara.simulator.fatal_command import FatalCommand
 from tara.simulator.scene import Scene
 from tara.simulator.world import Container
 
@@ -579,3 +581,71 @@ def test_an_answered_write_survives_a_journal_that_rolled_while_one_committer_ha
     scene.run(3_000)
     world.clear_network()
     assert scene.call(session, Get("precious"), site=slow) == b"1"
+
+
+# A command that no replica can execute
+
+
+def broken_down(ends: bool, sites: set[int]) -> tuple[Scene, int, tuple[int, int]]:
+    """A system whose next command is fatal on these sites, and that command's key."""
+    scene, session = running(SMALL)
+    scene.world.fatal = FatalCommand(scene.world, sites, ends)
+    return scene, session, scene.send(session, Put("fatal", b"1"))
+
+
+def skips_of(scene: Scene) -> list[list[int]]:
+    return [executor.sessions.skipped for executor in scene.executors()]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_command_that_no_replica_can_execute_is_skipped_by_all(ends: bool) -> None:
+    scene, session, fatal = broken_down(ends, {0, 1, 2})
+    behind = scene.send(session, Put("behind", b"2"))
+    assert scene.wait(fatal).status == t.SKIPPED
+    assert scene.wait(behind).status == t.OK
+    assert scene.call(session, Get("fatal")) is None
+    assert scene.call(session, Get("behind")) == b"2"
+    scene.run(1_000)
+    assert scene.states_equal()
+    assert len(skips_of(scene)[0]) == 1
+
+
+def test_a_replica_that_lost_everything_does_not_execute_what_was_skipped() -> None:
+    """Nothing that it has tells it so, and it could execute the command now."""
+    scene, session, fatal = broken_down(False, {0, 1, 2})
+    scene.wait(fatal)
+    scene.run(1_000)
+    victim = scene.world.containers[1]
+    scene.crash(victim)
+    scene.world.wipe(victim, checkpoints=True)
+    scene.restart(victim)
+    scene.run(2_000)
+    assert scene.call(session, Get("fatal")) is None
+    scene.run(1_000)
+    assert len(scene.executors()) == 3
+    assert scene.states_equal()
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("sites", [{1}, {1, 2}])
+def test_a_command_that_some_replica_has_executed_is_executed_by_all(ends: bool, sites: set[int]) -> None:
+    scene, session, fatal = broken_down(ends, sites)
+    assert scene.wait(fatal).status == t.OK
+    scene.run(3_000)
+    assert scene.call(session, Get("fatal")) == b"1"
+    scene.run(1_000)
+    assert scene.states_equal()
+    assert skips_of(scene) == [[], [], []]
+
+
+def test_a_start_is_not_held_up_by_looking_for_skips() -> None:
+    """One way to the committers and back: the executor is at work again a few milliseconds after its start."""
+    scene, session = running(SMALL)
+    victim = scene.world.containers[2]
+    scene.crash(victim)
+    scene.restart(victim)
+    started_ms = scene.world.now_ms
+    while not scene.node(Executor, Stage.EXECUTOR, 2).ready:
+        scene.run(1)
+        assert scene.world.now_ms - started_ms < NO_OUTAGE_MS
+    assert scene.call(session, Get("first"), site=2) == b"1"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tara.host.strikes import BARRED_MAX, Strikes
-from tara.protocol.places import CELLS
+from tara.protocol.places import CELLS, EXECUTED, THREADS
 from tara.storage.execution_record import FILE_BYTES, ExecutionRecord, record_path
 
 
@@ -36,7 +36,7 @@ def test_a_life_that_ends_by_a_signal_leaves_its_place(tmp_path: Path) -> None:
 
 def test_a_new_record_knows_nothing(tmp_path: Path) -> None:
     record = opened(tmp_path)
-    assert record.strikes == Strikes([0] * CELLS, [0] * CELLS, [])
+    assert record.strikes == Strikes([0] * THREADS, [0] * THREADS, [])
     assert record.trouble is None
 
 
@@ -63,6 +63,13 @@ def test_what_is_not_barred_any_more_is_not_in_the_next_life_either(tmp_path: Pa
     assert record.strikes.barred == []
     record.cell[0] = 7
     assert opened(tmp_path).strikes == Strikes([7, 0], [1, 0], [])
+
+
+def test_what_was_executed_is_known_in_later_lives(tmp_path: Path) -> None:
+    opened(tmp_path).cell[EXECUTED] = 17
+    assert opened(tmp_path).executed == 17
+    assert opened(tmp_path).executed == 17
+    assert opened(tmp_path, era=2).executed == 0
 
 
 @pytest.mark.parametrize(("cluster", "era"), [(6, 1), (5, 2)])

@@ -14,7 +14,7 @@ class ReplicaReport(NamedTuple):
     name: str
     #: Whether it says anything.
     up: bool
-    #: How many commands it has executed, if it is not just catching up.
+    #: The last command that it has executed, in this life or one before; None: not known, it is catching up.
     executed: int | None
     #: The command at which it has halted; and whether it knows that it is to be skipped.
     halted_at: int | None

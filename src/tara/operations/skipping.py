@@ -31,9 +31,7 @@ def reports_of(status: Status, lost: Collection[str] = ()) -> list[ReplicaReport
             continue
         halted = executor["halted"]
         halted_at = halted["counter"] if halted and not halted["checkpoint"] else None
-        # One that has halted at a command has its number, but has not executed it.
-        executed = executor["counter"] - (halted_at is not None) if halted or executor["ready"] else None
-        found.append(ReplicaReport(name, True, executed, halted_at, executor["skip_asked"]))
+        found.append(ReplicaReport(name, True, executor["executed"], halted_at, executor["skip_asked"]))
     return found
 
 

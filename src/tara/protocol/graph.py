@@ -38,6 +38,7 @@ EDGES: frozenset[tuple[Stage, type[t.Tuple], Stage]] = frozenset(
         (S.CLIENT, t.Submit, S.REQUEST_SOURCE),
         (S.CLIENT, t.Ask, S.REQUEST_SOURCE),
         (S.CLIENT, t.AskIndex, S.REQUEST_SOURCE),
+        (S.CLIENT, t.Halted, S.REQUEST_SOURCE),
         (S.REQUEST_SOURCE, t.Requests, S.PROPOSER),
         (S.REQUEST_SOURCE, t.Requests, S.REQUEST_SOURCE),
         (S.REQUEST_SOURCE, t.Target, S.CONTROLLER),

@@ -47,6 +47,8 @@ class Boot(NamedTuple):
     #: gone; and the places (`tara.protocol.places`) that it must not let the application into any more.
     cell: Cell | None = None
     barred: frozenset[int] = frozenset()
+    #: The last command that the cell says was executed in a life before.
+    executed: int = 0
 
 
 class Node:

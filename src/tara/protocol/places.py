@@ -25,7 +25,9 @@ class Cell(Protocol):
 
 #: One for the thread that executes, one for the thread that draws a snapshot. 0: nowhere.
 EXECUTING, DRAWING = 0, 1
-CELLS = 2
+#: And the last command that was executed, in any life: its result may be known to its client.
+EXECUTED = 2
+THREADS, CELLS = 2, 3
 
 
 def question(payload: bytes) -> int:

@@ -233,6 +233,11 @@ class Sessions:
         # For those who come here with every command.
         self._no_result, self._owners, self._all = self._kept.no_result, self._kept.owners, self._kept.all
 
+    @property
+    def skipped(self) -> list[int]:
+        """The newest commands that were skipped, by their counters."""
+        return self._skipped
+
     def owner_of(self, session: int) -> bytes:
         """Empty if there is no such session."""
         known = self._sessions.get(session)

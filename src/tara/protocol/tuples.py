@@ -199,8 +199,8 @@ REASON_LENGTH_MAX = 1000
 
 
 class Halted(Tuple, frozen=True, tag=21):
-    """executor → reply sink of its site → client, and → store: this replica does not execute any more, although all
-    others may; said again and again. Without a reason: it executes again."""
+    """executor → reply sink of its site → client → request source, and → store: this replica does not execute any more,
+    although all others may; said again and again. Without a reason: it executes again."""
 
     executor: Number
     #: The command that it could not execute, by its counter; or the checkpoint that it could not take or restore.

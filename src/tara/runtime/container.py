@@ -390,7 +390,8 @@ class Container:
             boot = Boot(start.life, memory, start.genesis, now_ms, spec.threshold, spec.log_retention_bytes is not None)
             if name.stage is Stage.EXECUTOR:
                 record = self._execution_record(number)
-                boot = boot._replace(cell=record.cell, barred=frozenset(record.strikes.barred))
+                barred = frozenset(record.strikes.barred)
+                boot = boot._replace(cell=record.cell, barred=barred, executed=record.executed)
             self._nodes[number] = create(
                 name, self.graph, spec.limits, boot, outbox, self._application, journals.get(number, [])
             )
@@ -765,6 +766,7 @@ class Container:
                 elif type(tuple_) is t.Halted:
                     if receivers.stage is Stage.CLIENT:
                         self._condition.hear(tuple_, self._now_ms())
+                        self._queue.extend([(tuple_, source) for source in self._sources])
                     else:
                         self._on_halted(number, tuple_)
                 elif type(tuple_) is t.AskIndex:

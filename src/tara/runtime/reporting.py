@@ -53,7 +53,7 @@ def status_report(container: "Container", digest: bool) -> dict[str, object]:
                     "digest": node.digest().hex() if digest and node.halted is None else None,
                     "halted": None if node.halted is None else halt_report(node.halted),
                     "skip_asked": node.skip_asked,
-                    "ready": node.ready,
+                    "executed": node.executed,
                 }
                 log = container.stores[number].log
                 if log is not None:

@@ -43,10 +43,12 @@ class Job(Struct, frozen=True):
     partitions: int
     durability: str = "both"
     app: str = "key-value"
+    #: With a command at which the application breaks down, in any case.
+    fatal: bool = False
 
 
 def run_seed(job: Job) -> Outcome:
-    return run_plan(make_plan(job.seed, job.f, job.partitions, job.durability, job.app))
+    return run_plan(make_plan(job.seed, job.f, job.partitions, job.durability, job.app, job.fatal))
 
 
 def run_plan(plan: Plan) -> Outcome:

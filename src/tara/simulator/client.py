@@ -201,7 +201,10 @@ class Client:
         sent = self.in_flight.pop(result.number)
         self.answered += 1
         self._world.monitor.answered(self, sent.operation, result)
-        if sent.call.model != POISON:
+        if result.status == t.SKIPPED:
+            # It has no place in the history: nobody has executed it, and nobody will.
+            self._world.monitor.skipped(sent.operation)
+        elif sent.call.model != POISON:
             self._take_answer(sent, result)
 
     def hear(self, answers: list[t.Answer]) -> None:

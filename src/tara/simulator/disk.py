@@ -5,11 +5,14 @@ leaves some part of it, torn anywhere; after a power cut the end marker may be o
 """
 
 import random
+from array import array
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 
+from tara.host.strikes import Strikes
 from tara.protocol import journal
 from tara.protocol import tuples as t
+from tara.protocol.places import CELLS
 
 
 class StoredCheckpoint:
@@ -60,6 +63,9 @@ class Disk:
         #: Per executor, by number.
         self.checkpoints: dict[int, dict[int, StoredCheckpoint]] = {}
         self.full = False
+        #: The execution record of its executor: what it is doing, and what is concluded from that at a start.
+        self.cell = array("Q", [0] * CELLS)
+        self.strikes = Strikes()
         #: Bytes after which a new segment begins, and how many have begun since the first one.
         self.segment_bytes = self.SEGMENT_BYTES
         self.rolled = 0

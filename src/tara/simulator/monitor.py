@@ -34,7 +34,7 @@ from tara.protocol.node import Node
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.proposer import Mode, Proposer
-from tara.protocol.nodes.request_source import RequestSource
+from tara.protocol.nodes.request_source import ORDERS_MAX, RequestSource
 from tara.protocol.nodes.view_source import ViewSource
 from tara.protocol.principals import is_operator
 from tara.simulator.violation import Violation
@@ -65,6 +65,8 @@ class Monitor:
         self._commands: dict[int, t.Command] = {}
         #: Who opened each session.
         self._owners: dict[int, bytes] = {}
+        #: By counter, the execution number of the request in which it executed.
+        self._requests: dict[int, int] = {}
         self._results: dict[tuple[int, int], t.Result] = {}
         self._digests: dict[int, bytes] = {}
         self._proposals: dict[tuple[int, int], dict[int, t.Request]] = {}
@@ -79,7 +81,7 @@ class Monitor:
         #: Slots of which a view has started since without anything there: what was accepted in them means nothing.
         self._void: dict[Acceptor, set[int]] = {}
         self._views: dict[int, int] = {}
-        self._seen: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._seen: dict[tuple[int, int, int], tuple[int, ...]] = {}
         #: Of each life of a view source: when which controller's votes reached it, and for which view.
         self._suspicions: dict[tuple[int, int], list[tuple[float, int, int]]] = {}
         #: The highest view of it that was looked at.
@@ -272,6 +274,10 @@ class Monitor:
         self._require(
             len(numbers) == len(executed.commands), "agreement", f"{numbers}: {len(executed.commands)} commands"
         )
+        done = executed.counter
+        for index, after in enumerate(executed.counters, executed.first):
+            self._requests.update(dict.fromkeys(range(done + 1, after + 1), index))
+            done = after
         for number, command in zip(numbers, executed.commands, strict=True):
             first_heard = self._commands.setdefault(number, command)
             self._require(first_heard == command, "agreement", f"command {number}: {first_heard} and {command}")
@@ -323,11 +329,24 @@ class Monitor:
         known = self._results.get((result.session, result.number))
         self._require(known == result, "exactly_once", f"client {client.index} got {result}, executed was {known}")
 
+    def skipped(self, operation: int) -> None:
+        fatal = self._world.fatal
+        known = fatal is not None and fatal.operation == operation
+        self._require(known, "results", f"operation {operation} was skipped, though replicas can execute it")
+
+    def was_executed(self, counter: int) -> bool:
+        return counter in self._commands
+
+    def request_of(self, counter: int) -> int:
+        """The execution number of the request with this command; if nobody has got past it, a very high one."""
+        return self._requests.get(counter, 1 << 62)
+
     # What nodes are
 
     def inspect(self, number: int, life: int, node: Node) -> None:
         """Look into a node: does it keep within its bounds, and did nothing fall?"""
         limits, slots = self._limits, self._limits.checkpoint_slots
+        starts = 0
         values: tuple[int, ...] = ()
         match node:
             case Committer():
@@ -344,9 +363,12 @@ class Monitor:
                     f"{number} at {node.proposals.min}",
                 )
                 held = max(len(source.held) for source in node._held)
-                self._require(held <= 2 * limits.source_pending_max, "bounds", f"{number} holds {held} requests")
+                most = 2 * (limits.source_pending_max + ORDERS_MAX)
+                self._require(held <= most, "bounds", f"{number} holds {held} requests")
             case Executor():
                 values = (node.next, node.sessions.counter, node.sessions.time_ms, node.stable.current)
+                # One that starts over is where its newest checkpoint is, until it has caught up.
+                starts = node.starts
                 for learner in node._learners:
                     waiting = max(len(learner.decided), *(len(votes.requests) for votes in learner._votes))
                     self._require(waiting <= limits.window, "bounds", f"{number} has {waiting} votes or decisions")
@@ -361,8 +383,9 @@ class Monitor:
                     self._world.subject.check(application)
             case RequestSource():
                 values = (node.next,)
-                self._require(node.pending <= limits.source_pending_max, "bounds", f"{number}: {node.pending} pending")
+                most = limits.source_pending_max + ORDERS_MAX
+                self._require(node.pending <= most, "bounds", f"{number}: {node.pending} pending")
                 self._require(node.capacity >= -1, "bounds", f"{number}: backlog above its limit")
-        before = self._seen.get((number, life), values)
+        before = self._seen.get((number, life, starts), values)
         self._require(all(map(int.__le__, before, values)), "monotonic", f"{number}: {before} then {values}")
-        self._seen[number, life] = values
+        self._seen[number, life, starts] = values

@@ -7,7 +7,7 @@ Nothing but the mutant run imports this module; a mutant lives only inside its `
 import contextlib
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -15,6 +15,7 @@ from unittest import mock
 import msgspec
 from msgspec import Struct
 
+from tara.host.skipping import ReplicaReport, Step
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import STORE, Graph
@@ -36,6 +37,7 @@ from tara.protocol.opinions import ProgressOpinions, highest
 from tara.protocol.progress import SourceProgress
 from tara.protocol.sessions import Session, Sessions
 from tara.protocol.window import Window
+from tara.simulator import fatal_command as fatal_command_module
 from tara.simulator import world as world_module
 from tara.simulator.campaign import Job, run_seed
 from tara.simulator.world import World
@@ -51,6 +53,8 @@ class Mutant(Struct, frozen=True):
     partitions: int = 1
     #: `disk` if it takes journals, or crashes beyond f, to notice.
     durability: str = "both"
+    #: It takes a command at which the application breaks down to notice.
+    fatal: bool = False
 
 
 class Finding(Struct):
@@ -68,12 +72,12 @@ MUTANTS: list[Mutant] = []
 
 
 def _mutant(
-    undoes: str, partitions: int = 1, durability: str = "both"
+    undoes: str, partitions: int = 1, durability: str = "both", fatal: bool = False
 ) -> Callable[[Callable[[], Iterator[None]]], None]:
     """Register a generator function that patches, yields and undoes."""
 
     def register(body: Callable[[], Iterator[None]]) -> None:
-        MUTANTS.append(Mutant(body.__name__, undoes, contextlib.contextmanager(body), partitions, durability))
+        MUTANTS.append(Mutant(body.__name__, undoes, contextlib.contextmanager(body), partitions, durability, fatal))
 
     return register
 
@@ -407,6 +411,28 @@ def poison_kills() -> Iterator[None]:
         assert self.results[-1].status != t.FAILED, "the application raised"
 
     with _replace(Sessions, "_run", run):
+        yield
+
+
+# Commands that no replica can execute
+
+
+@_mutant("an executor that starts looks for skips in all that may be decided before it executes", fatal=True)
+def starts_without_looking() -> Iterator[None]:
+    def learn_horizon(self: Executor) -> None:
+        self._must_look = False
+
+    with _replace(Executor, "_learn_horizon", learn_horizon):
+        yield
+
+
+@_mutant("a command that a replica has executed is not skipped", fatal=True)
+def skips_what_was_executed() -> Iterator[None]:
+    def next_step(reports: Sequence[ReplicaReport], counter: int) -> tuple[Step, str]:
+        halted = [report for report in reports if report.halted_at == counter]
+        return (Step.CONFIRM if all(report.asked for report in halted) else Step.ASK, "") if halted else (Step.WAIT, "")
+
+    with _replace(fatal_command_module, "next_step", next_step):
         yield
 
 
@@ -747,7 +773,7 @@ def hunt(name: str, seeds_max: int, start: int = 0) -> Finding:
     mutant = mutant_of(name)
     started = time.monotonic()
     for count in range(1, seeds_max + 1):
-        job = Job(start + count - 1, 1, mutant.partitions, mutant.durability)
+        job = Job(start + count - 1, 1, mutant.partitions, mutant.durability, fatal=mutant.fatal)
         with mutant.patch():
             outcome = run_seed(job)
         if outcome.violation == "error":

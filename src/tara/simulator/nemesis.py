@@ -6,6 +6,7 @@ from tara.protocol.graph import Stage
 from tara.protocol.nodes.controller import Controller
 from tara.protocol.principals import principal_of
 from tara.simulator import story
+from tara.simulator.fatal_command import FatalCommand
 from tara.simulator.forgetful_witness import ForgetfulWitness
 from tara.simulator.forgotten_promise import ForgottenPromise
 from tara.simulator.forgotten_standby import ForgottenStandby
@@ -185,7 +186,7 @@ def _crash_stage(world: World, fault: Fault) -> bool:
 def _zombie(world: World, fault: Fault) -> bool:
     """A container is given up for lost and started again elsewhere, while the old process goes on for a while."""
     container = _victim(world, fault)
-    if container is None:
+    if container is None or world.fatal is not None:
         return False
     world.split(container, copies_elsewhere=_copies_everywhere(world))
     world.after(fault.duration_ms, _end_zombies, world)
@@ -356,6 +357,19 @@ def _idle_partition(world: World, fault: Fault) -> bool:
     return True
 
 
+def _fatal_command(world: World, fault: Fault) -> bool:
+    """Counted when it strikes."""
+    if not FatalCommand.can_happen(world):
+        world.after(_WAIT_MS, _strike, world, fault)
+        return False
+    sites, first = world.graph.sites, fault.target % world.graph.sites
+    count = (sites, sites, 1, world.graph.f + 1)[fault.other % 4]
+    chosen = {(first + offset) % sites for offset in range(count)}
+    # What ends more than f processes at once, `memory` does not survive.
+    world.fatal = FatalCommand(world, chosen, ends=world.journals and fault.other % 8 < 4)
+    return False
+
+
 _STRIKES = {
     "crash": _crash,
     "crash_before_sync": _crash_in_step,
@@ -386,5 +400,6 @@ _STRIKES = {
     "overload": _overload,
     "poison": _poison,
     "stranger": _stranger,
+    "fatal_command": _fatal_command,
     "idle_partition": _idle_partition,
 }

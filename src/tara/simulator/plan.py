@@ -6,6 +6,7 @@ a client sends next) comes from a second generator with the same seed.
 
 import random
 
+import msgspec
 from msgspec import Struct
 
 from tara.protocol.errors import ConfigurationError
@@ -94,9 +95,15 @@ SCHEDULED: dict[str, int] = {
     "overload": 2,
     "poison": 2,
     "idle_partition": 2,
+    # Not drawn with the others: it needs a plan of its own, see `_with_fatal_command`.
+    "fatal_command": 0,
 }
+#: In so many runs there is a command at which the application breaks down.
+FATAL_SHARE = 0.2
 #: What `memory` does not survive, because it takes more than f replicas of a stage at once.
 BEYOND_MEMORY = ("crash_stage", "crash_many", "crash_all")
+#: Slots for the orders of an operator.
+FATAL_ROOM = 32
 DURABILITIES = ("disk", "memory")
 NOISE = (
     "read_ordered",
@@ -110,6 +117,8 @@ NOISE = (
     "smallest_window",
     "lost_for_good",
     "stranger",
+    "command_skipped",
+    "command_tried_again",
 )
 #: Strangers strike so often in a run; drawn apart, so that they change nothing else in it.
 STRANGERS = 6
@@ -124,8 +133,11 @@ def durability_of(seed: int, durability: str) -> str:
     return durability
 
 
-def make_plan(seed: int, f: int = 1, partitions: int = 1, durability: str = "both", app: str = "key-value") -> Plan:
-    """The plan of a seed. With `both`, even seeds are `disk` and odd ones `memory`."""
+def make_plan(
+    seed: int, f: int = 1, partitions: int = 1, durability: str = "both", app: str = "key-value", fatal: bool = False
+) -> Plan:
+    """The plan of a seed. With `both`, even seeds are `disk` and odd ones `memory`. `fatal`: with a command at which
+    the application breaks down in any case, else now and then."""
     durability = durability_of(seed, durability)
     draw = random.Random(f"plan-{seed}")
     # Now and then, a session can keep a few results only.
@@ -133,7 +145,7 @@ def make_plan(seed: int, f: int = 1, partitions: int = 1, durability: str = "bot
     limits = _limits(draw, f, partitions, session_bytes_max)
     faults_end_ms = draw.randrange(6_000, 10_000)
     clients = draw.randrange(3, 7)
-    return Plan(
+    plan = Plan(
         seed=seed,
         app=app,
         limits=limits,
@@ -160,6 +172,28 @@ def make_plan(seed: int, f: int = 1, partitions: int = 1, durability: str = "bot
             [*_faults(draw, Graph(f, partitions), durability, faults_end_ms), *_strangers(seed, faults_end_ms)],
             key=lambda fault: fault.at_ms,
         ),
+    )
+    chance = random.Random(f"fatal-{seed}")
+    return _with_fatal_command(plan, chance) if chance.random() < FATAL_SHARE or fatal else plan
+
+
+def _with_fatal_command(plan: Plan, draw: random.Random) -> Plan:
+    """An operator needs all replicas for a skip, so none is lost for good; and room in the windows, beside all that may
+    be undecided when the executors halt."""
+    limits = plan.limits
+    window = limits.checkpoint_slots + (2 * limits.f + 1) * limits.source_pending_max + FATAL_ROOM
+    fatal = Fault(
+        kind="fatal_command",
+        at_ms=draw.randrange(500, plan.faults_end_ms - 1_500),
+        duration_ms=0,
+        target=draw.randrange(1 << 30),
+        other=draw.randrange(1 << 30),
+    )
+    return msgspec.structs.replace(
+        plan,
+        limits=msgspec.structs.replace(limits, window=max(limits.window, window)),
+        lost_site=None,
+        faults=sorted([*plan.faults, fatal], key=lambda fault: fault.at_ms),
     )
 
 

@@ -23,6 +23,7 @@ from msgspec import Struct
 from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
 from tara.protocol.sessions import Sessions
+from tara.protocol.skips import MARK, Skips
 from tara.simulator.linearizability import Operation
 from tara.simulator.violation import Violation
 from tara.simulator.workload import Audited, operation_of, wrap
@@ -43,10 +44,10 @@ class Place(Struct, frozen=True):
 class Copy:
     """The application, run alone."""
 
-    def __init__(self, limits: Limits, make: Callable[[], Audited]) -> None:
+    def __init__(self, limits: Limits, make: Callable[[], Audited], log: list[t.Request]) -> None:
         self._partitions = limits.partitions
         self.application = make()
-        self.sessions = Sessions(self.application, limits)
+        self.sessions = Sessions(self.application, limits, skips=_skips_of(log))
         self.requests = 0
         self.places: dict[int, Place] = {}
 
@@ -73,6 +74,15 @@ class Copy:
         self.requests += 1
 
 
+def _skips_of(log: list[t.Request]) -> Skips:
+    """What operators have had skipped."""
+    skips = Skips()
+    for request in log:
+        if MARK in request.body:
+            skips.look(t.decode_commands(request.body))
+    return skips
+
+
 def judge(
     history: list[Operation],
     log: list[t.Request],
@@ -83,7 +93,7 @@ def judge(
 ) -> None:
     """Raise a violation unless the log explains the history. The call of an operation is ("execute" or "query",
     payload, id); its result is (status, payload). `check` sees the copy after every request."""
-    copy = Copy(limits, make)
+    copy = Copy(limits, make, log)
     for request in log:
         copy.execute(request)
         check(copy.application)
@@ -91,7 +101,9 @@ def judge(
     _check_results(history, copy.places)
     _check_order(ordered, copy.places)
     questions = [operation for operation in history if _is_unordered(operation, copy.places)]
-    _place_questions(questions, _ranges(questions, ordered, copy.places, len(log)), log, Copy(limits, make), principal)
+    _place_questions(
+        questions, _ranges(questions, ordered, copy.places, len(log)), log, Copy(limits, make, log), principal
+    )
 
 
 def _id(operation: Operation) -> int:

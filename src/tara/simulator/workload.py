@@ -1,7 +1,7 @@
 """What simulated clients do to the application that is simulated, and the wrapping in which it runs."""
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -41,9 +41,12 @@ class Audited(StateMachine):
         self._executed: dict[int, int] = {}
         #: Ids that executed twice; the monitor looks here after every step.
         self.twice: list[int] = []
+        #: Told of each operation, and its counter, before it executes.
+        self.before: Callable[[int, int], None] = lambda operation, counter: None
 
     def apply(self, command: bytes, context: Context) -> bytes:
         operation, payload = _decode(command)
+        self.before(operation, context.counter)
         if operation in self._executed:
             self.twice.append(operation)
         self._executed[operation] = context.counter

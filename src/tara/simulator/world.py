@@ -7,12 +7,15 @@ synced; then what they emitted leaves, peer by peer. A crash can come between an
 
 import heapq
 import random
+from array import array
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tara.application import StateMachine
 from tara.host.condition import described
+from tara.host.strikes import Strikes, next_life
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Stage
@@ -20,14 +23,17 @@ from tara.protocol.journal import Written
 from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.nodes.committer import Committer, segment_head
 from tara.protocol.nodes.factory import NODE_TYPES, create
+from tara.protocol.places import CELLS, EXECUTED, EXECUTING, THREADS
 from tara.simulator.client import Client
 from tara.simulator.disk import Disk, StoredCheckpoint
+from tara.simulator.fatal_command import FatalCommand
 from tara.simulator.monitor import Monitor
 from tara.simulator.plan import Plan
 from tara.simulator.story import Story
 from tara.simulator.subject import subject_of
 from tara.simulator.transcript import Transcript
 from tara.simulator.violation import Violation
+from tara.simulator.workload import Audited
 
 TICK_MS = 10
 Parcel = tuple[t.Tuple, int]  # a tuple, and the number of the node that it is for
@@ -59,6 +65,8 @@ class Container:
         self.known_until_ms: dict[int, float] | None = None
         #: Gone, disk and all; never to be started again.
         self.lost = False
+        #: The application has ended the process.
+        self.ended = False
 
 
 class World:
@@ -107,6 +115,8 @@ class World:
         self.zombies: list[Container] = []
         #: Who delays tuples on their way.
         self.stories: list[Story] = []
+        #: The command at which the application breaks down, if there is one.
+        self.fatal: FatalCommand | None = None
         self.idle_until_ms = 0.0
         #: Until then, the next container that emits a start crashes in doing so.
         self.start_doom_until_ms = 0.0
@@ -171,8 +181,12 @@ class World:
         container.waiting = []
         container.paused_until_ms = 0.0
         container.nodes, container.outboxes = {}, {}
+        container.ended = False
         if not genesis:
             self.restarts += 1
+        disk = container.disk
+        disk.strikes = next_life(disk.strikes, disk.cell[:THREADS])
+        disk.cell[:THREADS] = array("Q", [0] * THREADS)
         self._replay(container, genesis)
         self._tell("starts", container)
         self._step(container, [])
@@ -214,11 +228,29 @@ class World:
             # Proposers lose what they knew with every start; a committer's number is in its journal, if it has one.
             memory = GENESIS_MEMORY if genesis else container.life
             boot = Boot(container.life, memory, genesis, self._clock(container))
+            application = self._application
+            if name.stage is Stage.EXECUTOR:
+                disk = container.disk
+                barred, executed = frozenset(disk.strikes.barred), disk.cell[EXECUTED]
+                boot = boot._replace(cell=disk.cell, barred=barred, executed=executed)
+                application = partial(self._fragile, container, container.life)
             outbox = container.outboxes[number] = Outbox()
             entries = journals.get(number, [])
             container.nodes[number] = create(
-                name, self.graph, self.plan.limits, boot, outbox, self._application, entries, self.types
+                name, self.graph, self.plan.limits, boot, outbox, application, entries, self.types
             )
+
+    def _fragile(self, container: Container, life: int) -> StateMachine:
+        """An application that breaks down where it is to."""
+
+        def before(operation: int, counter: int) -> None:
+            if self.fatal is not None:
+                self.fatal.strike(container, life, operation, counter)
+
+        application = self._application()
+        if isinstance(application, Audited):
+            application.before = before
+        return application
 
     def has_holes(self, container: Container) -> bool:
         """Whether a committer of the container does not know all that it accepted, or will not when it is back."""
@@ -246,6 +278,7 @@ class World:
     def wipe(self, container: Container, checkpoints: bool) -> None:
         """The container's disk is gone: what its committers had promised is forgotten."""
         container.disk.forget_journal()
+        container.disk.cell, container.disk.strikes = array("Q", [0] * CELLS), Strikes()
         if checkpoints and container.disk.checkpoints:
             lost = max(number for held in container.disk.checkpoints.values() for number in (*held, 0))
             self.wiped[container.index] = max(lost, self.wiped.get(container.index, 0))
@@ -317,10 +350,16 @@ class World:
                 self._drive(container, number, None, queue, sends, host, emissions, written)
             else:
                 self._collect(container, number, queue, sends, host, emissions, written)
-        while queue:
+        while queue and not container.ended:
             tuple_, number = queue.popleft()
             if number in container.nodes:
                 self._drive(container, number, tuple_, queue, sends, host, emissions, written)
+        if container.ended:
+            # Where the process was when it ended, it has not left.
+            container.disk.cell[EXECUTING] = self.fatal.counter if self.fatal is not None else 0
+            self.crash(container)
+            self.restart_later(container, self.draw.choice((20, 50, 200)))
+            return
         self._finish(container, sends, host, emissions, written)
 
     def _drive(
@@ -603,8 +642,12 @@ class World:
             case t.Load():
                 delay = self.draw.randrange(1, 500 if self._store_has("store_slow") else 20)
                 self.after(delay, self._load, container, life, number, tuple_)
-            case t.Halted() if tuple_.reason:
-                raise Violation("halted", f"{self.graph.label(number)} has {described(tuple_)}")
+            case t.Halted():
+                self._on_halted(container, number, tuple_)
+            case t.Unbarred(counter):
+                strikes = container.disk.strikes
+                barred = [place for place in strikes.barred if place != counter]
+                container.disk.strikes = Strikes([0] * THREADS, [0] * THREADS, barred)
             case t.AskIndex():
                 source = self.graph.number(Stage.REQUEST_SOURCE, container.site)
                 self.after(self.plan.delay_ms * self.draw.random(), self.arrive, self._host[source], [(tuple_, source)])
@@ -613,6 +656,16 @@ class World:
                 stored = container.disk.checkpoints_of(number)
                 for old in [known for known in stored if known < tuple_.below and known < max(stored)]:
                     del stored[old]
+
+    def _on_halted(self, container: Container, number: int, halted: t.Halted) -> None:
+        if self.graph.names[number].stage is Stage.EXECUTOR:
+            expected = self.fatal is not None and halted.counter == self.fatal.counter and not halted.checkpoint
+            if halted.reason and not expected:
+                raise Violation("halted", f"{self.graph.label(number)} has {described(halted)}")
+            return
+        for partition in range(self.graph.partitions):
+            source = self.graph.number(Stage.REQUEST_SOURCE, container.site, partition)
+            self.after(self.plan.delay_ms * self.draw.random(), self.arrive, self._host[source], [(halted, source)])
 
     def _save(self, container: Container, life: int, number: int, save: t.Save) -> None:
         if not container.alive or container.life != life:

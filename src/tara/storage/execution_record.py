@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from tara.host.strikes import Strikes, next_life
-from tara.protocol.places import CELLS, Cell
+from tara.protocol.places import CELLS, EXECUTED, THREADS, Cell
 from tara.storage.files import make_directory, sync_directory
 
 FORMAT_VERSION = 1
@@ -60,16 +60,20 @@ class ExecutionRecord:
         finally:
             os.close(file)
         self._turn = 0
-        before, ended_at = Strikes(), [0] * CELLS
+        before, ended_at = Strikes(), [0] * THREADS
+        #: The last command that a life before has executed.
+        self.executed = 0
         self.cell: Cell = memoryview(self._map)[:_CELLS_BYTES].cast("Q")
         if not is_new:
             newest = self._newest(path)
             if newest is not None:
                 self._turn, before = newest.turn, newest.strikes
-                ended_at = [self.cell[thread] for thread in range(CELLS)]
+                ended_at = [self.cell[thread] for thread in range(THREADS)]
+                self.executed = self.cell[EXECUTED]
         self.strikes = next_life(before, ended_at)
-        for thread in range(CELLS):
+        for thread in range(THREADS):
             self.cell[thread] = 0
+        self.cell[EXECUTED] = self.executed
         self._write()
         sync_directory(path.parent)
 
@@ -77,7 +81,7 @@ class ExecutionRecord:
         """The executor may go there again."""
         if place in self.strikes.barred:
             barred = [known for known in self.strikes.barred if known != place]
-            self.strikes = Strikes([0] * CELLS, [0] * CELLS, barred)
+            self.strikes = Strikes([0] * THREADS, [0] * THREADS, barred)
             self._write()
 
     def _newest(self, path: Path) -> Slot | None:

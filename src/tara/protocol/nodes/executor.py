@@ -32,7 +32,7 @@ from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.learner import Learner
 from tara.protocol.nodes.reads import ANSWERED_BYTES_MAX, Reads, StartIndex
 from tara.protocol.observer import Observer
-from tara.protocol.places import CELLS, EXECUTING, Cell
+from tara.protocol.places import CELLS, EXECUTED, EXECUTING, Cell
 from tara.protocol.progress import SourceProgress
 from tara.protocol.sessions import Application, Sessions, SessionsState, raised
 from tara.protocol.skips import ENDED, MARK, Barred, Skips
@@ -71,6 +71,8 @@ class Executor(Node):
         self.checkpoints: list[t.CheckpointId] = []
         self._reads = Reads(graph, limits.quorum, limits.reads_max, limits.reads_bytes_max)
         self._round = 0
+        #: How often it has started over in this life.
+        self.starts = 0
         #: Why it does not execute; None: it does.
         self.halted: t.Halted | None = None
         #: Its host found it broken: it only says so any more.
@@ -163,6 +165,8 @@ class Executor(Node):
             self._cell[EXECUTING] = 0
             depth.leave(former)
         self.next += len(trace)
+        if self.sessions.counter > self._cell[EXECUTED]:
+            self._cell[EXECUTED] = self.sessions.counter - (self.halted is not None)
         commands, sessions.executed = sessions.executed, []
         events = sessions.events.copy()
         if len(trace) < len(run):
@@ -244,6 +248,16 @@ class Executor(Node):
         return self._restored
 
     @property
+    def executed(self) -> int | None:
+        """The last command that it has executed, in any life that is remembered; None while it catches up, unless that
+        is known from a life before."""
+        known = self.boot.executed or None
+        if not self.ready and self.halted is None:
+            return known
+        at_command = self.halted is not None and not self.halted.checkpoint
+        return max(self.sessions.counter - at_command, self.boot.executed)
+
+    @property
     def ready(self) -> bool:
         """Whether it executes what is decided, at once."""
         return self._restored and not self._must_look and self.halted is None
@@ -317,6 +331,7 @@ class Executor(Node):
         """What the command had half done is not to stay: begin with the newest checkpoint, as after a start. What was
         learned of skips stays."""
         self._renew()
+        self.starts += 1
         self._restored, self._loading, self._not_restored = False, True, 0
         self._go_on()
         self.emit(t.Load(0, (self.index,)), STORE)

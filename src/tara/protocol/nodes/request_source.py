@@ -20,6 +20,11 @@ from tara.protocol.observer import Observer
 from tara.protocol.principals import SYSTEM
 from tara.protocol.resend import BACKOFF_MAX, burst
 
+#: Orders of operators that wait; they are few.
+ORDERS_MAX = 16
+#: Reports of an executor that has halted that may be missed.
+HALTED_REPORTS = 20
+
 
 class RequestSource(Node):
     def __init__(self, name: Name, graph: Graph, limits: Limits, boot: Boot, outbox: Outbox) -> None:
@@ -29,6 +34,7 @@ class RequestSource(Node):
             t.Requests: self._on_requests,
             t.Ask: self._on_ask,
             t.AskIndex: self._on_ask_index,
+            t.Halted: self._on_halted,
             t.Stable: self._on_stable,
             t.View: self._on_view,
         }
@@ -43,6 +49,10 @@ class RequestSource(Node):
         self._pending_bytes = self.backlog_bytes = 0
         self._commands: deque[list[t.Command]] = deque()
         self._backlog: deque[t.Command] = deque()
+        #: An operator's, which wait for nothing: they may be what everything else waits for.
+        self._orders: deque[t.Command] = deque()
+        #: Until then, the executor of its site counts as halted: windows are not to fill with what nobody executes.
+        self._halted_until_ms = 0.0
         self._batch_since_ms = boot.now_ms
         self._silent_since_ms = boot.now_ms
         self._sessions_open = False
@@ -90,6 +100,10 @@ class RequestSource(Node):
             if room <= 0 or (bytes_max is not None and length and size >= bytes_max):
                 refused.append(command)
                 continue
+            if command.kind == t.SKIP:
+                if len(self._orders) < ORDERS_MAX:
+                    self._orders.append(command)
+                continue
             taken.add(key)
             self._backlog.append(command)
             size, room = size + length, room - 1
@@ -107,7 +121,12 @@ class RequestSource(Node):
         if rest and self.now_ms - self._batch_since_ms >= self.limits.batch_delay_ms:
             full += 1
         count = min(full, self.limits.source_pending_max - len(self._pending))
-        batches: list[list[t.Command]] = []
+        batches: list[list[t.Command]] = [[order] for order in self._orders]
+        self._orders.clear()
+        self._pending_bytes += sum(map(_length, batches))
+        if self.now_ms < self._halted_until_ms:
+            count = 0
+        count += len(batches)
         while len(batches) < count and self._pending_bytes < self.limits.source_pending_bytes_max:
             batches.append([backlog.popleft()] if size == 1 else self._next_batch())
             self._pending_bytes += _length(batches[-1])
@@ -146,6 +165,11 @@ class RequestSource(Node):
         self.emit(t.Questions(self.index, self.epoch, self._nonce, ask.questions), self._executor)
         self.emit(t.Read(self.index, self.epoch, self._nonce, self.index), self._committers)
 
+    def _on_halted(self, halted: t.Halted) -> None:
+        """The executor of its site has halted, or executes again. It says so again and again while it has."""
+        patience_ms = HALTED_REPORTS * self.limits.report_interval_ms
+        self._halted_until_ms = self.now_ms + patience_ms if halted.reason else 0.0
+
     def _on_ask_index(self, ask: t.AskIndex) -> None:
         """On behalf of an executor that has started. It asks again until it has its answers."""
         self.emit(t.Read(self.index, ask.life, t.START_NONCE, ask.executor), self._committers)
@@ -157,7 +181,7 @@ class RequestSource(Node):
         idle = not self._backlog and not self._pending
         if self._sessions_open and idle and silent_ms >= self.limits.keepalive_interval_ms:
             self._backlog.append(t.Command(0, 0, 0, b"", t.KEEPALIVE, SYSTEM))
-        if self._backlog:
+        if self._backlog or self._orders:
             self._pump()
 
     # What became of the requests
