@@ -1,8 +1,16 @@
 """Crash-tolerant state-machine replication, expressed as a stream-processing graph."""
 
+import sys
+
 __all__ = ["__version__"]
 
 __version__: str
+
+if sys.flags.optimize:
+    raise ImportError(
+        "Tara does not run without assertions, which guard what replicas have promised: start Python without -O and "
+        "without PYTHONOPTIMIZE"
+    )
 
 
 def __getattr__(name: str) -> str:

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -250,16 +248,3 @@ def test_a_question_that_takes_the_process_with_it_is_refused_the_third_time(clu
         with pytest.raises(CommandFailed, match="ended the process"):
             client.query(b"gone", stale=True)
     assert halted_at(cluster) == [None, None, None]
-
-
-def test_the_service_does_not_start_without_assertions() -> None:
-    for arguments, environment in ((["-O"], {}), ([], {"PYTHONOPTIMIZE": "1"})):
-        done = subprocess.run(
-            [sys.executable, *arguments, "-c", "import tara.cli"],
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode != 0
-        assert "Tara does not run without assertions" in done.stderr
