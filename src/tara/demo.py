@@ -80,7 +80,7 @@ def _tour(cluster: Cluster, say: Callable[[str], None], seconds: float) -> DemoR
     drill.join(timeout=FULL_STRENGTH_TIMEOUT_S)
     verdict = check(load.history, KeyValueModel())
     say(f"History of {len(load.history)} operations on {RECORDED_KEYS} keys: linearizable: {verdict.linearizable}.")
-    registry.want_digests = True
+    registry.want_digests()
     _await(lambda: health.replicas_equal(registry.status()) is not None)
     status = registry.status()
     # Every command counts once, and so do the opening and the end of every session.

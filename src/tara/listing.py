@@ -14,6 +14,8 @@ from tara.protocol.tuples import SessionRow
 
 #: A value that is not known.
 NONE = "-"
+#: Clocks differ a little.
+TIME_AHEAD_MS_MAX = 60_000
 #: Of tables that go to a file or to another program.
 COLUMNS = 180
 
@@ -136,6 +138,12 @@ def _alarms(status: dict[str, Any]) -> list[str]:
         log_errors = container.get("counters", {}).get("log_errors", 0)
         if log_errors:
             found.append(f"LOG {container['container']} could not write {log_errors} lines: is a disk full?")
+        ahead_ms = container.get("executor", {}).get("time_ahead_ms", 0)
+        if ahead_ms > TIME_AHEAD_MS_MAX:
+            found.append(
+                f"TIME the agreed time is {ahead_ms / 1e3:.0f} s ahead of the clock of {container['container']}: "
+                "a clock was wrong, and it stands still until the clocks have caught up"
+            )
         for node, reason in container.get("counters", {}).get("halted", {}).items():
             found.append(f"HALTED {node} in {container['container']}: {reason}")
     return found

@@ -115,7 +115,7 @@ def test_one_replica_without_memory_halts_alone_and_a_checkpoint_takes_it_on(
         client.execute(b"d")
     await_condition(lambda: halted_at(cluster) == [None, None, None], "a checkpoint to take it on")
     assert "executes_again" in cluster.events("site-1")
-    cluster.registry.want_digests = True
+    cluster.registry.want_digests()
     await_condition(lambda: equal(cluster), "equal states")
 
 
@@ -176,7 +176,7 @@ def test_an_operator_gets_the_service_past_a_command_without_memory(cluster: Pro
     # The same session goes on.
     assert client.execute(b"c") == b"a,b,c"
     await_condition(lambda: halted_at(cluster) == [None] * 3, "all to execute")
-    cluster.registry.want_digests = True
+    cluster.registry.want_digests()
     await_condition(lambda: equal(cluster), "equal states")
     status, said = tara(cluster, "skip", "3")
     assert status != 0
@@ -203,7 +203,7 @@ def test_an_operator_gets_the_service_past_a_command_that_ends_processes(cluster
     await_condition(lambda: halted_at(cluster) == [None] * 3, "all to execute")
     with Client(cluster.endpoints, timeout_s=PATIENCE_S) as client:
         assert client.execute(b"c") == b"a,b,c"
-    cluster.registry.want_digests = True
+    cluster.registry.want_digests()
     await_condition(lambda: equal(cluster), "equal states")
 
 

@@ -40,7 +40,7 @@ def leader(cluster: Cluster) -> int:
 
 
 def equal_states(cluster: Cluster) -> bool:
-    cluster.registry.want_digests = True
+    cluster.registry.want_digests()
     states = [(executor["next"], executor.get("digest")) for executor in cluster.registry.executors()]
     return len(states) == len(cluster.registry.members) and len(set(states)) == 1 and states[0][1] is not None
 

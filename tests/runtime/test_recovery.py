@@ -125,7 +125,7 @@ def test_a_new_era_goes_on_from_the_checkpoint_and_refuses_the_old_one(loss: Los
         assert values == [b"+0", *(b"+%d" % number for number in range(kept)), b"+1"]
         assert kept == found.chosen.counter - 3 < COMMANDS
 
-        cluster.registry.want_digests = True
+        cluster.registry.want_digests()
         await_condition(lambda: equal(cluster), "equal replicas")
         assert cluster.events("site-2").count("journal_set_aside") == 1
         assert {line["details"]["how"] for line in cluster.log("site-2") if line["event"] == "started"} == {"genesis"}

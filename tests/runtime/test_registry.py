@@ -20,7 +20,8 @@ import pytest
 
 from tara.configuration.settings import load_settings, shape_of
 from tara.configuration.state import StateFile
-from tara.listing import status_tables
+from tara.host.wish import Wish
+from tara.listing import _alarms, status_tables
 from tara.observability import prometheus
 from tara.observability.metrics import BOUNDS_S
 from tara.observability.prometheus import COUNTERS, HISTOGRAMS, READERS_MAX
@@ -424,3 +425,38 @@ def test_the_shape_stands_for_what_must_agree() -> None:
         assert shape() != same
     with mock.patch.object(msgspec, "__version__", "99"):
         assert shape() != same
+
+
+def test_executors_tell_digests_for_a_while_after_they_were_asked_for(registry: Registry, member: Member) -> None:
+    assert not registry.with_digests()
+    with mock.patch.object(registry, "_digests", Wish(0.5)):
+        member.say(control.AskStatus(digests=True))
+        member.hear(control.Answer)
+        assert registry.with_digests()
+        await_condition(lambda: not registry.with_digests(), "the end of it")
+
+
+@pytest.mark.parametrize("seconds", [-3_600, 3_600, 10 * 365 * 86_400])
+def test_a_cluster_is_not_founded_with_clocks_that_differ(registry: Registry, member: Member, seconds: int) -> None:
+    """The first request would fix the agreed time, for years perhaps."""
+    member.register(clock_ms=int((time.time() + seconds) * 1e3))
+    refused = member.hear(control.Refuse)
+    assert re.search(r"its clock is \d+ s (ahead of|behind) the driver's", refused.reason)
+    assert registry.state.lives[0] == 0
+    member.register(clock_ms=int(time.time() * 1e3))
+    assert member.hear(control.Welcome).life == 1
+
+
+def test_a_wrong_clock_keeps_nobody_out_of_a_cluster_that_was_founded(registry: Registry, member: Member) -> None:
+    registry.state.founded[0] = True
+    member.register(clock_ms=int((time.time() + 3_600) * 1e3))
+    assert member.hear(control.Welcome).life == 1
+
+
+def test_an_agreed_time_that_is_far_ahead_shows() -> None:
+    container = {"container": "site-0", "executor": {"time_ahead_ms": 7_200_000}, "counters": {}}
+    status = {"threads_ended": [], "log_errors": 0, "containers": [container]}
+    (alarm,) = _alarms(status)
+    assert "7200 s ahead of the clock of site-0" in alarm
+    container["executor"] = {"time_ahead_ms": 500}
+    assert _alarms(status) == []

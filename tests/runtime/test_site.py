@@ -167,7 +167,7 @@ def test_sites_found_a_cluster_lose_one_and_get_it_back(sites: Sites) -> None:
         assert client.get("city") == b"Bamberg"
         assert client.get("number") == b"149"
     equal = [registry for site in sites.sites.values() if (registry := site.registry)]
-    equal[0].want_digests = True
+    equal[0].want_digests()
     await_condition(lambda: health.replicas_equal(equal[0].status()), "equal replicas")
 
 

@@ -189,7 +189,7 @@ class ProxiedRegistry(Registry):
         peers, files = self._peers_and_files()
         for here, member in enumerate(self.members):
             ways = [self._network.address(here, there, address) for there, address in enumerate(peers)]
-            self._send(member.identity, control.Addresses(ways, self.want_digests, self.endpoints, files))
+            self._send(member.identity, control.Addresses(ways, self.with_digests(), self.endpoints, files))
 
 
 class Fault(NamedTuple):

@@ -101,7 +101,7 @@ class Contained:
 
     def want_digests(self) -> None:
         for registry in self.registries:
-            registry.want_digests = True
+            registry.want_digests()
 
     def await_status(self, condition: Callable[[Status], object], what: str, timeout_s: float = TIMEOUT_S) -> Status:
         """The first status for which the condition holds."""

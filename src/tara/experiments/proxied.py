@@ -33,7 +33,8 @@ class Proxied(Deployment):
     def status(self, digests: bool = False) -> dict[str, Any]:
         assert self._cluster is not None
         registry = self._cluster.registry
-        registry.want_digests = registry.want_digests or digests
+        if digests:
+            registry.want_digests()
         return registry.status()
 
     def pids(self) -> dict[str, int]:

@@ -21,6 +21,7 @@ class _Executor(Struct):
     stable: int
     checkpoints: list[int]
     digest: str | None = None
+    time_ahead_ms: int = 0
 
 
 class _Committer(Struct):

@@ -26,6 +26,8 @@ class Register(Struct, array_like=True, tag=1):
     #: What it knows itself: its newest life, and whether its first start was complete.
     life: int = 0
     begun: bool = False
+    #: Its clock, milliseconds since 1970; 0: it does not say.
+    clock_ms: int = 0
 
 
 class Welcome(Struct, array_like=True, tag=2):

@@ -207,6 +207,7 @@ class Hosted:
                 secrets.token_hex(8) if spec.durability == "disk" else "",
                 known.life,
                 known.begun,
+                int(time.time() * 1e3),
             )
         )
         return self._expect(control.Welcome)

@@ -16,6 +16,7 @@ import msgspec
 from tara.configuration.placement import container_label, placement_of
 from tara.configuration.settings import Settings, shape_of
 from tara.configuration.state import ClusterState, StateFile
+from tara.host.wish import Wish
 from tara.net import bounds
 from tara.net.certificates import load_member_keys
 from tara.net.port import Terms
@@ -37,6 +38,10 @@ _LAST_WORDS_S = 0.5
 _POLL_S = 0.1
 #: A life in which a container was heard of for a shorter time was a short one.
 SHORT_LIFE_S = 10.0
+#: Clocks of containers may differ so much from the driver's when a cluster is founded.
+CLOCKS_DIFFER_S_MAX = 60.0
+#: For so long after it was last asked for, executors tell digests of their states.
+DIGESTS_S = 120.0
 
 
 class RegistryFailed(TaraError):
@@ -83,8 +88,8 @@ class Registry:
         #: What Spark's UI is called, once it is known.
         self.ui = ""
         self.members = [Member() for _ in self.placement]
-        #: Ask executors for digests of their states: costs them a snapshot per heartbeat.
-        self.want_digests = False
+        #: Whether somebody here wants to know the digests of the executors' states.
+        self._digests = Wish(DIGESTS_S)
         self.down = threading.Event()
         #: Why the registry had to give up; None while it works.
         self.failure: TaraError | None = None
@@ -334,7 +339,8 @@ class Registry:
             return
         match question:
             case control.AskStatus(digests=digests):
-                self.want_digests = self.want_digests or digests
+                if digests:
+                    self.want_digests()
                 self._send(identity, control.Answer(True, msgspec.json.encode(self.status())))
             case control.AskKill(target):
                 self._kill(identity, target)
@@ -356,6 +362,8 @@ class Registry:
                 their_container=container,
             )
             self._refuse(identity, "this is none of its containers")
+            return
+        if not self._check_clock(identity, register):
             return
         member, now_s = self.members[container], time.monotonic()
         again = member.registered_at > 0
@@ -395,6 +403,24 @@ class Registry:
             control.Welcome(self.state.lives[container], genesis, member.short_lives, keep_journal, journal),
         )
         self._announce()
+
+    def _check_clock(self, identity: bytes, register: control.Register) -> bool:
+        """Whether the container may start. The first request fixes the agreed time, which never falls: a cluster is not
+        founded with clocks that differ. Later, a wrong clock moves the agreed time by small steps only."""
+        ahead_s = register.clock_ms / 1e3 - time.time()
+        if not register.clock_ms or abs(ahead_s) <= CLOCKS_DIFFER_S_MAX:
+            return True
+        container = register.container
+        founded = self.state.founded[container]
+        self.events.flood("clock_differs", container=self.label(container), seconds=round(ahead_s), refused=not founded)
+        if not founded:
+            where = "ahead of" if ahead_s > 0 else "behind"
+            self._refuse(
+                identity,
+                f"its clock is {abs(ahead_s):.0f} s {where} the driver's, and the cluster has not been founded yet: "
+                "set the clocks first",
+            )
+        return founded
 
     def _correct(self, register: control.Register) -> None:
         """If the container knows more than `cluster.json`, an older copy of that was put back. No life is handed out
@@ -452,9 +478,17 @@ class Registry:
     def _sites(self, container: int) -> set[int]:
         return {self.graph.site(self.graph.names[number]) for number in self.placement[container]}
 
+    def want_digests(self) -> None:
+        """Have executors tell the digests of their states for a while. It costs them a snapshot per heartbeat."""
+        self._digests.renew(time.monotonic())
+
+    def with_digests(self) -> bool:
+        """Whether the containers here are to tell digests now."""
+        return self._digests.holds(time.monotonic())
+
     def _announce(self) -> None:
         peers, files = self._peers_and_files()
-        addresses = control.Addresses(peers, self.want_digests, self.endpoints, files)
+        addresses = control.Addresses(peers, self.with_digests(), self.endpoints, files)
         for member in self.members:
             self._send(member.identity, addresses)
 

@@ -3,6 +3,7 @@
 `tara status`, `tara nodes` and the metrics endpoint show nothing but this. Looking does not change anything.
 """
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -48,6 +49,8 @@ def status_report(container: "Container", digest: bool) -> dict[str, object]:
                     "next": node.next,
                     "counter": node.sessions.counter,
                     "sessions": len(node.sessions),
+                    # Of this container's clock; what it is behind is no news: it moves with requests only.
+                    "time_ahead_ms": max(round(node.sessions.time_ms - time.time() * 1e3), 0),
                     "stable": node.stable.current,
                     "checkpoints": [checkpoint.number for checkpoint in node.checkpoints],
                     "digest": node.digest().hex() if digest and node.halted is None else None,

@@ -7,6 +7,7 @@ its cluster is in `tara.sites.joining`.
 """
 
 import contextlib
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any, TextIO
@@ -15,6 +16,7 @@ import msgspec
 
 from tara.configuration.settings import Settings
 from tara.configuration.state import ANY_SITE, ClusterState
+from tara.host.wish import Wish
 from tara.net.certificates import load_member_keys
 from tara.net.port import Terms
 from tara.net.server import Server
@@ -22,7 +24,7 @@ from tara.observability.events import show
 from tara.observability.metrics import recent_report
 from tara.protocol.errors import ConfigurationError
 from tara.runtime import control
-from tara.runtime.registry import Ports, Registry
+from tara.runtime.registry import DIGESTS_S, Ports, Registry
 from tara.sites.joining import Doorway, bind, forget_founding
 from tara.sites.neighbours import Neighbours, SiteCard
 from tara.transport.site_address import SiteAddress, parse_sites
@@ -49,6 +51,8 @@ class SiteRegistry(Registry):
         self._may_found = found
         self._stderr = stderr
         self._neighbours: Neighbours | None = None
+        #: Whether another site wants to know the digests of the executor here.
+        self._neighbours_digests = Wish(DIGESTS_S)
         super().__init__(settings, stderr)
         self._watcher = self.thread("neighbours", self._look_around)
         self._watcher.start()
@@ -108,7 +112,8 @@ class SiteRegistry(Registry):
         keys = load_member_keys(expand("keys", self.settings.keys)) if self.settings.keys else None
         neighbours = self._neighbours = Neighbours(self._site, self._addresses, keys)
         while not self.down.wait(LOOK_S):
-            neighbours.look(self.want_digests)
+            # Only what was asked for here: others would ask back for what they are asked for, and so on.
+            neighbours.look(super().with_digests())
             for site, problem in neighbours.problems.items():
                 self.events.flood("site_differs", site=site, reason=problem)
             self._compare(neighbours.cards())
@@ -132,6 +137,9 @@ class SiteRegistry(Registry):
                 self.events.error("newer_era", era=era)
                 self.down.set()
 
+    def with_digests(self) -> bool:
+        return super().with_digests() or self._neighbours_digests.holds(time.monotonic())
+
     def _card(self) -> bytes:
         lives = self.members[self._site].status.get("lives", [])
         card = SiteCard(
@@ -149,7 +157,8 @@ class SiteRegistry(Registry):
     def _answer(self, identity: bytes, question: control.Question) -> None:
         match question:
             case control.AskSite(digests=digests):
-                self.want_digests = self.want_digests or digests
+                if digests:
+                    self._neighbours_digests.renew(time.monotonic())
                 self._send(identity, control.Answer(True, self._card()))
             case control.AskKill(target) if (at := self.container_of(target)) is not None and at not in self.hosted:
                 self._send(identity, control.Elsewhere(self._addresses[at].registry))
