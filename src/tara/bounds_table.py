@@ -66,6 +66,7 @@ def sections() -> list[Section]:
                 net("CLIENT_FRAME_COMMANDS", "", "a message of a client, in longest commands", "closed"),
                 net("FILE_QUESTION_BYTES_MAX", "bytes", "a question to a file server", "closed"),
                 net("CONTROL_BYTES_MAX", "bytes", "a message to a registry", "closed"),
+                net("FRAMES_PER_TURN", "", "frames taken in one turn", "the others wait for the next turn"),
                 net("FRAME_S_MAX", "s", "for a frame, from its first byte to its last", "closed"),
                 net("UNREAD_FRAMES_MAX", "", "answers that are not read", "further ones are dropped"),
                 net("UNREAD_BYTES_MAX", "bytes", "answers that are not read", "further ones are dropped"),
@@ -76,6 +77,7 @@ def sections() -> list[Section]:
                     "sessions whose answers are waited for, and as many that are being opened",
                     "the oldest gets no answer, and has to be asked for again",
                 ),
+                net("UNREAD_ANSWERS_BYTES_MAX", "bytes", "answers that are not read", "no reads are answered"),
                 Row("MESSAGE_LENGTH_MAX", wire.MESSAGE_LENGTH_MAX, "", "commands, and reads, in a message", "refused"),
                 Row("READER_TIMEOUT_S", prometheus.READER_TIMEOUT_S, "s", "for a reader of the metrics", "closed"),
             ],
@@ -94,6 +96,8 @@ def sections() -> list[Section]:
         Section(
             "over all connections of a port",
             [
+                net("NEWS_PER_TURN", "", "connections looked at in one turn", "the others wait for the next turn"),
+                net("LEFT_FRAMES_PER_TURN", "", "frames taken of those that sent too many", "the others wait"),
                 net(
                     "CLIENTS_MAX",
                     "",

@@ -15,6 +15,7 @@ from tara.net.budget import Budget
 from tara.net.certificates import Keys, load_keys
 from tara.net.channel import Channel
 from tara.net.connection import READ_BYTES
+from tara.net.framing import framed
 from tara.net.keygen import make_client_keys, make_cluster_keys
 from tara.net.port import Terms
 from tara.net.principal import NOBODY, Kind
@@ -317,6 +318,42 @@ def announced(length: int, sent: int) -> bytes:
     return struct.pack("<I", length) + bytes(sent)
 
 
+def test_who_sends_very_many_frames_does_not_take_the_turns_of_others(either: Served, alice: Keys) -> None:
+    keys = alice if either.server._port._terms.guard is not None else None
+    hostile, honest = Channel(either.server.address, keys), Channel(either.server.address, keys)
+    frames = [b"%d" % number for number in range(5_000)]
+    for frame in frames:
+        assert hostile.send(frame)
+    most = asked = answered = 0
+    while len(either.heard) - answered < len(frames):
+        if asked == answered:
+            honest.send(b"honest")
+            asked += 1
+        before = len(either.heard)
+        either.turn()
+        hostile.receive()
+        honest.receive()
+        new = [message for _, message in either.heard[before:]]
+        answered += new.count(b"honest")
+        most = max(most, len(new))
+    assert most <= bounds.FRAMES_PER_TURN + bounds.LEFT_FRAMES_PER_TURN + 1
+    assert answered > 10
+    # In their order, and none is lost.
+    assert [message for _, message in either.heard if message != b"honest"] == frames
+    assert either.server._port._left == {}
+    for channel in (hostile, honest):
+        channel.close()
+    either.until(lambda: not either.connections, "the end")
+    assert either.server._port.poll() == []
+
+
+def test_frames_that_are_left_arrive_although_their_sender_has_gone(plain: Served) -> None:
+    with plain.open() as sock:
+        sock.sendall(b"".join(framed(b"%d" % number) for number in range(1_000)))
+    plain.until(lambda: not plain.connections, "the end")
+    assert [message for _, message in plain.heard] == [b"%d" % number for number in range(1_000)]
+
+
 def test_a_frame_beyond_the_limit_ends_its_connection(plain: Served) -> None:
     with plain.open() as sock:
         sock.sendall(announced(16 * MEGABYTE + 1, 100))
@@ -349,6 +386,30 @@ def test_who_does_not_read_loses_answers_and_costs_little(either: Served, alice:
     either.server.send(name, b"the end")
     either.until(lambda: b"the end" in greedy.receive(), "the end")
     greedy.close()
+
+
+def test_a_connection_that_carried_much_takes_little_afterwards(keyed: Served, alice: Keys) -> None:
+    channels = [Channel(keyed.server.address, alice) for _ in range(60)]
+    for channel in channels:
+        channel.send(b"a question")
+    keyed.until(lambda: len(keyed.heard) == len(channels), "the questions", *channels)
+    names = [name for name, _ in keyed.heard]
+    large = bytes(4 * MEGABYTE)
+    sizes_mb = []
+    for channel, name in zip(channels, names, strict=True):
+        keyed.heard.clear()
+        channel.send(large)
+        keyed.server.send(name, large)
+
+        def done(name: bytes = name) -> bool:
+            return bool(keyed.heard) and not keyed.server.unread_bytes(name)
+
+        keyed.until(done, "much", channel)
+        sizes_mb.append(resident_mb())
+    # Both ends are in this process. What the first ones took, others take again.
+    assert sizes_mb[-1] - sizes_mb[20] < 60
+    for channel in channels:
+        channel.close()
 
 
 # All connections of a port, and all ports of a process

@@ -70,7 +70,7 @@ def test_what_many_wait_for_leaves_in_pieces() -> None:
     results = [t.Result(9, number, number, t.OK, bytes(length)) for number in range(10)]
     answers = [(number, t.OK, bytes(length)) for number in range(5)]
     reply = client_wire.ClientReply(t.FORMAT_VERSION, results, [], answers)
-    pieces = client_wire.encode_reply(reply)
+    pieces = list(client_wire.encode_reply(reply))
     replies = [client_wire.decode_reply(piece) for piece in pieces]
 
     assert max(map(len, pieces)) <= client_wire.REPLY_BYTES_MAX

@@ -1,6 +1,6 @@
 """What travels between a client and a front end."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -73,9 +73,28 @@ def encode_request(commands: list[t.Command], reads: list[Read], secret: bytes) 
     return encode_in_pieces(make, (commands, reads), REQUEST_BYTES_MAX)
 
 
-def encode_reply(reply: ClientReply) -> list[bytes]:
-    lists = (reply.results, reply.events, reply.answers, reply.endpoints)
-    return encode_in_pieces(partial(ClientReply, reply.version), lists, REPLY_BYTES_MAX)
+def encode_reply(reply: ClientReply) -> Iterator[bytes]:
+    """One piece after the other: of long answers, there is never everything twice."""
+    make = partial(ClientReply, reply.version)
+    answers = _in_portions(reply.answers)
+    yield from encode_in_pieces(make, (reply.results, reply.events, answers[0], reply.endpoints), REPLY_BYTES_MAX)
+    for portion in answers[1:]:
+        yield from encode_in_pieces(make, ([], [], portion, []), REPLY_BYTES_MAX)
+
+
+def _in_portions(answers: list[tuple[int, int, bytes]]) -> list[list[tuple[int, int, bytes]]]:
+    """At least one. Long answers are not encoded all together first, to find out that they are too long."""
+    if sum([len(payload) for _, _, payload in answers]) <= REPLY_BYTES_MAX:
+        return [answers]
+    portions: list[list[tuple[int, int, bytes]]] = [[]]
+    size = 0
+    for answer in answers:
+        if portions[-1] and size + len(answer[2]) > REPLY_BYTES_MAX:
+            portions.append([])
+            size = 0
+        portions[-1].append(answer)
+        size += len(answer[2])
+    return portions
 
 
 _decode_request: Callable[[bytes], ClientRequest] = msgspec.msgpack.Decoder(ClientRequest).decode

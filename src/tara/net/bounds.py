@@ -32,11 +32,17 @@ FILE_QUESTION_BYTES_MAX = 64 << 10
 CONTROL_BYTES_MAX = 16 << 20
 #: Messages for a registry that is not there, and wait.
 KEPT_MESSAGES_MAX = 256
+#: Frames of one connection that are taken in one turn: the others wait for the next ones. Who is honest sends few, with
+#: much in them.
+FRAMES_PER_TURN = 32
 #: A frame has to be complete that long after it has begun.
 FRAME_S_MAX = 60.0
 #: Frames and bytes that wait for one that does not read. What comes on top is dropped: it has to be asked for again.
 UNREAD_FRAMES_MAX = 10_000
-UNREAD_BYTES_MAX = 24 << 20
+UNREAD_BYTES_MAX = 16 << 20
+#: While more than that waits for a client, his reads are not answered: he has to ask again. Clients do not ask for
+#: more at once (`tara.client.reads`).
+UNREAD_ANSWERS_BYTES_MAX = 8 << 20
 
 # For one client, by its key.
 
@@ -46,6 +52,9 @@ CLIENT_CONNECTIONS_MAX = 256
 
 # For all connections of one port.
 
+#: Connections that are looked at in one turn; and frames that are taken of those that have sent too many.
+NEWS_PER_TURN = 256
+LEFT_FRAMES_PER_TURN = 64
 #: Beyond that the connection that has been silent for the longest time is closed.
 CLIENTS_MAX = 10_000
 PEERS_MAX = 256
@@ -53,12 +62,12 @@ READERS_OF_FILES_MAX = 64
 CONTROLLERS_MAX = 256
 #: What they keep together: frames that have begun to arrive, and what is not read. Beyond that the connection that
 #: keeps most is closed.
-KEPT_BYTES_MAX = 40 << 20
+KEPT_BYTES_MAX = 24 << 20
 
 # For all ports of one process.
 
 #: What they keep together; beyond that the port that keeps most closes its greediest connection.
-PROCESS_KEPT_BYTES_MAX = 48 << 20
+PROCESS_KEPT_BYTES_MAX = 32 << 20
 #: Frames that are longer than `LARGE_FRAME_BYTES` arrive one after the other: those that have begun are announced to be
 #: so long together, and who comes later is not read meanwhile. One by itself may be longer.
 LARGE_FRAME_BYTES = 64 << 10

@@ -135,6 +135,11 @@ class Keys:
             raise ConfigurationError(f"{authority}: {_why(error)}") from error
         return context
 
+    @property
+    def blocking_context(self) -> ssl.SSLContext:
+        """For those who have sockets that wait, and look themselves whom they talk to."""
+        return self._connecting
+
     def connecting(self) -> Tls:
         """For a connection that we open: prove who we are, and talk to members only."""
         return Tls(self._connecting, server_side=False, admit=_admit_member)

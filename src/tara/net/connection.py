@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
@@ -63,6 +64,8 @@ class Connection:
         #: No frame has come from the other side yet.
         self._fresh = True
         self._handshake_bytes = 0
+        #: How many frames `receive` gives at most.
+        self.frames_max = sys.maxsize
         #: Frames that are sent before it is open.
         self._early: list[bytes] = []
         #: What the network did not take.
@@ -118,6 +121,11 @@ class Connection:
         return self._frames.begun_bytes + self.unsent_bytes
 
     @property
+    def unread(self) -> bool:
+        """Whether there are complete frames here: `receive` gives them without any news."""
+        return self._frames.unread
+
+    @property
     def arriving_bytes(self) -> int:
         """The length of the frame that has begun to arrive; 0: none has."""
         return self._frames.arriving_bytes
@@ -136,14 +144,14 @@ class Connection:
             self._early.append(head(len(frame)) + frame)
             self.unsent_bytes += size
         elif self._tls is not None:
-            self._write(self._encrypted(frame))
+            self._write(*self._encrypted(frame))
         elif size <= _COPIED_BYTES_MAX:
             self._write(head(len(frame)) + frame)
         else:
             self._write(head(len(frame)), frame)
         return True
 
-    def _encrypted(self, frame: bytes) -> bytes:
+    def _encrypted(self, frame: bytes) -> list[bytes]:
         assert self._tls is not None
         if len(frame) <= _COPIED_BYTES_MAX:
             return self._tls.encrypt(head(len(frame)) + frame)
@@ -201,7 +209,7 @@ class Connection:
         self._early = []
         self.unsent_bytes -= sum(map(len, early))
         if early:
-            self._write(b"".join(early) if self._tls is None else self._tls.encrypt(*early))
+            self._write(*([b"".join(early)] if self._tls is None else self._tls.encrypt(*early)))
 
     # Reading
 
@@ -209,6 +217,8 @@ class Connection:
         """The frames that are complete now."""
         if not self.open:
             return self._receive_early()
+        if self._frames.unread:
+            return self._frames.feed(b"", self.frames_max)
         data = self._read(LARGE_READ_BYTES if self._frames.arriving_bytes > READ_BYTES else READ_BYTES)
         if not data:
             return []
@@ -216,7 +226,7 @@ class Connection:
             data = self._tls.decrypt(data)
         if self._fresh and data:
             return self._first(data)
-        return self._frames.feed(data)
+        return self._frames.feed(data, self.frames_max)
 
     def _read(self, bytes_max: int) -> bytes:
         try:
@@ -274,7 +284,7 @@ class Connection:
                 with contextlib.suppress(Broken):
                     self._write(refusal(HAS_NO_KEYS))
                 raise Refused("the other side uses keys, and here are none")
-        frames = self._frames.feed(data)
+        frames = self._frames.feed(data, self.frames_max)
         # Who was connected to may say why it does not talk.
         self._fresh = self._initiator and not frames
         if self._initiator and frames and (reason := refusal_in(frames[0])) is not None:

@@ -5,6 +5,7 @@ like a TLS record, and a refusal, which is text behind a mark, cannot be taken f
 """
 
 import struct
+import sys
 
 from tara.net.errors import Broken
 
@@ -58,6 +59,8 @@ class Splitter:
         #: The beginning of a frame, and how many bytes there have to be before it is worth looking at it again.
         self._begun = bytearray()
         self._needed = 0
+        #: There are complete frames left: `feed` gives them without more data.
+        self.unread = False
 
     @property
     def begun_bytes(self) -> int:
@@ -68,8 +71,8 @@ class Splitter:
         """The length of the frame that has begun to arrive; 0: none has."""
         return self._needed if self._begun else 0
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The frames that are complete now."""
+    def feed(self, data: bytes, frames_max: int = sys.maxsize) -> list[bytes]:
+        """The frames that are complete now, but not more than that."""
         if self._begun:
             self._begun += data
             if len(self._begun) < self._needed:
@@ -82,7 +85,7 @@ class Splitter:
         while end - start >= HEAD_BYTES:
             (length,) = _LENGTH.unpack_from(data, start)
             needed = HEAD_BYTES + length
-            if end - start < needed:
+            if end - start < needed or len(frames) >= frames_max:
                 break
             start += needed
             frames.append(data[start - length : start])
@@ -92,4 +95,5 @@ class Splitter:
                 raise Broken(f"a frame of {needed - HEAD_BYTES} bytes")
             self._begun += data[start:]
             self._needed = needed
+        self.unread = end - start >= needed
         return frames

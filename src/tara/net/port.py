@@ -4,6 +4,7 @@ It is bounded in every way that `tara.net.bounds` lists. Where there are too man
 silent for the longest time has to go; where they keep too much, the one that keeps most; so those who use theirs stay.
 """
 
+import os
 import select
 import socket
 import time
@@ -93,15 +94,20 @@ class Port:
         self._counted_s = time.monotonic()
         self.epoll.register(self._handshakes, select.EPOLLIN)
         self._early: list[tuple[bytes, list[bytes]]] = []
+        #: Connections with more frames than could be taken in their turn, and what keeps the loop awake for them.
+        self._left: dict[bytes, Incoming] = {}
+        self._awake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.epoll.register(self._awake, select.EPOLLIN)
         self._count = 0
         self._look_s = 0.0
 
     def poll(self) -> list[tuple[int, int]]:
         """A turn begins: descriptors that have news, and which."""
-        return self.epoll.poll(0)
+        return self.epoll.poll(0, bounds.NEWS_PER_TURN)
 
     def take_early(self) -> list[tuple[bytes, list[bytes]]]:
-        """Frames that came together with the end of a handshake, as from `handle`. To be asked last in a turn."""
+        """Frames that came together with the end of a handshake, or in a former turn, as from `handle`. To be asked
+        last in a turn."""
         early, self._early = self._early, []
         return early
 
@@ -113,6 +119,8 @@ class Port:
                 self._accept()
             elif descriptor == self._handshakes.fileno():
                 self._shake_hands()
+            elif descriptor == self._awake:
+                self._take_left()
             return b"", []
         if incoming.leaving:
             if incoming.connection.discard():
@@ -122,7 +130,8 @@ class Port:
         try:
             if events & select.EPOLLOUT:
                 incoming.connection.flush()
-            if events & ~select.EPOLLOUT:
+            # What is left of former turns comes first, and in its order.
+            if events & ~select.EPOLLOUT and incoming.name not in self._left:
                 frames = incoming.connection.receive()
         except Broken as broken:
             self._give_up(incoming, broken)
@@ -214,6 +223,7 @@ class Port:
     def _add(self, sock: socket.socket) -> None:
         guard = self._terms.guard
         connection = Connection(sock, self._terms.frame_bytes_max, None if guard is None else guard.accepting)
+        connection.frames_max = bounds.FRAMES_PER_TURN
         self._count += 1
         incoming = Incoming(connection, b"%d" % self._count, time.monotonic())
         incoming.in_handshake = guard is not None
@@ -273,6 +283,7 @@ class Port:
         del self.connections[incoming.connection.fileno()]
         del self.by_name[incoming.name]
         self._strangers.pop(incoming.name, None)
+        self._left.pop(incoming.name, None)
         self._forget_client(incoming)
         self._share.kept_bytes -= incoming.kept_bytes
         self._share.reserved_bytes -= incoming.reserved_bytes
@@ -291,9 +302,30 @@ class Port:
 
     # What they keep
 
+    def _take_left(self) -> None:
+        """Of those that have sent too much at once, one after the other."""
+        room = bounds.LEFT_FRAMES_PER_TURN
+        while self._left and room > 0:
+            incoming = self._left.pop(next(iter(self._left)))
+            try:
+                frames = incoming.connection.receive()
+            except Broken as broken:
+                self._give_up(incoming, broken)
+                continue
+            room -= len(frames)
+            incoming.heard_s, incoming.begun_s = time.monotonic(), 0.0
+            self._early.append((incoming.name, frames))
+            self.look_at(incoming)
+        if not self._left:
+            os.eventfd_read(self._awake)
+
     def look_at(self, incoming: Incoming) -> None:
         """After anything that may have changed what it keeps here, or what it waits for."""
         connection = incoming.connection
+        if connection.unread and not incoming.leaving:
+            if not self._left:
+                os.eventfd_write(self._awake, 1)
+            self._left[incoming.name] = incoming
         kept_bytes = connection.kept_bytes
         if kept_bytes or incoming.kept_bytes:
             self._share.kept_bytes += kept_bytes - incoming.kept_bytes
@@ -341,7 +373,8 @@ class Port:
             self._set_events(incoming)
 
     def _set_events(self, incoming: Incoming) -> None:
-        events = 0 if incoming.paused else select.EPOLLIN
+        waits = incoming.paused or (incoming.connection.unread and not incoming.leaving)
+        events = 0 if waits else select.EPOLLIN
         if incoming.connection.waits_to_write and not incoming.leaving:
             events |= select.EPOLLOUT
         if events != incoming.events:
@@ -391,5 +424,6 @@ class Port:
             self.hang_up(incoming)
         self.listener.close()
         self._handshakes.close()
+        os.close(self._awake)
         self.epoll.close()
         self._share.close()

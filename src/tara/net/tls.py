@@ -13,6 +13,8 @@ from tara.net.principal import NOBODY, Principal
 
 #: The longest plain text in one record.
 _RECORD_BYTES = 1 << 14
+#: What passes OpenSSL's buffers at once: they keep for ever the size that they once had.
+_BUFFER_BYTES = 4 * _RECORD_BYTES
 
 #: From the other side's certificate (DER) to its principal; raises `Refused`.
 Admit = Callable[[bytes], Principal]
@@ -85,28 +87,47 @@ class Tls:
             raise
         self.over = True
 
-    def encrypt(self, *pieces: bytes) -> bytes:
+    def encrypt(self, *pieces: bytes) -> list[bytes]:
+        """In one piece, unless it is long."""
+        encrypted: list[bytes] = []
+        waiting = 0
         for piece in pieces:
-            done = self._object.write(piece)
-            while done < len(piece):
-                done += self._object.write(memoryview(piece)[done:])
-        return self._outgoing.read()
+            view = memoryview(piece)
+            while view:
+                done = self._object.write(view[: _BUFFER_BYTES - waiting])
+                view = view[done:]
+                waiting += done
+                if waiting >= _BUFFER_BYTES:
+                    encrypted.append(self._outgoing.read())
+                    waiting = 0
+        if waiting:
+            encrypted.append(self._outgoing.read())
+        return encrypted
 
     def decrypt(self, data: bytes) -> bytes:
-        incoming, read = self._incoming, self._object.read
-        if data:
-            incoming.write(data)
         plain: list[bytes] = []
         try:
-            while incoming.pending:
-                plain.append(read(_RECORD_BYTES))
-        except ssl.SSLWantReadError:
-            pass
+            if len(data) <= _BUFFER_BYTES:
+                self._decrypt(data, plain)
+            else:
+                view = memoryview(data)
+                for start in range(0, len(data), _BUFFER_BYTES):
+                    self._decrypt(view[start : start + _BUFFER_BYTES], plain)
         except ssl.SSLZeroReturnError as error:
             raise Closed("the other side closed the connection") from error
         except ssl.SSLError as error:
             raise Refused(in_words(error)) from error
         return plain[0] if len(plain) == 1 else b"".join(plain)
+
+    def _decrypt(self, data: "bytes | memoryview", plain: list[bytes]) -> None:
+        incoming, read = self._incoming, self._object.read
+        if data:
+            incoming.write(data)
+        try:
+            while incoming.pending:
+                plain.append(read(_RECORD_BYTES))
+        except ssl.SSLWantReadError:
+            return
 
     def outgoing(self) -> bytes:
         """What the handshake has for the other side."""

@@ -65,6 +65,8 @@ BUSY_RUN = 24
 BUSY_PAUSE_S = 0.004
 #: Problems of a journal that an event tells of.
 DAMAGE_SHOWN = 20
+#: What is answered to stale reads in one turn at least, however much waits for those who do not read.
+ANSWERED_BYTES_MIN = 1 << 20
 #: Stands for the gateway where a client connection is named; no connection has an empty identity.
 GATEWAY = b""
 #: Secrets of which it is remembered whom they stand for.
@@ -550,7 +552,8 @@ class Container:
 
     def _receive_requests(self, front_end: Server) -> None:
         by_partition: list[list[t.Command]] = [[] for _ in range(self.spec.limits.partitions)]
-        self._answer_room = ANSWERED_BYTES_MAX
+        # The less of what was answered before has been read, the less is answered at once.
+        self._answer_room = max(ANSWERED_BYTES_MAX - self.budget.kept_bytes, ANSWERED_BYTES_MIN)
         for identity, data in front_end.receive():
             try:
                 request = client_wire.decode_request(data)
@@ -620,6 +623,11 @@ class Container:
 
     def _take_reads(self, identity: bytes, principal: bytes, reads: list[client_wire.Read]) -> None:
         """Answer stale reads from the copy of the application that is here; have the others answered by the nodes."""
+        if self._front_end is not None and self._front_end.unread_bytes(identity) > bounds.UNREAD_ANSWERS_BYTES_MAX:
+            # Who does not read the answers that wait for him gets no more of them.
+            for read in reads:
+                self._questions.answer(identity, (read.id, t.OVERLOADED, b""))
+            return
         executor = self._nodes.get(self.graph.number(Stage.EXECUTOR, self.site))
         halted = self._condition.halted(self._now_ms())
         for read in reads:
