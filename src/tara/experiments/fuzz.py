@@ -1,63 +1,81 @@
-"""The fuzzer: hostile frames at every port of real clusters that serve a load meanwhile.
+"""The fuzzer: hostile frames and connections at every port of real clusters that serve a load meanwhile.
 
-Two clusters: the key-value store with one driver for all sites, and the coordination service with a driver per site.
-At the end: no process has ended, no node has halted, every frame that had to be refused was counted, nothing of the
-load was lost or executed twice, what it saw is linearizable, and the replicas are equal.
+First without keys, then with: each time two clusters, the key-value store with one driver for all sites, and the
+coordination service with a driver per site. At the end: no process has ended, no node has halted, every frame that had
+to be refused was counted, no process has grown much, those who were served kept at least half of their throughput,
+nothing of the load was lost or executed twice, what it saw is linearizable, and the replicas are equal.
 """
 
-import abc
 import contextlib
 import os
-import select
-import socket
-import struct
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
-from tara.coordination import jute
+from tara.client import KeyValueClient
 from tara.coordination.client import CoordinationClient
-from tara.coordination.codes import Op
-from tara.experiments.contained import ClusterTrouble, Contained
+from tara.experiments.attacks import Attackers, Sent
+from tara.experiments.contained import Contained
 from tara.experiments.deployment import Say
-from tara.experiments.hostile import ClientFrames, ControlMessages, FileQuestions, Identity, PeerFrames
 from tara.experiments.load_process import LoadPlan, LoadProcess
+from tara.experiments.nuisances import LARGE_BYTES, LARGE_KEY, LARGE_PATH
 from tara.experiments.safety import Safety
-from tara.net.file_exchange import Ask
-from tara.net.framing import framed
+from tara.experiments.targets import TIMEOUT_S, Target
+from tara.net.certificates import load_keys
+from tara.net.keygen import make_client_keys, make_cluster_keys
 from tara.operations import health
-from tara.runtime import control
+from tara.protocol import tuples as t
+from tara.protocol.graph import Stage
 from tara.runtime.registry import Registry
 from tara.simulator.linearizability import KeyValueModel, check
 
 #: Of so many frames, how many go to each kind of port. What needs a connection per frame, or an order, gets few.
-SHARES = {"peers": 0.64, "clients": 0.29, "files": 0.03, "registry": 0.03, "zookeeper": 0.009, "metrics": 0.001}
-#: Frames that are made, and how often they are sent before others are made.
-MADE = 400
-REPEATED = 5
-#: Of a client's messages, how many are well-formed: they are ordered, or asked, like any other.
-ODD = 0.02
+SHARES = {"peers": 0.48, "clients": 0.37, "files": 0.06, "registry": 0.06, "zookeeper": 0.028, "metrics": 0.002}
+PLAIN, KEYED = "plain", "keyed"
+#: Frames per second, over all ports of a mode.
+RATE_PER_S = 20_000.0
 CLIENTS = 16
-#: In the last message of an attack, and in no other.
-_MARK = 0x1234_5678_9ABC_DEF0
-TIMEOUT_S = 60.0
-GROWTH_MB_MAX = 200.0
+#: How long the throughput is measured before the attack; and how long the processes take to have their size.
+BEFORE_S = 10.0
+WARM_UP_S = 5.0
+GROWTH_MB_MAX = 64.0
+THROUGHPUT_KEPT_MIN = 0.5
+_SIZES = {"checkpoint_interval": 1024, "window": 4096}
+
+
+class Served(Struct):
+    """What the clients of a mode got."""
+
+    #: Answers per second of the key-value store before and during the attack; and increments of the other service.
+    answers_before: float
+    answers_during: float
+    increments_before: float
+    increments_during: float
+
+    @property
+    def kept(self) -> float:
+        """The smaller share of what they had before."""
+        return min(
+            self.answers_during / max(self.answers_before, 0.1),
+            self.increments_during / max(self.increments_before, 0.1),
+        )
 
 
 class FuzzVerdict(Safety, kw_only=True):
     drill: str = "fuzz"
     seed: int
     seconds: float
-    #: Frames sent, by kind of port.
+    #: Frames sent, by mode and kind of port.
     frames: dict[str, int]
-    #: Frames that had to be refused, and those that the cluster counted as refused.
+    #: Connections that misbehave, by kind.
+    nuisances: dict[str, int]
+    #: Frames that had to be refused, and those that the clusters counted as refused.
     refusable: int
     refused: int
     died: list[str]
@@ -65,14 +83,21 @@ class FuzzVerdict(Safety, kw_only=True):
     #: Increments of a node of the coordination service that were acknowledged, and its value.
     increments: int
     value: int
+    #: The most that a process grew, and which one.
     growth_mb: float
+    grown: str
+    served: dict[str, Served]
+    #: The smallest share of its throughput that a mode's clients kept.
+    throughput_kept: float
     metrics_served: bool
 
     @property
     def summary(self) -> str:
         return (
-            f"{sum(self.frames.values())} frames in {self.seconds:.0f} s, {self.refused} of {self.refusable} refused "
-            f"and counted, {self.increments} increments, {self.in_short}, growth {self.growth_mb:.0f} MB"
+            f"{sum(self.frames.values())} frames and {sum(self.nuisances.values())} bad connections in "
+            f"{self.seconds:.0f} s, {self.refused} of {self.refusable} refused and counted, "
+            f"{self.increments} increments, {self.in_short}, growth {self.growth_mb:.0f} MB, "
+            f"{self.throughput_kept:.0%} of the throughput kept"
         )
 
     @property
@@ -80,240 +105,56 @@ class FuzzVerdict(Safety, kw_only=True):
         """What is not as promised, in words."""
         found = self.violations
         found += [f"{name} has ended" for name in self.died]
-        if self.refused != self.refusable:
+        total = sum(self.frames.values())
+        few = [port for port, sent in self.frames.items() if _few(port, sent, total)]
+        found += [f"{port} got less than 1 % of the frames" for port in few]
+        # A bad connection may count as a bad frame, too.
+        if not self.refusable <= self.refused <= self.refusable + sum(self.nuisances.values()):
             found.append(f"{self.refused} of {self.refusable} hostile frames were counted as refused")
         if self.restarts:
             found.append(f"{self.restarts} restarts")
         if self.value != self.increments:
             found.append(f"{self.increments} increments were acknowledged, but the value is {self.value}")
         if self.growth_mb > GROWTH_MB_MAX:
-            found.append(f"a process grew by {self.growth_mb:.0f} MB")
+            found.append(f"{self.grown} grew by {self.growth_mb:.0f} MB")
+        if self.throughput_kept < THROUGHPUT_KEPT_MIN:
+            found.append(f"clients kept {self.throughput_kept:.0%} of their throughput")
         if not self.metrics_served:
             found.append("the metrics are not served")
         return found
 
 
-class Attack(abc.ABC):
-    """Frames for one port, on a thread of its own."""
-
-    def __init__(self, kind: str, address: str, count: int) -> None:
-        self.kind = kind
-        host, _, port = address.removeprefix("tcp://").removeprefix("http://").split("/")[0].rpartition(":")
-        self.address = (host, int(port))
-        self.count = count
-        self.sent = 0
-        #: Those of them that the other side has to count.
-        self.refusable = 0
-        self.failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name=f"attack-{kind}", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def join(self) -> None:
-        self._thread.join()
-        if self.failure is not None:
-            raise self.failure
-
-    def _run(self) -> None:
-        try:
-            self.attack()
-        except Exception as error:
-            self.failure = error
-
-    @abc.abstractmethod
-    def attack(self) -> None:
-        """Send all of them."""
-
-    def connect(self) -> socket.socket:
-        return socket.create_connection(self.address, timeout=TIMEOUT_S)
+def _few(port: str, sent: int, total: int) -> bool:
+    return not port.endswith("/metrics") and sent < total / 100
 
 
-class FrameAttack(Attack):
-    """Many frames per connection, without waiting for answers."""
+class Keyring:
+    """Keys of a cluster, of a client, and of somebody who has nothing to do with it."""
 
-    def __init__(self, kind: str, address: str, count: int, make: Callable[[], tuple[bytes, bool]]) -> None:
-        """`make` gives a frame, and whether it has to be refused."""
-        super().__init__(kind, address, count)
-        self._make = make
+    def __init__(self, directory: Path) -> None:
+        make_cluster_keys(directory / "keys")
+        make_cluster_keys(directory / "foreign")
+        self.member = str(directory / "keys")
+        self.client = str(make_client_keys(directory / "keys", "client"))
+        self.foreign = str(make_client_keys(directory / "foreign", "stranger"))
 
-    def attack(self) -> None:
-        while self.sent < self.count:
-            self._too_long()
-            with self.connect() as connection:
-                for _ in range(20):
-                    made = [self._make() for _ in range(min(MADE, self.count - self.sent))]
-                    data = b"".join(framed(frame) for frame, _ in made)
-                    refusable = sum(bad for _, bad in made)
-                    for _ in range(REPEATED):
-                        connection.sendall(data)
-                        self.sent += len(made)
-                        self.refusable += refusable
-                        self._drain(connection)
-                    if self.sent >= self.count:
-                        break
-                self._end(connection)
-
-    def _too_long(self) -> None:
-        """A length beyond every limit: ends its connection."""
-        with self.connect() as connection:
-            connection.sendall(b"\xff\xff\xff\x7f" + b"x" * 100)
-            self._end(connection, hang_up=False)
-        self.sent += 1
-        self.refusable += 1
-
-    @staticmethod
-    def _drain(connection: socket.socket) -> None:
-        """Answers are of no interest, but in the way."""
-        while select.select([connection], [], [], 0)[0] and connection.recv(1 << 16):
-            pass
-
-    @staticmethod
-    def _end(connection: socket.socket, hang_up: bool = True) -> None:
-        """Wait for the other side to close: then it has read everything."""
-        if hang_up:
-            connection.shutdown(socket.SHUT_WR)
-        with contextlib.suppress(ConnectionResetError):
-            while connection.recv(1 << 16):
-                pass
-
-
-class MessageAttack(Attack):
-    """For ports that answer messages; now and then, something that is no frame."""
-
-    def __init__(
-        self, kind: str, address: str, count: int, make: Callable[[], tuple[bytes, bool]], last: bytes, mark: bytes
-    ) -> None:
-        """`last` is a question whose answer contains `mark`: it is answered when everything before it was looked at."""
-        super().__init__(kind, address, count)
-        self._make = make
-        self._last = last
-        self._mark = mark
-
-    def attack(self) -> None:
-        with self.connect() as connection:
-            while self.sent < self.count:
-                made = [self._make() for _ in range(min(MADE, self.count - self.sent))]
-                connection.sendall(b"".join(framed(frame) for frame, _ in made))
-                self.sent += len(made)
-                self.refusable += sum(bad for _, bad in made)
-                FrameAttack._drain(connection)
-                self._noise()
-            self._await_end(connection)
-
-    def _await_end(self, connection: socket.socket) -> None:
-        connection.sendall(framed(self._last))
-        heard = b""
-        while self._mark not in heard:
-            more = connection.recv(1 << 16)
-            if not more:
-                raise ClusterTrouble(f"{self.kind} at {self.address}: no answer to the last question")
-            heard = heard[-len(self._mark) :] + more
-
-    def _noise(self) -> None:
-        """What never becomes a frame, and so is not counted."""
-        for noise in (b"GET", b"\xff", b"\x80\x00\x00\x00", b""):
-            with self.connect() as connection, contextlib.suppress(OSError):
-                connection.sendall(noise)
-
-
-class MetricsAttack(Attack):
-    def __init__(self, address: str, count: int, random: Random) -> None:
-        super().__init__("metrics", address, count)
-        self._random = random
-
-    def attack(self) -> None:
-        requests = (
-            b"\x00" * 100,
-            b"GET /metrics HTTP/9.9\r\n\r\n",
-            b"GET " + b"/" * 70_000 + b" HTTP/1.1\r\n\r\n",
-            b"POST /metrics HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-            b"GET /metrics HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n",
-            b"GET /../../etc/passwd HTTP/1.0\r\n\r\n",
-        )
-        while self.sent < self.count:
-            with self.connect() as connection, contextlib.suppress(OSError):
-                connection.sendall(self._random.choice(requests))
-                connection.shutdown(socket.SHUT_WR)
-                while connection.recv(1 << 16):
-                    pass
-            self.sent += 1
-
-
-class ZooKeeperAttack(Attack):
-    """Sessions of its own, and in them requests that no client would send. Most end their connection."""
-
-    def __init__(self, address: str, count: int, random: Random) -> None:
-        super().__init__("zookeeper", address, count)
-        self._random = random
-
-    def attack(self) -> None:
-        while self.sent < self.count:
-            with self.connect() as connection, contextlib.suppress(OSError):
-                if self._random.random() < 0.2:
-                    connection.sendall(self._random.randbytes(self._random.randrange(1, 200)))
-                    self.sent += 1
-                else:
-                    self._session(connection)
-
-    def _session(self, connection: socket.socket) -> None:
-        random = self._random
-        session = random.choice((0, 0, 0, 0, 77, -1, 1 << 62))
-        connect = struct.pack(
-            ">iqiq", 0, random.choice((0, 0, -1, 1 << 62)), random.choice((5000, -1, 1 << 30)), session
-        )
-        connection.sendall(_framed(connect + jute.pack_buffer(bytes(16)) + b"\0"))
-        self.sent += 1
-        requests = [self._request() for _ in range(min(5, max(self.count - self.sent, 1)))]
-        connection.settimeout(2.0)
-        if connection.recv(1 << 16):
-            connection.sendall(b"".join(requests))
-            self.sent += len(requests)
-            connection.shutdown(socket.SHUT_WR)
-            while connection.recv(1 << 16):
-                pass
-
-    def _request(self) -> bytes:
-        random = self._random
-        path = jute.pack_text(random.choice(("/", "/fuzz", "/fuzz/a", "", "//", "/a/../b", "/\0", "x" * 500, "/é")))
-        body = path + random.choice(
-            (
-                b"",
-                b"\0",
-                jute.pack_buffer(b"data") + jute.pack_int(-1),
-                jute.pack_buffer(None) + jute.pack_acl(((31, "world", "anyone"),)) + jute.pack_int(random.randrange(9)),
-                jute.pack_int(1 << 30),
-                jute.pack_int(-7),
-                random.randbytes(random.randrange(40)),
-            )
-        )
-        op = random.choice((*Op, 9999, -12, 1 << 30))
-        if op == Op.CLOSE_SESSION:
-            op = Op.PING
-        body = struct.pack(">ii", random.getrandbits(31) - (1 << 30), op) + body
-        match random.randrange(8):
-            case 0:
-                return struct.pack(">i", random.choice((-1, 1 << 30, 3, 0))) + body
-            case 1:
-                spoiled = bytearray(body)
-                spoiled[random.randrange(8, len(spoiled))] ^= 1 << random.randrange(8)
-                return _framed(bytes(spoiled))
-            case 2:
-                return _framed(body[: random.randrange(len(body))])
-            case _:
-                return _framed(body)
-
-
-def _framed(body: bytes) -> bytes:
-    return jute.pack_int(len(body)) + body
+    @property
+    def gateway(self) -> dict[str, str]:
+        """Options of a ZooKeeper port that wants certificates."""
+        return {
+            "tls_certificate": f"{self.member}/member.pem",
+            "tls_key": f"{self.member}/member.key",
+            "tls_authorities": f"{self.member}/authority.pem",
+        }
 
 
 class Increments:
     """A client of the coordination service that counts, in a node, as long as it is left to it."""
 
-    def __init__(self, hosts: str) -> None:
+    def __init__(self, hosts: str, keys: str | None) -> None:
         self.done = 0
-        self._client = CoordinationClient(hosts)
+        tls = None if keys is None else load_keys(keys).blocking_context
+        self._client = CoordinationClient(hosts, tls=tls)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="increments", daemon=True)
         self.failure: Exception | None = None
@@ -321,6 +162,7 @@ class Increments:
     def __enter__(self) -> "Increments":
         self._client.start()
         self._client.create("/count", b"0")
+        self._client.create(LARGE_PATH, bytes(LARGE_BYTES))
         self._thread.start()
         return self
 
@@ -348,118 +190,167 @@ class Increments:
             self.failure = error
 
 
-def fuzz(directory: Path, say: Say, frames: int = 30_000, seed: int = 1) -> FuzzVerdict:
-    """Random and mutated frames at every port of two clusters under load."""
-    began_s = time.monotonic()
-    sizes = {"checkpoint_interval": 1024, "window": 4096}
-    gateway = {"port": 0, "tick_time_ms": 1_000, "max_client_connections": 0}
-    with contextlib.ExitStack() as stack:
-        store = stack.enter_context(Contained.whole(directory / "store", sizes))
-        service = stack.enter_context(
-            Contained.sites(directory / "service", {**sizes, "app": "coordination", "gateway": gateway})
-        )
-        service.await_status(lambda _: all(site.gateways_serve() for site in service.registries), "gateways")
-        load = LoadProcess(
-            LoadPlan(
-                endpoints=store.endpoints, clients=CLIENTS, seconds=24 * 3600.0, reads=0.2, recorded_keys=CLIENTS // 2
+class Mode:
+    """Two clusters with or without keys, their clients, and what is attacked."""
+
+    def __init__(self, name: str, directory: Path, say: Say) -> None:
+        self.name = name
+        self._say = say
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._keys = Keyring(directory) if name == KEYED else None
+
+    def run(self, frames: int, seed: int) -> FuzzVerdict:
+        began_s = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            clusters = store, service = list(self._start(stack))
+            prepared = self._prepare(store)
+            load = LoadProcess(self._plan(store))
+            stack.callback(load.stop)
+            answers = Answers(load)
+            hosts = ",".join(gateway for registry in service.registries for gateway in registry.gateways)
+            client = None if self._keys is None else self._keys.client
+            increments = stack.enter_context(Increments(hosts, client))
+            targets = list(self._targets(clusters, frames, seed))
+            attackers = Attackers(targets)
+            stack.callback(attackers.stop)
+            time.sleep(WARM_UP_S)
+            growth = Growth(clusters)
+            counted = Counted(clusters)
+            before = Progress(answers, increments)
+            time.sleep(BEFORE_S)
+            during = Progress(answers, increments)
+            growth.begin()
+            self._say(f"fuzz, {self.name}: {sum(target.count for target in targets)} frames at {len(targets)} ports")
+            attackers.attack()
+            sent, nuisances = attackers.finish()
+            after = Progress(answers, increments)
+            refusable = sum(attack.refusable for attack in sent)
+            refused = counted.await_total(refusable)
+            self._say(f"fuzz, {self.name}: all sent, {refused} of {refusable} refused and counted")
+            load.stop()
+            answers.join()
+            report = load.finish()
+            value = increments.finish()
+            grown, growth_mb = growth.end()
+            statuses = [_settled(cluster) for cluster in clusters]
+            served = during.since(before), after.since(during)
+            mode = Served(served[0][0], served[1][0], served[0][1], served[1][1])
+            return FuzzVerdict(
+                seed=seed,
+                seconds=round(time.monotonic() - began_s, 1),
+                frames=_by_port(sent),
+                nuisances=nuisances,
+                refusable=refusable,
+                refused=refused,
+                died=[name for cluster in clusters for name in cluster.died],
+                halted=store.halted | service.halted,
+                restarts=sum(container["restarts"] for status in statuses for container in status["containers"]),
+                lost=report.lost,
+                duplicated=max(health.counter(statuses[0]) - prepared - 2 * CLIENTS - report.ordered, 0),
+                linearizable=check(load.history, KeyValueModel()).linearizable,
+                recorded=len(load.history),
+                increments=increments.done,
+                value=value,
+                replicas_equal=all(health.replicas_equal(status) for status in statuses),
+                growth_mb=round(growth_mb, 1),
+                grown=f"{self.name}: {grown}",
+                served={self.name: mode},
+                throughput_kept=round(mode.kept, 3),
+                metrics_served=all(
+                    _metrics_served(registry) for cluster in clusters for registry in cluster.registries
+                ),
             )
-        )
-        stack.callback(load.stop)
-        increments = stack.enter_context(Increments(",".join(g for r in service.registries for g in r.gateways)))
-        before_mb = _resident_mb(store, service)
-        counted = _Counted([store, service])
-        attacks = list(_attacks([store, service], frames, seed))
-        say(f"fuzz: {sum(attack.count for attack in attacks)} frames at {len(attacks)} ports, seed {seed}")
-        for attack in attacks:
-            attack.start()
-        for attack in attacks:
-            attack.join()
-        refusable = sum(attack.refusable for attack in attacks)
-        refused = counted.await_total(refusable)
-        say(f"fuzz: all sent, {refused} of {refusable} refused and counted")
-        load.stop()
-        report = load.finish()
-        value = increments.finish()
-        growth_mb = max(after - before_mb[name] for name, after in _resident_mb(store, service).items())
-        statuses = [_settled(cluster) for cluster in (store, service)]
-        sent: dict[str, int] = {}
-        for attack in attacks:
-            sent[attack.kind] = sent.get(attack.kind, 0) + attack.sent
-        return FuzzVerdict(
-            seed=seed,
-            seconds=round(time.monotonic() - began_s, 1),
-            frames=sent,
-            refusable=refusable,
-            refused=refused,
-            died=[*store.died, *service.died],
-            halted=store.halted | service.halted,
-            restarts=sum(container["restarts"] for status in statuses for container in status["containers"]),
-            lost=report.lost,
-            duplicated=max(health.counter(statuses[0]) - 2 * CLIENTS - report.ordered, 0),
-            linearizable=check(load.history, KeyValueModel()).linearizable,
-            recorded=len(load.history),
-            increments=increments.done,
-            value=value,
-            replicas_equal=all(health.replicas_equal(status) for status in statuses),
-            growth_mb=round(growth_mb, 1),
-            metrics_served=all(_metrics_served(registry) for registry in (*store.registries, *service.registries)),
+
+    def _start(self, stack: contextlib.ExitStack) -> Iterator[Contained]:
+        flags: dict[str, Any] = dict(_SIZES)
+        gateway: dict[str, Any] = {"port": 0, "tick_time_ms": 1_000, "max_client_connections": 0}
+        if self._keys is not None:
+            flags["keys"] = self._keys.member
+            gateway |= self._keys.gateway
+        yield stack.enter_context(Contained.whole(self._directory / "store", flags))
+        service = Contained.sites(self._directory / "service", {**flags, "app": "coordination", "gateway": gateway})
+        stack.enter_context(service)
+        service.await_status(lambda _: all(site.gateways_serve() for site in service.registries), "gateways")
+        yield service
+
+    def _prepare(self, store: Contained) -> int:
+        """Put something long there; how many commands that took."""
+        keys = None if self._keys is None else self._keys.client
+        with KeyValueClient(store.endpoints, timeout_s=TIMEOUT_S, keys=keys) as client:
+            client.put(LARGE_KEY, bytes(LARGE_BYTES))
+            # A session that is left would end by itself in the middle of everything, and count.
+            client.client._submit(b"", t.CLOSE, TIMEOUT_S).result()
+        counts = [0, -1]
+        while counts[-1] != counts[-2] or not counts[-1]:
+            # Heartbeats come a little later than what they tell of.
+            time.sleep(1.5)
+            counts.append(health.counter(store.status()))
+        return counts[-1]
+
+    def _plan(self, store: Contained) -> LoadPlan:
+        return LoadPlan(
+            endpoints=store.endpoints,
+            clients=CLIENTS,
+            seconds=24 * 3600.0,
+            reads=0.2,
+            recorded_keys=CLIENTS // 2,
+            keys=None if self._keys is None else self._keys.client,
         )
 
+    def _targets(self, clusters: list[Contained], frames: int, seed: int) -> Iterator[Target]:
+        """Of each kind, the ports share the frames; each has its own sequence."""
+        ports: dict[str, list[Target]] = {kind: [] for kind in SHARES}
+        for cluster in clusters:
+            for registry in cluster.registries:
+                for target in self._ports_of(cluster, registry):
+                    ports[target.kind].append(target)
+        for kind, targets in ports.items():
+            for index, target in enumerate(targets):
+                share = SHARES[kind] / len(targets)
+                yield msgspec.structs.replace(
+                    target,
+                    count=max(int(frames * share), 5),
+                    rate_per_s=RATE_PER_S * share,
+                    seed=f"{seed}/{self.name}/{kind}/{index}",
+                )
 
-def _attacks(clusters: list[Contained], frames: int, seed: int) -> Iterator[Attack]:
-    """One per port. Of each kind, the ports share the frames; each has its own sequence."""
-    ports: dict[str, list[Callable[[int, Random], Attack]]] = {kind: [] for kind in SHARES}
-    for cluster in clusters:
-        for registry in cluster.registries:
-            for container in registry.hosted:
-                _add_container(ports, cluster, registry, container)
-            lives = {container: registry.state.lives[container] for container in registry.hosted}
-            ports["registry"].append(partial(_registry_attack, registry.address, lives))
-            ports["metrics"].append(partial(MetricsAttack, registry.metrics_address))
-            ports["zookeeper"] += [partial(ZooKeeperAttack, address) for address in registry.gateways]
-    for kind, makers in ports.items():
-        for index, make in enumerate(makers):
-            yield make(max(int(frames * SHARES[kind] / len(makers)), 5), Random(f"{seed}/{kind}/{index}"))
+    def _ports_of(self, cluster: Contained, registry: Registry) -> Iterator[Target]:
+        def target(kind: str, address: str, **changes: Any) -> Target:
+            keys = self._keys
+            if keys is not None and kind != "metrics":
+                changes["keys"] = keys.client if kind in ("clients", "zookeeper") else keys.member
+                changes["foreign_keys"] = keys.foreign
+            return Target(kind=kind, mode=self.name, address=address, count=0, rate_per_s=1.0, seed="", **changes)
 
-
-def _registry_attack(address: str, lives: dict[int, int], count: int, random: Random) -> Attack:
-    last = control.encode(control.AskStatus(_MARK))
-    made = _mixed(random, ControlMessages(random, lives), 0.5)
-    return MessageAttack("registry", address, count, made, last, b"%x" % _MARK)
-
-
-def _add_container(
-    ports: dict[str, list[Callable[[int, Random], Attack]]], cluster: Contained, registry: Registry, container: int
-) -> None:
-    member, state = registry.members[container], registry.state
-    assert member.peer_address and member.client_address and member.files_address
-    other = (container + 1) % len(registry.placement)
-    life = _life(cluster, other)
-    sender = Identity(state.cluster, state.era, other, life, registry.shape)
-
-    def peers(count: int, random: Random) -> Attack:
-        made = PeerFrames(
-            random,
-            registry.graph,
-            registry.settings.limits,
-            registry.placement[container],
-            sender,
-            len(registry.placement),
-        )
-        return FrameAttack("peers", member.peer_address or "", count, lambda: (made.next(), True))
-
-    def clients(count: int, random: Random) -> Attack:
-        return FrameAttack("clients", member.client_address or "", count, _mixed(random, ClientFrames(random), ODD))
-
-    def files(count: int, random: Random) -> Attack:
-        made = FileQuestions(random, state.cluster, state.era)
-        last = msgspec.msgpack.encode(Ask(_MARK, 0, 0, "", 0))
-        mark = msgspec.msgpack.encode(_MARK)
-        return MessageAttack("files", member.files_address or "", count, _mixed(random, made, 0.5), last, mark)
-
-    ports["peers"].append(peers)
-    ports["clients"].append(clients)
-    ports["files"].append(files)
+        state = registry.state
+        identity = {"cluster": state.cluster, "era": state.era, "shape": registry.shape}
+        for container in registry.hosted:
+            member = registry.members[container]
+            assert member.peer_address and member.client_address and member.files_address
+            sender = (container + 1) % len(registry.placement)
+            yield target(
+                "peers",
+                member.peer_address,
+                **identity,
+                sender=sender,
+                life=_life(cluster, sender),
+                here=registry.placement[container],
+                containers=len(registry.placement),
+                limits=registry.settings.limits,
+            )
+            yield target("clients", member.client_address)
+            replicas = [
+                registry.graph.names[number].replica
+                for number in registry.placement[container]
+                if registry.graph.names[number].stage is Stage.EXECUTOR
+            ]
+            yield target("files", member.files_address, **identity, replica=replicas[0])
+        lives = {container: state.lives[container] for container in registry.hosted}
+        yield target("registry", registry.address, lives=lives)
+        yield target("metrics", registry.metrics_address)
+        for address in registry.gateways:
+            yield target("zookeeper", address)
 
 
 def _life(cluster: Contained, container: int) -> int:
@@ -469,16 +360,88 @@ def _life(cluster: Contained, container: int) -> int:
     raise AssertionError(f"nobody hosts container {container}")
 
 
-def _mixed(
-    random: Random, made: ClientFrames | ControlMessages | FileQuestions, odd: float
-) -> Callable[[], tuple[bytes, bool]]:
-    def make() -> tuple[bytes, bool]:
-        return (made.odd(), False) if random.random() < odd else (made.bad(), True)
-
-    return make
+def _by_port(sent: list[Sent]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for attack in sent:
+        found[attack.port] = found.get(attack.port, 0) + attack.frames
+    return found
 
 
-class _Counted:
+class Answers:
+    """How many answers the load has got, second by second."""
+
+    def __init__(self, load: LoadProcess) -> None:
+        self.count = 0
+        self._load = load
+        self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for _, count in self._load.seconds():
+            self.count += count
+
+    def join(self) -> None:
+        self._thread.join()
+
+
+class Progress:
+    """How far the clients are at one moment."""
+
+    def __init__(self, answers: Answers, increments: Increments) -> None:
+        self._at_s = time.monotonic()
+        self._answers = answers.count
+        self._increments = increments.done
+
+    def since(self, before: "Progress") -> tuple[float, float]:
+        """Answers and increments per second."""
+        seconds = max(self._at_s - before._at_s, 0.001)
+        return (
+            round((self._answers - before._answers) / seconds, 1),
+            round((self._increments - before._increments) / seconds, 1),
+        )
+
+
+class Growth:
+    """How much the processes of the clusters take, and at most took since the beginning."""
+
+    def __init__(self, clusters: list[Contained]) -> None:
+        self._clusters = clusters
+        self._before: dict[str, float] = {}
+        self._most: dict[str, float] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="growth", daemon=True)
+
+    def begin(self) -> None:
+        self._before = self._look()
+        self._most = dict(self._before)
+        self._thread.start()
+
+    def end(self) -> tuple[str, float]:
+        """The process that grew most, and by how many megabytes."""
+        self._stopping.set()
+        self._thread.join()
+        grown = {name: most - self._before[name] for name, most in self._most.items()}
+        return max(grown.items(), key=lambda each: each[1])
+
+    def _run(self) -> None:
+        while not self._stopping.wait(0.5):
+            for name, size_mb in self._look().items():
+                self._most[name] = max(self._most[name], size_mb)
+
+    def _look(self) -> dict[str, float]:
+        found = {"the registries": _resident_mb(os.getpid())}
+        for number, cluster in enumerate(self._clusters):
+            for name, process in cluster.processes.items():
+                with contextlib.suppress(OSError, IndexError):
+                    found[f"container {name} of cluster {number}"] = _resident_mb(process.pid or 0)
+        return found
+
+
+def _resident_mb(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+class Counted:
     """What the clusters say they have refused since this was made."""
 
     def __init__(self, clusters: list[Contained]) -> None:
@@ -504,20 +467,46 @@ class _Counted:
         return self._total() - self._before
 
 
+def fuzz(directory: Path, say: Say, frames: int = 30_000, seed: int = 1) -> FuzzVerdict:
+    """Random and mutated frames, and connections that misbehave, at every port: without keys, and with."""
+    return _together([Mode(name, directory / name, say).run(frames // 2, seed) for name in (PLAIN, KEYED)])
+
+
+def _together(modes: list[FuzzVerdict]) -> FuzzVerdict:
+    plain, keyed = modes
+    worst = max(modes, key=lambda mode: mode.growth_mb)
+
+    def total(value: Callable[[FuzzVerdict], int]) -> int:
+        return sum(map(value, modes))
+
+    return FuzzVerdict(
+        seed=plain.seed,
+        seconds=round(plain.seconds + keyed.seconds, 1),
+        frames=plain.frames | keyed.frames,
+        nuisances={kind: plain.nuisances.get(kind, 0) + count for kind, count in keyed.nuisances.items()},
+        refusable=total(lambda mode: mode.refusable),
+        refused=total(lambda mode: mode.refused),
+        died=plain.died + keyed.died,
+        halted=plain.halted | keyed.halted,
+        restarts=total(lambda mode: mode.restarts),
+        lost=total(lambda mode: mode.lost),
+        duplicated=total(lambda mode: mode.duplicated),
+        linearizable=plain.linearizable and keyed.linearizable,
+        recorded=total(lambda mode: mode.recorded),
+        increments=total(lambda mode: mode.increments),
+        value=total(lambda mode: mode.value),
+        replicas_equal=plain.replicas_equal and keyed.replicas_equal,
+        growth_mb=worst.growth_mb,
+        grown=worst.grown,
+        served=plain.served | keyed.served,
+        throughput_kept=min(mode.throughput_kept for mode in modes),
+        metrics_served=plain.metrics_served and keyed.metrics_served,
+    )
+
+
 def _settled(cluster: Contained) -> dict[str, Any]:
     cluster.want_digests()
     return cluster.await_status(lambda found: health.replicas_equal(found) is not None, "replicas that are equally far")
-
-
-def _resident_mb(*clusters: Contained) -> dict[str, float]:
-    return {
-        f"{number}/{name}": int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
-        * os.sysconf("SC_PAGE_SIZE")
-        / (1 << 20)
-        for number, cluster in enumerate(clusters)
-        for name, process in cluster.processes.items()
-        if process.is_alive()
-    }
 
 
 def _metrics_served(registry: Registry) -> bool:

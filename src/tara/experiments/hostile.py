@@ -89,8 +89,16 @@ class PeerFrames:
     """Frames for the peer port of one container. Each has to be refused, and counted."""
 
     def __init__(
-        self, random: Random, graph: Graph, limits: Limits, here: list[int], sender: Identity, containers: int
+        self,
+        random: Random,
+        graph: Graph,
+        limits: Limits,
+        here: list[int],
+        sender: Identity,
+        containers: int,
+        samples: dict[type[t.Tuple], list[t.Tuple]] | None = None,
     ) -> None:
+        """`samples` are tuples as nodes send them; else some are made."""
         self._random = random
         self._sender = sender
         self._containers = containers
@@ -98,7 +106,7 @@ class PeerFrames:
         self._memories = [1] * graph.members
         self._takers: dict[type[t.Tuple], list[int]] = {}
         self._samples: list[tuple[type[t.Tuple], list[Any], list[int], list[int]]] = []
-        for kind, tuples in recorded(limits).items():
+        for kind, tuples in (samples or recorded(limits)).items():
             stages = {stage for sender_stage, edge, stage in EDGES if edge is kind and sender_stage is not Stage.CLIENT}
             takers = [number for number in here if graph.names[number].stage in stages]
             others = [number for number in here if graph.names[number].stage not in stages]
