@@ -238,6 +238,10 @@ def bare_starts(
             if done % 200 == 0:
                 say(f"storage: {done} of {count} starts, {verdict.noticed} noticed, {verdict.accepted_wrong} wrong")
         verdict.start_s_mean = round(total_s / max(count, 1), 3)
+        say(
+            f"storage: {verdict.summary}; journals: {verdict.journal_repaired} of {verdict.journal_damages} repaired; "
+            f"{verdict.start_s_mean} s per start; {verdict.by_kind}"
+        )
 
 
 def _states(harvested: Harvest, told: list[bytes], app: str, scratch: Path) -> dict[int, bytes]:

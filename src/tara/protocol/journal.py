@@ -50,10 +50,6 @@ Written = tuple[int, t.JournalEntry]  # a node's number, and what it persisted
 _decode: Callable[[bytes], list[Written]] = msgspec.msgpack.Decoder(list[Written]).decode
 
 
-class CorruptJournal(TaraError):
-    """What is left of a journal does not say what its committers have promised."""
-
-
 class ForeignJournal(TaraError):
     """A journal of another format."""
 

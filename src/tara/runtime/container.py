@@ -35,7 +35,6 @@ from tara.protocol import places
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, MalformedTuple, NodeHalted
 from tara.protocol.graph import Graph, Receivers, Stage
-from tara.protocol.journal import CorruptJournal
 from tara.protocol.limits import Limits
 from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.nodes.committer import Committer, segment_head
@@ -371,7 +370,7 @@ class Container:
         the number of this life, which no life before it had."""
         try:
             return journal.replay()
-        except (CorruptJournal, StaleJournal) as error:
+        except StaleJournal as error:
             self._set_aside(journal, error)
             return {}
 

@@ -13,6 +13,7 @@ from tara.host.strikes import Strikes
 from tara.protocol import journal
 from tara.protocol import tuples as t
 from tara.protocol.places import CELLS
+from tara.simulator.violation import Violation
 
 
 class StoredCheckpoint:
@@ -87,7 +88,7 @@ class Disk:
 
     def append(self, entries: list[journal.Written]) -> None:
         if self.broken:
-            raise journal.CorruptJournal("a damaged journal was not restored")
+            raise Violation("halted", "a damaged journal was not restored before it was written")
         if not self._segments:
             self._begin(restored=False)
         self._write(entries)

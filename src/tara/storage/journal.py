@@ -102,13 +102,13 @@ class FileJournal:
         self.sync_times = Histogram()
         #: What every committer that has a memory has promised so far.
         self.resumed: Callable[[], list[format.Written]] = list
-        #: What `replay` found damaged, in words; and whether the journal has to be restored before it is used.
-        self.problems: list[str] = []
-        self.broken = False
         self._reset()
         self._lock = self._open()
 
     def _reset(self) -> None:
+        #: What `replay` found damaged, in words; and whether the journal has to be restored before it is used.
+        self.problems: list[str] = []
+        self.broken = False
         self._segments: list[tuple[Path, format.Segment]] = []
         self._file = -1
         self._marker = -1
