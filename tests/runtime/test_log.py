@@ -1,5 +1,6 @@
 """The decided log on a real disk: what is in it, and that it survives what disks and processes do."""
 
+import errno
 import random
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -724,3 +726,23 @@ def test_every_bit_of_a_header_is_under_its_checksum(tmp_path: Path) -> None:
         path.write_bytes(bytes(changed))
         with pytest.raises(LogError), path.open("rb") as file:
             read_header(file, path)
+
+
+def test_a_segment_that_the_disk_cannot_read_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, *peers = three_logs(tmp_path)
+    bad = sorted(own.glob("*.segment"))[1]
+    inode, opening = bad.stat().st_ino, Path.open
+
+    def failing(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.exists() and path.stat().st_ino == inode:
+            raise OSError(errno.EIO, "Input/output error")
+        return opening(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", failing)
+    monkeypatch.setattr(Path, "read_bytes", lambda path: failing(path, "rb").read())
+    writer, reports = opened(own, peers)
+    looked_after(writer)
+
+    assert writer.gaps == []
+    assert any("Input/output error" in report for report in reports)
+    assert LogReader(own).read(1).slice(0, 96).equals(LogReader(peers[0]).read(1).slice(0, 96))

@@ -127,7 +127,8 @@ class Tail:
     def open(cls, path: Path, next_: int) -> "Tail | None":
         """What a former life left, as far as it is intact; None if `next_` is not among its rows."""
         first, last, end = int(path.stem), int(path.stem) - 1, 0
-        with path.open("rb") as file, contextlib.suppress(CorruptLog, *DECODE_ERRORS):
+        # What the disk cannot read is executed again, like what a crash has cut off.
+        with path.open("rb") as file, contextlib.suppress(CorruptLog, OSError, *DECODE_ERRORS):
             for block in blocks(file, path):
                 read_block(file, path, block)
                 if block.first > last + 1:
@@ -329,11 +330,15 @@ class LogWriter:
         return found or []
 
     def _is_ours(self, path: Path) -> bool:
-        """What is damaged is found when it is read; it says nothing about whose it is. A newer format ends us here."""
+        """What is damaged, or cannot be read, is found when it is read as a whole; it says nothing about whose it is. A
+        newer format ends us here."""
         try:
             return identity_of(path) == self._identity
         except CorruptLog:
             return not is_first_format(path)
+        except OSError as error:
+            self._report(f"{path}: {error.strerror}")
+            return True
 
     # Rows
 
