@@ -55,6 +55,19 @@ def test_nobody_founds_while_one_is_missing_or_was_not_told_to() -> None:
     assert decide(0, 1, "", cards(founding(1), founding(2))) is None
 
 
+@pytest.mark.parametrize("seconds", [-3_600, 3_600])
+def test_nobody_founds_while_clocks_differ(seconds: int) -> None:
+    now_ms = 1_800_000_000_000
+
+    def waiting(site: int, ahead_s: float) -> SiteCard:
+        return card(site, nonce=NONCES[site], clock_ms=int(now_ms + ahead_s * 1e3))
+
+    assert decide(0, 1, "n0", cards(waiting(1, 2.0), waiting(2, seconds)), now_ms) is None
+    assert isinstance(decide(0, 1, "n0", cards(waiting(1, 2.0), waiting(2, -2.0)), now_ms), Found)
+    # What has begun is not stopped: a founder that is late goes on.
+    assert decide(1, 1, "n1", cards(running(0), waiting(2, seconds)), now_ms) == Found(CLUSTER, NONCES)
+
+
 def test_a_founder_that_was_late_starts_full_in_the_cluster_of_its_number() -> None:
     """One of the others has seen all the numbers, and has begun."""
     assert decide(1, 1, "n1", cards(running(0), founding(2))) == Found(CLUSTER, NONCES)

@@ -33,6 +33,7 @@ from tara.net.port import Terms
 from tara.net.server import Address, Server
 from tara.protocol.errors import ConfigurationError, MalformedTuple
 from tara.runtime import control
+from tara.runtime.registry import CLOCKS_DIFFER_S_MAX
 from tara.sites.neighbours import Neighbours, SiteCard
 from tara.storage.files import sync_directory, write_whole
 from tara.transport.site_address import REGISTRY_OFFSET, SiteAddress
@@ -58,8 +59,15 @@ class Join(Struct, frozen=True):
     era: int
 
 
-def decide(site: int, f: int, nonce: str, cards: Mapping[int, SiteCard]) -> Found | Join | None:
-    """What a site without `cluster.json` may do, given what the others say; None: wait. No nonce: it may not found."""
+def ahead_s(card: SiteCard, now_ms: float) -> float:
+    """By how much the clock of a site that waits, too, is ahead of ours, if that is too much for a founding; else 0."""
+    found_s = (card.clock_ms - now_ms) / 1e3 if card.clock_ms else 0.0
+    return found_s if abs(found_s) > CLOCKS_DIFFER_S_MAX else 0.0
+
+
+def decide(site: int, f: int, nonce: str, cards: Mapping[int, SiteCard], now_ms: float = 0.0) -> Found | Join | None:
+    """What a site without `cluster.json` may do, given what the others say; None: wait. No nonce: it may not found. Nor
+    may anybody while clocks differ: the first request fixes the agreed time, which never falls."""
     for card in cards.values():
         if nonce and card.era == FIRST_ERA and card.nonces[site : site + 1] == [nonce]:
             return Found(card.cluster, card.nonces)
@@ -67,7 +75,8 @@ def decide(site: int, f: int, nonce: str, cards: Mapping[int, SiteCard]) -> Foun
     for (cluster, era), count in agreed.items():
         if count > f:
             return Join(cluster, era)
-    if nonce and len(cards) == 2 * f and all(card.nonce and not card.cluster for card in cards.values()):
+    differ = any(ahead_s(card, now_ms) for card in cards.values())
+    if nonce and not differ and len(cards) == 2 * f and all(card.nonce and not card.cluster for card in cards.values()):
         nonces = [nonce if index == site else cards[index].nonce for index in range(2 * f + 1)]
         return Found(_identity(nonces), nonces)
     return None
@@ -124,7 +133,7 @@ class Doorway:
             neighbours.look()
             cards = neighbours.cards()
             self._check(cards)
-            decision = decide(self._site, self._settings.limits.f, self._nonce, cards)
+            decision = decide(self._site, self._settings.limits.f, self._nonce, cards, time.time() * 1e3)
             if decision is not None:
                 return decision
             if time.monotonic() - said_s > SAY_S:
@@ -137,7 +146,13 @@ class Doorway:
         except MalformedTuple:
             return
         if isinstance(question, control.AskSite):
-            card = SiteCard(site=self._site, shape=self._shape, durability=self._settings.durability, nonce=self._nonce)
+            card = SiteCard(
+                site=self._site,
+                shape=self._shape,
+                durability=self._settings.durability,
+                nonce=self._nonce,
+                clock_ms=int(time.time() * 1e3),
+            )
             answer = control.Answer(True, msgspec.json.encode(card))
         else:
             answer = control.Answer(False, f"site {self._site} waits for the other sites".encode())
@@ -166,6 +181,9 @@ class Doorway:
             return problems.get(other, "does not answer")
         if card.cluster:
             return f"is in cluster {card.cluster:x}, era {card.era}"
+        if difference_s := ahead_s(card, time.time() * 1e3):
+            where = "ahead of" if difference_s > 0 else "behind"
+            return f"has a clock that is {abs(difference_s):.0f} s {where} ours: set the clocks first"
         return "waits, too" if card.nonce else "waits, too, without --found"
 
     def _own_nonce(self) -> str:

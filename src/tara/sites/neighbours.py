@@ -39,6 +39,8 @@ class SiteCard(Struct, kw_only=True):
     nonces: list[str] = []
     #: The newest lives of all containers that it has heard of.
     lives: list[int] = []
+    #: Its clock, milliseconds since 1970, while it waits for the others.
+    clock_ms: int = 0
     #: The containers of the site, as in `tara status`.
     containers: list[dict[str, Any]] = []
 
