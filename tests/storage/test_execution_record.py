@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tara.host.strikes import BARRED_MAX, Strikes
+from tara.protocol.errors import TaraError
 from tara.protocol.places import CELLS, EXECUTED, THREADS
-from tara.storage.execution_record import FILE_BYTES, ExecutionRecord, record_path
+from tara.storage.execution_record import FILE_BYTES, ExecutionRecord, check_record, record_path
 
 
 def opened(directory: Path, cluster: int = 5, era: int = 1) -> ExecutionRecord:
@@ -101,6 +102,22 @@ def test_damage_to_the_newer_slot_costs_one_life_and_any_other_is_noticed(tmp_pa
     for place in range(8 * CELLS, FILE_BYTES, 7):
         path.write_bytes(intact[:place] + bytes([intact[place] ^ 1]) + intact[place + 1 :])
         assert opened(tmp_path).strikes.barred == [7]
+
+
+def test_a_record_can_be_checked_without_beginning_a_life(tmp_path: Path) -> None:
+    end_at(tmp_path, 7)
+    path = record_path(tmp_path, 0)
+    before = path.read_bytes()
+    check_record(path, 5, 1)
+    assert path.read_bytes() == before
+    with pytest.raises(TaraError, match="of another cluster or era"):
+        check_record(path, 5, 2)
+    path.write_bytes(bytes(FILE_BYTES))
+    with pytest.raises(TaraError, match="damaged"):
+        check_record(path, 5, 1)
+    path.write_bytes(b"")
+    with pytest.raises(TaraError, match="has 0 bytes"):
+        check_record(path, 5, 1)
 
 
 @pytest.mark.parametrize("data", [b"", b"x", bytes(FILE_BYTES), os.urandom(FILE_BYTES), bytes(10 * FILE_BYTES)])

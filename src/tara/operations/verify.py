@@ -18,6 +18,7 @@ from tara.protocol.graph import Graph, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Outbox
 from tara.protocol.nodes.committer import Committer
+from tara.storage.execution_record import check_record
 from tara.storage.files import read_small
 from tara.storage.journal import MARKER_FILE, SEGMENT_FILES, Identity, read_journal
 from tara.storage.lives import read_lives
@@ -56,7 +57,7 @@ def verify(data_dir: Path) -> Scrub:
         if not reports:
             raise ConfigurationError(f"{data_dir}: no cluster here, and no copy of {STATE_FILE}") from error
     if state is not None:
-        for part in (_lives, _journals, _checkpoints, _logs):
+        for part in (_lives, _execution_records, _journals, _checkpoints, _logs):
             reports += part(data_dir, state)
     reports += [_report(path, partial(read_backup, path)) for path in sorted(data_dir.glob(BACKUP_FILES))]
     return Scrub(str(data_dir), reports)
@@ -98,6 +99,12 @@ def _lives(data_dir: Path, state: ClusterState) -> Iterator[FileReport]:
         if container.isdigit():
             number = int(container)
             yield _report(path, partial(read_lives, data_dir, state.cluster, state.era, number))
+
+
+def _execution_records(data_dir: Path, state: ClusterState) -> Iterator[FileReport]:
+    for path in sorted(data_dir.glob("execution-*")):
+        if path.name.partition("-")[2].isdigit():
+            yield _report(path, partial(check_record, path, state.cluster, state.era))
 
 
 def _journals(data_dir: Path, state: ClusterState) -> Iterator[FileReport]:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from tara.host.strikes import Strikes, next_life
+from tara.protocol.errors import TaraError
 from tara.protocol.places import CELLS, EXECUTED, THREADS, Cell
 from tara.storage.files import make_directory, sync_directory
 
@@ -38,6 +39,29 @@ class Slot(Struct, frozen=True, forbid_unknown_fields=True):
 
 def record_path(data_dir: Path, replica: int) -> Path:
     return data_dir / f"execution-{replica}"
+
+
+def check_record(path: Path, cluster: int, era: int) -> None:
+    """An error if it cannot be used."""
+    data = path.read_bytes()
+    if len(data) != FILE_BYTES:
+        raise TaraError(f"{path}: has {len(data)} bytes, not {FILE_BYTES}")
+    slots = [_read_slot(data, number) for number in range(2)]
+    if not any(slot is not None and (slot.cluster, slot.era) == (cluster, era) for slot in slots):
+        raise TaraError(f"{path}: damaged, of another version, or of another cluster or era")
+
+
+def _read_slot(record: bytes | mmap.mmap, number: int) -> Slot | None:
+    begin = _CELLS_BYTES + number * _SLOT_BYTES
+    data = record[begin : begin + _SLOT_BYTES]
+    checksum, length = _HEAD.unpack_from(data)
+    if zlib.crc32(data[4:]) != checksum:
+        return None
+    try:
+        slot = msgspec.json.decode(data[_HEAD.size : _HEAD.size + length], type=Slot)
+    except msgspec.DecodeError:
+        return None
+    return slot if slot.version == FORMAT_VERSION else None
 
 
 class ExecutionRecord:
@@ -85,24 +109,12 @@ class ExecutionRecord:
             self._write()
 
     def _newest(self, path: Path) -> Slot | None:
-        slots = [slot for number in range(2) if (slot := self._read(number)) is not None]
+        slots = [slot for number in range(2) if (slot := _read_slot(self._map, number)) is not None]
         ours = [slot for slot in slots if (slot.cluster, slot.era) == (self._cluster, self._era)]
         if not ours:
             self.trouble = f"{path}: damaged, of another version, or of another cluster or era"
             return None
         return max(ours, key=lambda slot: slot.turn)
-
-    def _read(self, number: int) -> Slot | None:
-        begin = _CELLS_BYTES + number * _SLOT_BYTES
-        data = self._map[begin : begin + _SLOT_BYTES]
-        checksum, length = _HEAD.unpack_from(data)
-        if zlib.crc32(data[4:]) != checksum:
-            return None
-        try:
-            slot = msgspec.json.decode(data[_HEAD.size : _HEAD.size + length], type=Slot)
-        except msgspec.DecodeError:
-            return None
-        return slot if slot.version == FORMAT_VERSION else None
 
     def _write(self) -> None:
         self._turn += 1
