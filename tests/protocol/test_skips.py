@@ -247,7 +247,7 @@ def test_it_asks_how_far_something_may_be_decided_and_executes_nothing_before_it
     assert asked.only(t.Read) == t.Read(0, 2, t.START_NONCE, 0)
     assert asked.receivers(t.Read) == [bench.graph.everywhere(Stage.COMMITTER)]
     assert results_of(driven.feed(*commits(log[:2]))) == []
-    # Again with every report, until it is known.
+    # Again with every tick, until it is known.
     assert len(driven.tick(10_000).of(t.AskIndex)) == 1
     assert results_of(driven.feed(*indexes(bench, 2, committers=[0]))) == []
     assert results_of(driven.feed(*indexes(bench, 2, committers=[1], life=1))) == []

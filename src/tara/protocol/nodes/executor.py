@@ -478,7 +478,6 @@ class Executor(Node):
             self.emit(self.halted, self._reply_sink)
         if not self._restored or self._broken:
             return
-        self._learn_horizon()
         self._announce()
         positions = [learner.position for learner in self._learners]
         window_end = self.stable.current * self.limits.checkpoint_slots + self.limits.window
@@ -500,6 +499,9 @@ class Executor(Node):
 
     def tick(self, now_ms: float) -> None:
         super().tick(now_ms)
+        if self._restored and not self._broken:
+            # At its start its site may not have reached the others yet, and nothing is executed before they answer.
+            self._learn_horizon()
         # Somebody waits for another partition: let its proposer know at once that it has to skip.
         waits = self._restored and self.halted is None and any(learner.decided for learner in self._learners)
         if waits:
