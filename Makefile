@@ -86,6 +86,7 @@ soak: setup ## Long campaigns: many simulated seeds, seeded bugs, SOAK_MINUTES o
 	$(BIN)/tara sim run --partitions 3 --seeds 200 --jobs $(JOBS)
 	$(BIN)/tara sim run --app coordination --seeds 200 --jobs $(JOBS)
 	$(BIN)/tara sim mutants
+	$(BIN)/tara sim slow --mbit 20 --in-flight 8
 	$(BIN)/pytest -m soak
 	$(BIN)/tara drill kill kill-twice hang loss workers sites flat
 	$(BIN)/tara drill memory --kills 50

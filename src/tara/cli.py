@@ -974,6 +974,34 @@ def sim_mutants(
         raise typer.Exit(1)
 
 
+@sim_app.command("slow")
+def sim_slow(
+    mbit: Annotated[float, typer.Option(help="What each site can send, in Mbit/s.", min=1)] = 20.0,
+    in_flight: Annotated[int, typer.Option(help="Commands that the client has in flight.", min=1, max=64)] = 1,
+    commands: Annotated[int, typer.Option(help="Commands in all.", min=1)] = 50,
+    kib: Annotated[int, typer.Option(help="Length of a command, in KiB.", min=1, max=1024)] = 1024,
+    as_json: Json = False,
+) -> None:
+    """Large commands over slow links, with default limits. Exit status 1 if one is not answered, or if there are more
+    than 3 view changes.
+
+    Example: tara sim slow --mbit 20 --in-flight 8
+    """
+    from tara.simulator.slow_links import play
+
+    run = play(mbit, commands, kib << 10, in_flight)
+    if as_json:
+        _print_json(run)
+    else:
+        typer.echo(
+            f"{run.answered} of {run.commands} commands of {kib} KiB answered over {mbit:g} Mbit/s, "
+            f"{in_flight} in flight: {run.seconds} s of virtual time, the slowest {run.slowest_s} s, "
+            f"{run.view_changes} view changes"
+        )
+    if not run.holds:
+        raise typer.Exit(1)
+
+
 @bench_app.command("stream")
 def bench_stream(
     seconds: Annotated[float, typer.Option(help="How long to measure, after warming up.", min=1.0)] = 60.0,

@@ -177,7 +177,7 @@ def test_a_partition_that_is_ahead_is_not_blamed_for_the_slowest_one() -> None:
     """Its requests may just be waiting for the other partition's window; a new view here would help nobody."""
     bench = Bench(partitions=2)
     controller = bench.make(Controller, Stage.CONTROLLER)
-    controller.feed(*bench.views(1), t.Target(0, 0, (1, 3)))
+    controller.feed(*bench.views(1), t.Target(0, 0, (1, 3), 0))
     for now_ms in range(0, 2_000, 50):
         controller.feed(*(place(bench, executor, 4, slowest=2) for executor in range(3)))
         assert controller.tick(now_ms).of(t.Vote) == []
@@ -193,7 +193,7 @@ def test_an_executor_that_falls_silent_excuses_nobody_for_long() -> None:
     """It may be dead, and what it said last may never have been true for the others."""
     bench = Bench(partitions=2)
     controller = bench.make(Controller, Stage.CONTROLLER)
-    controller.feed(*bench.views(1), t.Target(0, 0, (1, 3)))
+    controller.feed(*bench.views(1), t.Target(0, 0, (1, 3), 0))
     controller.feed(*(place(bench, executor, 4, slowest=2) for executor in range(3)))
     votes = [now_ms for now_ms in range(0, 1_000, 10) if controller.tick(now_ms).of(t.Vote)]
     assert votes[0] == 510
@@ -204,7 +204,7 @@ def test_an_executor_that_died_ahead_of_the_others_excuses_nobody() -> None:
     would make a partition look ahead that everybody waits for."""
     bench = Bench(partitions=2)
     controller = bench.make(Controller, Stage.CONTROLLER)
-    controller.feed(*bench.views(1), t.Target(0, 0, (1, 9)))
+    controller.feed(*bench.views(1), t.Target(0, 0, (1, 9), 0))
     controller.feed(place(bench, 1, position=7, slowest=6, frontier=7))
     controller.feed(*(place(bench, executor, position=5, slowest=5, frontier=7) for executor in (0, 2)))
     assert controller.tick(250).of(t.Vote) == [t.Vote(0, 0, 1, 1, 2)]

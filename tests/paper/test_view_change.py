@@ -31,7 +31,7 @@ def bench() -> Bench:
 
 
 def target(number: int, source: int = 0, epoch: int = 1) -> t.Target:
-    return t.Target(source, 0, (epoch, number))
+    return t.Target(source, 0, (epoch, number), 0)
 
 
 def watching_controller(bench: Bench, view: int = 1) -> Driven[Controller]:
@@ -59,7 +59,7 @@ def test_sources_report_periodically_how_many_requests_there_are(bench: Bench) -
     source.feed(t.Submit([t.Command(1, number, 0, b"") for number in range(3)]))
     for now_ms in (0, 100, 200):
         step = source.tick(now_ms)
-        assert step.of(t.Target) == [t.Target(2, 0, (4, 3))]
+        assert step.of(t.Target) == [t.Target(2, 0, (4, 3), 0)]
         assert step.receivers(t.Target) == [bench.graph.all(Stage.CONTROLLER)]
 
 

@@ -32,6 +32,7 @@ EDGE_TABLE: list[tuple[list[Stage], list[list[Stage]], list[type[t.Tuple]]]] = [
     # Events travel with the results.
     ([S.EXECUTOR], [[S.REPLY_SINK]], [t.Results, t.Answers, t.Halted, t.AskIndex]),
     ([S.CONTROLLER], [[S.VIEW_SINK, S.VIEW_SOURCE]], [t.Vote]),
+    ([S.PROPOSER], [[S.CONTROLLER]], [t.Advance]),
     ([S.COMMITTER, S.PROPOSER], [[S.VIEW_SINK, S.VIEW_SOURCE]], [t.Presence]),
     ([S.VIEW_SOURCE], [[S.PROPOSER], [S.COMMITTER], [S.CONTROLLER], [S.REQUEST_SOURCE]], [t.View]),
 ]
@@ -229,7 +230,7 @@ def samples(bench: Bench) -> list[t.Tuple]:
         t.Commit(0, 0, 1, 0, []),
         t.Results(0, [], []),
         t.Vote(0, 0, 1, 1, 1),
-        t.Target(0, 0, (1, 0)),
+        t.Target(0, 0, (1, 0), 0),
         bench.status(0),
         *bench.stables(0, [0]),
         *bench.views(1, [0]),

@@ -103,7 +103,7 @@ class Watched:
             reach = (1, self.decided)
             reports = [self.bench.progress(executor, {0: reach}, self.decided) for executor in range(3)]
             wanted = self.decided + waiting
-            targets = [t.Target(source, 0, (1, wanted if source == 0 else 0)) for source in range(3)]
+            targets = [t.Target(source, 0, (1, wanted if source == 0 else 0), 0) for source in range(3)]
             self.controller.feed(*targets, *reports)
             if self.controller.tick(self.now_ms).of(t.Vote):
                 self._enter()

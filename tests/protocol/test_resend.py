@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tara.protocol.resend import BACKOFF_MAX, Laggards
+from tara.protocol.resend import BACKOFF_MAX, ROUND_BYTES, Laggards
 
 ROUNDS = 2
 #: Per round: how much more was sent, and how far the receiver's position moved.
@@ -19,13 +19,18 @@ class Sender:
     def __init__(self, receivers: int = 1, rounds: int = ROUNDS) -> None:
         self.laggards = Laggards(receivers, rounds)
         self.round = 0
+        #: Bytes of a burst.
+        self.size = 0
 
     def turn(self, *positions: int, sent: int = 100, life: int = 1, silent: bool = False) -> list[bool]:
         """A round; says of each receiver whether it lags."""
         self.laggards.next_round(sent)
         if not silent:
             self.round += 1
-        return [self.laggards.lags(index, position, (life, self.round)) for index, position in enumerate(positions)]
+        heard = (life, self.round)
+        return [
+            self.laggards.lags(index, position, heard, lambda: self.size) for index, position in enumerate(positions)
+        ]
 
     def bursts(self, rounds: int, position: int, silent: bool = False) -> list[int]:
         """The rounds, counted from 1, in which a receiver that stands still gets a burst."""
@@ -93,7 +98,7 @@ def test_who_was_never_heard_of_gets_nothing() -> None:
     laggards = Laggards(1, ROUNDS)
     for _ in range(50):
         laggards.next_round(100)
-        assert not laggards.lags(0, 0, (0, 0))
+        assert not laggards.lags(0, 0, (0, 0), lambda: 0)
 
 
 def test_a_new_life_counts_as_heard_although_its_rounds_begin_again() -> None:
@@ -101,7 +106,7 @@ def test_a_new_life_counts_as_heard_although_its_rounds_begin_again() -> None:
     answers = []
     for heard in [(1, 700), (1, 701), (1, 702), (2, 1), (2, 2), (2, 3), (2, 4)]:
         laggards.next_round(100)
-        answers.append(laggards.lags(0, 10, heard))
+        answers.append(laggards.lags(0, 10, heard, lambda: 0))
     assert answers == [False, False, True, False, False, False, True]
 
 
@@ -149,3 +154,10 @@ def test_a_reset_starts_the_rounds_again() -> None:
 def test_nobody_lags_when_nothing_was_sent() -> None:
     sender = Sender()
     assert not any(sender.turn(0, sent=0) == [True] for _ in range(10))
+
+
+def test_what_is_long_is_not_sent_again_before_a_slow_link_could_have_carried_it() -> None:
+    short, long = Sender(), Sender()
+    long.size = 20 * ROUND_BYTES
+    assert short.bursts(15, position=3)[0] <= ROUNDS + 1
+    assert long.bursts(40, position=3)[0] >= 20

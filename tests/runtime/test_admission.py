@@ -35,7 +35,7 @@ FAR = 1 << 60
 
 
 def brings(numbers: list[int], tuple_: t.Tuple) -> wire.Frame:
-    return wire.Frame(wire.Header(t.FORMAT_VERSION, *ME), [(numbers, tuple_)], [])  # type: ignore[list-item]
+    return wire.Frame(wire.Header(t.FORMAT_VERSION, *ME), [(numbers, tuple_)], [], [])  # type: ignore[list-item]
 
 
 def takers(kind: type[t.Tuple]) -> list[int]:
@@ -50,7 +50,7 @@ def test_what_nodes_say_is_admitted(partitions: int) -> None:
     everywhere = range(len(graph.names))
     admission = Admission(graph, limits, everywhere)
     kinds = recorded(limits)
-    assert len(kinds) == 18
+    assert len(kinds) == 19
     for kind, tuples in kinds.items():
         stages = {stage for sender, edge, stage in EDGES if edge is kind and sender is not Stage.CLIENT}
         for tuple_ in tuples:
@@ -77,9 +77,9 @@ def test_whatever_happens_an_honest_node_is_not_refused(
         for tuple_, number in parcels:
             seen[type(tuple_)] += 1
             assert admission.refusal(brings([number], tuple_)) is None, tuple_
-            message = wire.message_of(tuple_)
-            if isinstance(message, wire.Vote):
-                assert admission.open(message) == tuple_
+            if isinstance(tuple_, t.Commit):
+                end = tuple_.first + len(tuple_.requests)
+                assert admission.open(wire.Vote(tuple_.partition, end, msgspec.Raw(t.encode(tuple_)))) == tuple_
         send(world, sender, peer, parcels)
 
     monkeypatch.setattr(World, "_send_frame", watch)
@@ -144,8 +144,9 @@ BEYOND = msgspec.structs.replace(REQUEST, source=3)
         t.Stable(3, t.CheckpointId(0, b""), [], []),
         t.Stable(0, t.CheckpointId(0, b""), [t.ExecutorStatus(0, 1, 1, [0], [], [], 0, 0)], []),
         t.Stable(0, t.CheckpointId(0, b""), [], [t.CommitterStatus(0, 9, 1, 1, 1, 1, 0, 0)]),
-        t.Target(3, 0, (1, 1)),
-        t.Progress(0, 0, 1, [(0, 0)] * 4, 0, 0, 0, 0),
+        t.Target(3, 0, (1, 1), 0),
+        t.Progress(0, 0, 1, [(0, 0)] * 4, 0, 0, 0, 0, 0),
+        t.Advance(2, 0, 1, 0, 0),
         t.Vote(3, 0, 1, 1, 1),
         t.Presence(5, 0, 1, 1, MEMORIES),
         t.Presence(0, 0, 1, 1, [*MEMORIES, 1]),
@@ -197,7 +198,7 @@ def test_numbers_that_cannot_be_added_to_are_not_read(number: int, place: int) -
 def test_a_stranger_s_tuples_are_not_even_decoded() -> None:
     """Nobody who does not know the cluster makes a container take a large frame apart."""
     header = wire.Header(t.FORMAT_VERSION, ME.cluster + 1, *ME[1:])
-    assert wire.decode_header(t.encode([header, [["nonsense"] * 1000], []])) == header
+    assert wire.decode_header(t.encode([header, [["nonsense"] * 1000], [], []])) == header
 
 
 def test_a_progress_far_away_costs_no_time() -> None:
@@ -241,7 +242,7 @@ def test_admission_costs_little_beside_decoding() -> None:
     requests = [t.Request(0, 1, number, 1_700_000_000_000, bytes(80)) for number in range(20)]
     commit = t.Commit(1, 0, 1, 0, requests)
     header = wire.Header(t.FORMAT_VERSION, *ME)
-    data = t.encode(wire.OutgoingFrame(header, [(tuple(takers(t.Commit)), msgspec.Raw(t.encode(commit)))], []))
+    data = t.encode(wire.OutgoingFrame(header, [(tuple(takers(t.Commit)), msgspec.Raw(t.encode(commit)))], [], []))
     frame = wire.decode_frame(data)
 
     def best_s(work: Callable[[], object]) -> float:

@@ -4,7 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tara.client import wire as client_wire
+from tara.host.fragments import Assembly
+from tara.host.outgoing import Outgoing
 from tara.protocol import tuples as t
+from tara.protocol.graph import Graph
 from tara.transport import wire
 
 HEADER = wire.Header(t.FORMAT_VERSION, 1, 1, 0, 1, 7)
@@ -12,14 +15,14 @@ HEADER = wire.Header(t.FORMAT_VERSION, 1, 1, 0, 1, 7)
 
 def outgoing(parcels: list[int], votes: list[int]) -> wire.OutgoingFrame:
     """A frame with a tuple of each of these sizes."""
-    waiting = wire.Outgoing()
+    waiting = Outgoing(Graph(1, 1).names)
     for number, size in enumerate(parcels):
-        waiting.add((number,), wire.message_of(t.Requests([t.Request(0, 1, number, 0, bytes(size))])))
+        requests = t.Requests([t.Request(0, 1, number, 0, bytes(size))])
+        waiting.add((number,), requests, wire.encode(requests))
     for number, size in enumerate(votes):
-        waiting.add((number,), wire.message_of(t.Commit(0, 0, 1, number, [t.Request(0, 1, number, 0, bytes(size))])))
-    frame = waiting.take(HEADER, patient=True)
-    assert frame is not None
-    return frame
+        commit = t.Commit(0, 0, 1, number, [t.Request(0, 1, number, 0, bytes(size))])
+        waiting.add((number,), commit, wire.encode(commit))
+    return wire.frame_of(HEADER, waiting.take())
 
 
 sizes = st.lists(st.integers(0, 400), max_size=12)
@@ -44,6 +47,23 @@ def test_a_frame_that_is_short_enough_leaves_as_it_is() -> None:
 
     assert wire.encode_frame(frame, len(whole)) == [whole]
     assert len(wire.encode_frame(frame, len(whole) - 1)) == 2
+
+
+def test_a_tuple_that_is_longer_than_a_piece_leaves_as_fragments() -> None:
+    waiting = Outgoing(Graph(1, 1).names)
+    requests = t.Requests([t.Request(0, 1, 0, 0, bytes(200_000))])
+    waiting.add((5,), requests, wire.encode(requests))
+    assembly, whole = Assembly(1 << 20), None
+    while pieces := waiting.take():
+        (data,) = wire.encode_frame(wire.frame_of(HEADER, pieces), 1 << 20)
+        frame = wire.decode_frame(data)
+        assert data.startswith(wire.beginning(HEADER))
+        assert not frame.parcels
+        (fragment,) = frame.fragments
+        assert whole is None
+        whole = assembly.add(0, 1, fragment)
+    assert whole is not None
+    assert t.decode_tuple(whole) == requests
 
 
 def test_a_clients_pipeline_leaves_in_pieces() -> None:

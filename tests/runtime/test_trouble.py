@@ -178,7 +178,7 @@ def test_frames_of_another_shape_are_dropped_and_counted(tmp_path: Path) -> None
         status = t.CommitterStatus(9, 7, 1, 1, 1, 1, 5, 0)
         header = wire.Header(t.FORMAT_VERSION, registry.state.cluster, registry.state.era, 1, 1, registry.shape + 1)
         everywhere = tuple(range(len(registry.graph.names)))
-        frame = wire.OutgoingFrame(header, [(everywhere, msgspec.Raw(wire.encode(status)))], [])
+        frame = wire.OutgoingFrame(header, [(everywhere, msgspec.Raw(wire.encode(status)))], [], [])
         with Frames(address) as connection:
             for _ in range(3):
                 connection.send(wire.encode(frame))

@@ -130,6 +130,7 @@ class PeerFrames:
             self._misdirected,
             self._broken_vote,
             self._from_nobody,
+            self._fragments,
             self._swapped,
             self._nested,
         ]
@@ -147,7 +148,7 @@ class PeerFrames:
         return kind, _copied(fields), takers, others
 
     def _frame(self, numbers: list[int], tuple_: object, header: list[int] | None = None) -> bytes:
-        return encode([header or self._header(), [[numbers, tuple_]], []])
+        return encode([header or self._header(), [[numbers, tuple_]], [], []])
 
     def _noise(self) -> bytes:
         return self._random.randbytes(self._random.randrange(64))
@@ -270,7 +271,18 @@ class PeerFrames:
                 (executors, 0, _UNDECIDED, _NESTED),
             ]
         )
-        return encode([self._header(), [], [[numbers, [partition, end, content]]]])
+        return encode([self._header(), [], [[numbers, [partition, end, content]]], []])
+
+    def _fragments(self) -> bytes:
+        """Parts of tuples that do not fit together, or that nobody could take."""
+        random = self._random
+        _, fields, takers, _ = self._sample()
+        data = encode(fields)
+        total = random.choice((len(data), len(data) + 1, 0, -1, 1 << 40))
+        offset = random.choice((0, 0, 1, len(data), -1, 1 << 62))
+        numbers = random.choice((takers, [], [self._names], takers * 200))
+        part = random.choice((data + b"\x00", data[:-1], b"", bytes(random.randrange(1, 4096))))
+        return encode([self._header(), [], [], [[numbers, random.randrange(-1, 9), total, offset, part]]])
 
     def _from_nobody(self) -> bytes:
         """What only a host gives its own nodes."""

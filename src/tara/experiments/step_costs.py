@@ -107,7 +107,7 @@ class TimedCluster(InProcessCluster):
         began = time.perf_counter_ns()
         raw = Raw(wire.encode(tuple_))
         for numbers in others.values():
-            wire.decode_frame(wire.encode(wire.OutgoingFrame(_HEADER, [(numbers, raw)], [])))
+            wire.decode_frame(wire.encode(wire.OutgoingFrame(_HEADER, [(numbers, raw)], [], [])))
         self.nanoseconds[PEER_FRAMES] += time.perf_counter_ns() - began
 
     def close(self) -> None:

@@ -47,6 +47,7 @@ EDGES: frozenset[tuple[Stage, type[t.Tuple], Stage]] = frozenset(
         (S.PROPOSER, t.Start, S.COMMITTER),
         (S.PROPOSER, t.Proposal, S.COMMITTER),
         (S.PROPOSER, t.Presence, S.VIEW_SINK),
+        (S.PROPOSER, t.Advance, S.CONTROLLER),
         (S.COMMITTER, t.Commit, S.EXECUTOR),
         (S.COMMITTER, t.ReadIndex, S.EXECUTOR),
         (S.COMMITTER, t.Record, S.RECORD_SINK),

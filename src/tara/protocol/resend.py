@@ -2,17 +2,21 @@
 
 Receivers report positions; a sender compares them with what it had sent some rounds ago. A receiver that lacks
 something so old and does not move gets a burst from its position on, and the next burst as soon as it has taken just
-that. One that moves by itself is slow, and the last thing it needs is to be sent everything twice. A burst that changes
+that. One that moves by itself is slow, and the last thing it needs is to be sent everything twice; what is long may be
+on its way for long. A burst that changes
 nothing is repeated less and less often, and a receiver that has not been heard of since the last burst gets none: it is
 down, or what was sent is still on its way. Nothing is kept per tuple.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 
 from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
+
+#: What a slow link carries between two reports. What is long needs time, and is not lost because it has not come.
+ROUND_BYTES = 64 << 10
 
 #: The pause between two bursts grows up to this many times the first pause.
 BACKOFF_MAX = 16
@@ -38,9 +42,9 @@ class Laggards:
         """A round begins; everything below `sent` has been sent."""
         self._sent.append(sent)
 
-    def lags(self, receiver: int, position: int, heard: tuple[int, int]) -> bool:
+    def lags(self, receiver: int, position: int, heard: tuple[int, int], size: Callable[[], int]) -> bool:
         """Whether this receiver is to be sent everything from `position` on again. Called once per round; `heard` says
-        which report of the receiver the position is from."""
+        which report of the receiver the position is from, and `size` how long a burst would be."""
         moved = position != self._positions[receiver]
         if moved:
             self._positions[receiver] = position
@@ -53,6 +57,8 @@ class Laggards:
         # It stands where the last burst ended. Beyond that it would live on what is on its way to it.
         took_last_burst = moved and position == self._until[receiver]
         if self._stuck[receiver] < self._pause[receiver] and not took_last_burst:
+            return False
+        if self._stuck[receiver] < rounds_for(size()) and not took_last_burst:
             return False
         self._heard[receiver] = heard
         self._stuck[receiver] = 0
@@ -74,3 +80,13 @@ class Laggards:
 def burst(requests: Iterable[t.Request], limits: Limits) -> list[t.Request]:
     """The first of them, as many as are sent again at once."""
     return next(t.split(list(islice(requests, limits.resend_burst)), limits.resend_burst, limits.resend_bytes_max), [])
+
+
+def rounds_for(size: int) -> int:
+    """Reports to wait for what is so long."""
+    return size // ROUND_BYTES
+
+
+def length(requests: Callable[[], list[t.Request]]) -> int:
+    """Bytes of what would be sent."""
+    return sum([len(request.body) for request in requests()])

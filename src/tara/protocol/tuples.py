@@ -387,6 +387,8 @@ class Target(Tuple, frozen=True, tag=11):
     source: Number
     partition: Number
     reach: Reach
+    #: Bytes of the oldest undecided requests: what has to travel before something is decided.
+    bytes: Number
 
 
 class Progress(Tuple, frozen=True, tag=12):
@@ -404,6 +406,20 @@ class Progress(Tuple, frozen=True, tag=12):
     slowest: Number
     #: The first slot that does not fit the partition's window, as far as the executor knows.
     window_end: Number
+    #: Bytes of requests that were decided in this life of the executor.
+    bytes: Number
+
+
+class Advance(Tuple, frozen=True, tag=23):
+    """proposer → controllers of its partition: how far the beginning of its view is. Sent while that changes."""
+
+    proposer: Number
+    partition: Number
+    view: Number
+    #: Bytes of records that have come; then, of the slots that are proposed again, how many committers accepted, added
+    #: up over the committers.
+    records: Number
+    slots: Number
 
 
 class Vote(Tuple, frozen=True, tag=13):
@@ -505,6 +521,7 @@ WireTuple = (
     | Stable
     | Target
     | Progress
+    | Advance
     | Vote
     | Presence
     | View

@@ -20,6 +20,8 @@ from msgspec import Struct
 from tara.client import wire as client_wire
 from tara.configuration.placement import serves_clients
 from tara.host.condition import SiteCondition, described
+from tara.host.fragments import Assembly, Fragment
+from tara.host.outgoing import PIECE_BYTES, Outgoing
 from tara.host.routes import Routes
 from tara.net import bounds
 from tara.net.budget import Budget
@@ -169,7 +171,9 @@ class Container:
         self._for_executors: deque[Delivery] = deque()
         queues = {Stage.COMMITTER: self._for_committers, Stage.EXECUTOR: self._for_executors}
         self._queues = [queues.get(name.stage, self._queue) for name in self.graph.names]
-        self._outgoing = [wire.Outgoing() for _ in spec.placement]
+        piece_bytes = min(PIECE_BYTES, spec.limits.frame_bytes_max // 4)
+        self._outgoing = [Outgoing(self.graph.names, piece_bytes) for _ in spec.placement]
+        self._assembly = Assembly(spec.limits.frame_bytes_max)
         #: Also what is patient leaves now.
         self._ticked = False
         self._persisted: list[tuple[int, t.JournalEntry]] = []
@@ -537,12 +541,33 @@ class Container:
                     self._deliver(tuple_, number)
             for numbers, vote in frame.votes:
                 self._for_executors.extend([(vote, number) for number in numbers])
+            for fragment in frame.fragments:
+                self._receive_fragment(frame.header, fragment)
+
+    def _receive_fragment(self, header: wire.Header, fragment: Fragment) -> None:
+        data = self._assembly.add(header.container, header.life, fragment)
+        if data is None:
+            return
+        try:
+            tuple_ = t.decode_tuple(data)
+        except MalformedTuple as error:
+            self._on_bad_frame("peer", str(error))
+            return
+        refusal = self._admission.refusal(wire.Frame(header, [(fragment.numbers, tuple_)], [], []))
+        if refusal is not None:
+            self._on_bad_frame("peer", refusal)
+            return
+        for number in fragment.numbers:
+            self._deliver(tuple_, number)
 
     def _on_bad_frame(self, sender: str, reason: str) -> None:
         self.counters.frames_bad += 1
         self.events.flood("bad_frame", sender=sender, reason=reason)
 
     def _deliver(self, tuple_: t.Tuple, number: int) -> None:
+        if type(tuple_) is t.Stable:
+            for outgoing in self._outgoing:
+                outgoing.heard(tuple_)
         if type(tuple_) is t.Requests:
             self._requests.setdefault(number, []).extend(tuple_.requests)
         else:
@@ -760,11 +785,11 @@ class Container:
             for receiver in route.local:
                 self._deliver(tuple_, receiver)
             if route.remote or route.patient:
-                message = wire.message_of(tuple_)
+                data = wire.encode(tuple_)
                 for container, numbers in route.remote:
-                    self._outgoing[container].add(numbers, message)
+                    self._outgoing[container].add(numbers, tuple_, data)
                 for container, numbers in route.patient:
-                    self._outgoing[container].add(numbers, message, urgent=False)
+                    self._outgoing[container].add(numbers, tuple_, data, urgent=False)
             elif receivers.numbers[0] < 0:
                 if type(tuple_) is t.Results:
                     self._route_results(tuple_)
@@ -813,19 +838,20 @@ class Container:
                 self._published.setdefault(receiver, []).append(event)
 
     def _send_frames(self) -> None:
-        """Sync, then a frame for each peer."""
+        """Sync, then frames for each peer, as far as its link takes them."""
         if self._persisted:
             self._sync()
+        links = self._links
         for container, outgoing in enumerate(self._outgoing):
-            frame = outgoing.take(self._header, self._ticked)
-            if frame is None:
-                continue
-            pieces = wire.encode_frame(frame, self.spec.limits.frame_bytes_max)
-            sent = sum([self._links.send(container, piece) for piece in pieces])
-            self.counters.frames_out += sent
-            self.counters.frames_dropped += len(pieces) - sent
-            if sent:
-                self.counters.tuples_out += len(frame.parcels) + len(frame.votes)
+            while not links.unsent_bytes(container) and (pieces := outgoing.take(self._ticked)):
+                frames = wire.encode_frame(wire.frame_of(self._header, pieces), self.spec.limits.frame_bytes_max)
+                sent = sum([links.send(container, frame) for frame in frames])
+                self.counters.frames_out += sent
+                self.counters.frames_dropped += len(frames) - sent
+                self.counters.tuples_out += len(pieces) if sent else 0
+                if sent < len(frames):
+                    # Nobody is there; what waits is sent again by the protocol, if it is needed.
+                    outgoing.clear()
         self._ticked = False
 
     def _flush(self) -> None:

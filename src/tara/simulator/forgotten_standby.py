@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from tara.simulator.world import Container, World
 
 
+#: Longer than anything is on its way.
+_DOWN_MS = 200
+
+
 class ForgottenStandby(Story):
     kind = "forgotten_standby"
 
@@ -37,15 +41,19 @@ class ForgottenStandby(Story):
         return False
 
     def tell(self) -> Iterator[Condition]:
-        self._restart([self._host(Stage.PROPOSER, self._standby)])
+        standby = self._host(Stage.PROPOSER, self._standby)
+        self.world.crash(standby)
+        self.world.boot(standby)
         yield self._is_known
-        self._restart([self._host(Stage.VIEW_SOURCE, replica) for replica in range(self.graph.sites)])
-
-    def _restart(self, containers: "list[Container]") -> None:
-        for container in containers:
-            self.world.crash(container)
-        for container in containers:
-            self.world.boot(container)
+        sources = [self._host(Stage.VIEW_SOURCE, replica) for replica in range(self.graph.sites)]
+        for source in sources:
+            self.world.crash(source)
+        down_ms = self.world.now_ms
+        # What they have told each other must not reach their next lives.
+        yield lambda: self.world.now_ms > down_ms + _DOWN_MS
+        for source in sources:
+            if not source.alive:
+                self.world.boot(source)
 
     def _is_known(self) -> bool:
         """Whether the stand-by has no reason to announce itself."""

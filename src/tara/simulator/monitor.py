@@ -94,10 +94,11 @@ class Monitor:
     def violation(self, kind: str, detail: str) -> NoReturn:
         raise Violation(kind, detail)
 
-    def _require(self, condition: bool, kind: str, detail: str) -> None:
+    def _require(self, condition: bool, kind: str, detail: str, *values: object) -> None:
+        """The values are written into the detail only if it is needed: a request may be long."""
         self.checks[kind] += 1
         if not condition:
-            raise Violation(kind, detail)
+            raise Violation(kind, detail.format(*values)[:2000])
 
     # What nodes do
 
@@ -107,20 +108,20 @@ class Monitor:
             name, acceptor = self._world.graph.names[number], (number, disk)
             if isinstance(entry, t.Promised):
                 before = self._promised.get(acceptor, 0)
-                self._require(entry.view > before, "promises", f"{number} promised {entry.view} after {before}")
+                self._require(entry.view > before, "promises", "{} promised {} after {}", number, entry.view, before)
                 self._promised[acceptor] = entry.view
                 if entry.view > self._views.get(name.partition, 1):
                     self._views[name.partition] = entry.view
                     self.view_changes += 1
             elif isinstance(entry, t.Installed):
-                self._require(acceptor not in self._promised, "promises", f"{number} installed over a promise")
+                self._require(acceptor not in self._promised, "promises", "{} installed over a promise", number)
                 self._promised[acceptor] = entry.view
             elif isinstance(entry, t.Started):
                 behind = {slot for slot in self._accepted.get(acceptor, {}) if slot >= entry.next}
                 self._void.setdefault(acceptor, set()).update(behind)
             if isinstance(entry, t.Voted | t.Installed):
                 before = self._promised.get(acceptor, 0)
-                self._require(entry.view == before, "promises", f"{number} voted in {entry.view}, is in {before}")
+                self._require(entry.view == before, "promises", "{} voted in {}, is in {}", number, entry.view, before)
                 accepted = self._accepted.setdefault(acceptor, {})
                 voted = self._voted.setdefault(number, {})
                 self._void.get(acceptor, set()).difference_update(range(entry.first, entry.first + len(entry.requests)))
@@ -148,7 +149,11 @@ class Monitor:
             self._require(
                 held == chosen[1],
                 "memory",
-                f"{self._world.graph.label(number)} voted for slot {slot}, which is chosen: {chosen}; it has {held}",
+                "{} voted for slot {}, which is chosen: {}; it has {}",
+                self._world.graph.label(number),
+                slot,
+                chosen,
+                held,
             )
 
     def _vote(self, partition: int, slot: int, view: int, committer: int, request: t.Request) -> None:
@@ -157,15 +162,29 @@ class Monitor:
         if len(voters) != self._limits.quorum:
             return
         known = self._chosen.get((partition, slot))
-        where = f"partition {partition} slot {slot}"
+        where = (partition, slot)
         if known is not None:
-            self._require(known[1] == request, "chosen", f"{where}: {known} and then in view {view} {request}")
+            self._require(
+                known[1] == request,
+                "chosen",
+                "partition, slot {}: {} and then in view {} {}",
+                where,
+                known,
+                view,
+                request,
+            )
         if known is None or view < known[0]:
             self._chosen[partition, slot] = (view, request)
             for later, proposed in self._proposals.get((partition, slot), {}).items():
                 if later > view:
                     self._require(
-                        proposed == request, "chosen", f"{where}: chosen in {view}, but proposed in {later}: {proposed}"
+                        proposed == request,
+                        "chosen",
+                        "partition, slot {}: chosen in {}, but proposed in {}: {}",
+                        where,
+                        view,
+                        later,
+                        proposed,
                     )
 
     def emitted(self, number: int, life: int, disk: int, tuple_: t.Tuple) -> None:
@@ -214,7 +233,11 @@ class Monitor:
         self._require(
             len(suspicious) >= self._limits.quorum,
             "suspicions",
-            f"{self._world.graph.label(number)} published view {view.view} for controllers {suspicious}: {heard}",
+            "{} published view {} for controllers {}: {}",
+            self._world.graph.label(number),
+            view.view,
+            suspicious,
+            heard,
         )
 
     def _answers(self, number: int, life: int, answers: t.Answers) -> None:
@@ -224,55 +247,78 @@ class Monitor:
             self._require(
                 reached >= needed,
                 "reads",
-                f"{self._world.graph.label(number)} answered question {answer.ticket} when it had executed {reached}; "
-                f"{needed} were executed when it was asked",
+                "{} answered question {} when it had executed {}; {} were executed when it was asked",
+                self._world.graph.label(number),
+                answer.ticket,
+                reached,
+                needed,
             )
 
     def _proposal(self, proposal: t.Proposal) -> None:
         for slot, request in enumerate(proposal.requests, proposal.first):
             proposals = self._proposals.setdefault((proposal.partition, slot), {})
-            where = f"partition {proposal.partition} slot {slot} view {proposal.view}"
+            where = (proposal.partition, slot, proposal.view)
             known = proposals.setdefault(proposal.view, request)
-            self._require(known == request, "one_proposal", f"{where}: {known} and {request}")
+            self._require(
+                known == request, "one_proposal", "partition, slot, view {}: {} and {}", where, known, request
+            )
             chosen = self._chosen.get((proposal.partition, slot))
             if chosen is not None and proposal.view > chosen[0]:
-                self._require(request == chosen[1], "chosen", f"{where}: {request} proposed, but {chosen} is chosen")
+                self._require(
+                    request == chosen[1],
+                    "chosen",
+                    "partition, slot, view {}: {} proposed, but {} is chosen",
+                    where,
+                    request,
+                    chosen,
+                )
 
     def _start(self, start: t.Start, life: int) -> None:
         known = self._active.setdefault((start.partition, start.view), (start.proposer, life))
-        self._require(known == (start.proposer, life), "one_proposal", f"view {start.view}: {known} and life {life}")
+        self._require(
+            known == (start.proposer, life), "one_proposal", "view {}: {} and life {}", start.view, known, life
+        )
 
     def _record(self, acceptor: Acceptor, record: t.Record) -> None:
         accepted = self._accepted.get(acceptor, {})
         if record.first == record.minimum:
             beyond = [slot for slot, known in accepted.items() if slot >= record.end and known.view < record.view]
-            self._require(not beyond, "records", f"{acceptor} view {record.view}: the record lacks slots {beyond}")
+            self._require(not beyond, "records", "{} view {}: the record lacks slots {}", acceptor, record.view, beyond)
         for slot, recorded in enumerate(record.slots, record.first):
             known = accepted.get(slot)
             # A vote in the record's own view may have come since: the record was frozen before.
             if known is not None and known.view < record.view:
                 if recorded == t.Accepted(0, t.NOOP) and slot in self._void.get(acceptor, ()):
                     continue
-                self._require(known == recorded, "records", f"{acceptor} slot {slot}: {recorded}, accepted {known}")
+                self._require(
+                    known == recorded, "records", "{} slot {}: {}, accepted {}", acceptor, slot, recorded, known
+                )
 
     def _executed(self, executed: t.Executed) -> None:
         partitions = self._limits.partitions
         for index, request in enumerate(executed.requests, executed.first):
             known = self.log.setdefault(index, request)
-            self._require(known == request, "agreement", f"log index {index}: {known} and {request}")
+            self._require(known == request, "agreement", "log index {}: {} and {}", index, known, request)
             chosen = self._chosen.get((index % partitions, index // partitions))
             self._require(
-                chosen is not None and chosen[1] == request, "agreement", f"log index {index}: {request}, not {chosen}"
+                chosen is not None and chosen[1] == request,
+                "agreement",
+                "log index {}: {}, not {}",
+                index,
+                request,
+                chosen,
             )
             first = executed.ends[index - executed.first - 1] if index > executed.first else 0
             last = executed.ends[index - executed.first]
             outcome = (executed.times[index - executed.first], executed.results[first:last])
             before = self._outcomes.setdefault(index, outcome)
-            different = f"log index {index}: {before} and {outcome}"
-            self._require(before == outcome, "agreement", different + self._world.subject.suspicion)
+            suspicion = self._world.subject.suspicion
+            self._require(
+                before == outcome, "agreement", "log index {}: {} and {}{}", index, before, outcome, suspicion
+            )
         numbers = range(executed.counter + 1, executed.counters[-1] + 1)
         self._require(
-            len(numbers) == len(executed.commands), "agreement", f"{numbers}: {len(executed.commands)} commands"
+            len(numbers) == len(executed.commands), "agreement", "{}: {} commands", numbers, len(executed.commands)
         )
         done = executed.counter
         for index, after in enumerate(executed.counters, executed.first):
@@ -280,12 +326,12 @@ class Monitor:
             done = after
         for number, command in zip(numbers, executed.commands, strict=True):
             first_heard = self._commands.setdefault(number, command)
-            self._require(first_heard == command, "agreement", f"command {number}: {first_heard} and {command}")
+            self._require(first_heard == command, "agreement", "command {}: {} and {}", number, first_heard, command)
             self._owned(number, command)
         for result in executed.results:
             if result.session and result.status in (t.OK, t.FAILED, t.SKIPPED):
                 answer = self._results.setdefault((result.session, result.number), result)
-                self._require(answer == result, "exactly_once", f"{answer} and {result}")
+                self._require(answer == result, "exactly_once", "{} and {}", answer, result)
 
     def _owned(self, number: int, command: t.Command) -> None:
         """What executes in a session was sent by whoever opened it."""
@@ -293,7 +339,7 @@ class Monitor:
             self._owners[number] = command.principal
         elif command.session in self._owners and not is_operator(command.principal):
             owner = self._owners[command.session]
-            self._require(command.principal == owner, "owners", f"{command} is not of the session's owner {owner!r}")
+            self._require(command.principal == owner, "owners", "{} is not of the session's owner {}", command, owner)
 
     def _stable(self, stable: t.Stable) -> None:
         number = stable.checkpoint.number
@@ -302,12 +348,12 @@ class Monitor:
             copies = self._world.copies(number)
             # Of the f+1 that held it when they said so, some may have lost their disks since.
             needed = self._limits.quorum - sum(1 for lost in self._world.wiped.values() if lost >= number)
-            self._require(copies >= max(needed, 1), "stability", f"checkpoint {number} has {copies} copies")
+            self._require(copies >= max(needed, 1), "stability", "checkpoint {} has {} copies", number, copies)
 
     def saved(self, checkpoint: t.CheckpointId) -> None:
         known = self._digests.setdefault(checkpoint.number, checkpoint.digest)
         suspicion = self._world.subject.suspicion
-        self._require(known == checkpoint.digest, "digests", f"checkpoint {checkpoint.number}{suspicion}")
+        self._require(known == checkpoint.digest, "digests", "checkpoint {}{}", checkpoint.number, suspicion)
 
     def same_committer(self, number: int, node: Committer, twin: Committer) -> None:
         """A committer and what its journal would make of it."""
@@ -323,16 +369,16 @@ class Monitor:
             )
             for committer in (node, twin)
         ]
-        self._require(states[0] == states[1], "replay", f"{number}: {states[0]} would come back as {states[1]}"[:2000])
+        self._require(states[0] == states[1], "replay", "{}: {} would come back as {}", number, states[0], states[1])
 
     def answered(self, client: "Client", operation: int, result: t.Result) -> None:
         known = self._results.get((result.session, result.number))
-        self._require(known == result, "exactly_once", f"client {client.index} got {result}, executed was {known}")
+        self._require(known == result, "exactly_once", "client {} got {}, executed was {}", client.index, result, known)
 
     def skipped(self, operation: int) -> None:
         fatal = self._world.fatal
         known = fatal is not None and fatal.operation == operation
-        self._require(known, "results", f"operation {operation} was skipped, though replicas can execute it")
+        self._require(known, "results", "operation {} was skipped, though replicas can execute it", operation)
 
     def was_executed(self, counter: int) -> bool:
         return counter in self._commands
@@ -351,7 +397,9 @@ class Monitor:
         match node:
             case Committer():
                 values = (node.view, node.commits.min)
-                self._require(node.commits.min <= self.stable * slots, "stability", f"{number} at {node.commits.min}")
+                self._require(
+                    node.commits.min <= self.stable * slots, "stability", "{} at {}", number, node.commits.min
+                )
                 if life == self._world.host_of(number).life:
                     # What an older life knows, others know to be outdated.
                     self._memory(number, node)
@@ -360,32 +408,36 @@ class Monitor:
                 self._require(
                     node.mode is not Mode.ACTIVE or node.proposals.min <= self.stable * slots,
                     "stability",
-                    f"{number} at {node.proposals.min}",
+                    "{} at {}",
+                    number,
+                    node.proposals.min,
                 )
                 held = max(len(source.held) for source in node._held)
                 most = 2 * (limits.source_pending_max + ORDERS_MAX)
-                self._require(held <= most, "bounds", f"{number} holds {held} requests")
+                self._require(held <= most, "bounds", "{} holds {} requests", number, held)
             case Executor():
                 values = (node.next, node.sessions.counter, node.sessions.time_ms, node.stable.current)
                 # One that starts over is where its newest checkpoint is, until it has caught up.
                 starts = node.starts
                 for learner in node._learners:
                     waiting = max(len(learner.decided), *(len(votes.requests) for votes in learner._votes))
-                    self._require(waiting <= limits.window, "bounds", f"{number} has {waiting} votes or decisions")
+                    self._require(waiting <= limits.window, "bounds", "{} has {} votes or decisions", number, waiting)
                 for session in node.sessions._sessions.values():
                     kept = max(len(session.early), len(session.results))
-                    self._require(kept <= limits.session_pipeline_max, "bounds", f"session {session.id} keeps {kept}")
+                    self._require(
+                        kept <= limits.session_pipeline_max, "bounds", "session {} keeps {}", session.id, kept
+                    )
                 application = node.application
                 if isinstance(application, Audited):
                     twice = application.twice
-                    self._require(not twice, "exactly_once", f"{number} executed operations {twice} twice")
+                    self._require(not twice, "exactly_once", "{} executed operations {} twice", number, twice)
                     self.checks["invariant"] += 1
                     self._world.subject.check(application)
             case RequestSource():
                 values = (node.next,)
                 most = limits.source_pending_max + ORDERS_MAX
-                self._require(node.pending <= most, "bounds", f"{number}: {node.pending} pending")
-                self._require(node.capacity >= -1, "bounds", f"{number}: backlog above its limit")
+                self._require(node.pending <= most, "bounds", "{}: {} pending", number, node.pending)
+                self._require(node.capacity >= -1, "bounds", "{}: backlog above its limit", number)
         before = self._seen.get((number, life, starts), values)
-        self._require(all(map(int.__le__, before, values)), "monotonic", f"{number}: {before} then {values}")
+        self._require(all(map(int.__le__, before, values)), "monotonic", "{}: {} then {}", number, before, values)
         self._seen[number, life, starts] = values

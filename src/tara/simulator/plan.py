@@ -45,6 +45,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     client_timeout_ms: int
     session_timeout_ms: int
     delay_ms: int
+    #: What the containers of a site can send to other sites, together; 0: as much as they like, at once.
+    rate_mbit: float
     #: Probabilities per frame.
     drop: float
     duplicate: float
@@ -75,7 +77,7 @@ SCHEDULED: dict[str, int] = {
     "forgotten_promise": 3,
     "outdated_record": 3,
     "half_remembered": 3,
-    "forgotten_standby": 2,
+    "forgotten_standby": 3,
     "forgetful_witness": 3,
     "pause": 3,
     "suspicion": 3,
@@ -172,6 +174,8 @@ def make_plan(
             [*_faults(draw, Graph(f, partitions), durability, faults_end_ms), *_strangers(seed, faults_end_ms)],
             key=lambda fault: fault.at_ms,
         ),
+        # Reports grow with the graph, and have to fit.
+        rate_mbit=draw.choice((0.0, 0.0, 0.0, 20.0, 100.0)) * f * f * partitions,
     )
     chance = random.Random(f"fatal-{seed}")
     return _with_fatal_command(plan, chance) if chance.random() < FATAL_SHARE or fatal else plan

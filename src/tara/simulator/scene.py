@@ -21,7 +21,7 @@ from tara.simulator.world import Container, World
 Kind = TypeVar("Kind", bound=Node)
 
 
-def quiet_plan(limits: Limits, packing: str = "site") -> Plan:
+def quiet_plan(limits: Limits, packing: str = "site", rate_mbit: float = 0.0) -> Plan:
     """No clients, no noise, no faults."""
     return Plan(
         seed=0,
@@ -39,6 +39,7 @@ def quiet_plan(limits: Limits, packing: str = "site") -> Plan:
         client_timeout_ms=1_000,
         session_timeout_ms=60_000,
         delay_ms=1,
+        rate_mbit=rate_mbit,
         drop=0.0,
         duplicate=0.0,
         reorder=0.0,
@@ -60,8 +61,9 @@ class Scene:
         transcript: Transcript | None = None,
         application: Callable[[], StateMachine] | None = None,
         principal: bytes = b"",
+        rate_mbit: float = 0.0,
     ) -> None:
-        self.world = World(quiet_plan(limits, packing), transcript, application)
+        self.world = World(quiet_plan(limits, packing, rate_mbit), transcript, application)
         #: Who sends all commands.
         self._principal = principal
         self.results: dict[tuple[int, int], t.Result] = {}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class Transcript:
     """Collects lines. Periodic reports are left out unless asked for: they are most of the traffic."""
 
-    PERIODIC = (t.CommitterStatus, t.ExecutorStatus, t.Stable, t.Target, t.Progress, t.View)
+    PERIODIC = (t.CommitterStatus, t.ExecutorStatus, t.Stable, t.Target, t.Progress, t.Advance, t.View)
 
     def __init__(self, reports: bool = False) -> None:
         self.lines: list[str] = []

@@ -32,6 +32,7 @@ from tara.simulator.plan import Plan
 from tara.simulator.story import Story
 from tara.simulator.subject import subject_of
 from tara.simulator.transcript import Transcript
+from tara.simulator.uplinks import Uplinks
 from tara.simulator.violation import Violation
 from tara.simulator.workload import Audited
 
@@ -109,6 +110,10 @@ class World:
         self._slow: dict[tuple[int, int], float] = {}
         self._store_trouble: dict[str, float] = {}
         self._old_frames: deque[tuple[int, int, list[Parcel]]] = deque(maxlen=64)
+        #: Where links have a rate.
+        self._uplinks = (
+            Uplinks(self, plan.rate_mbit, self.graph.names, self._send_frame) if plan.rate_mbit > 0 else None
+        )
         self.healed = False
         self.containers = self._make_containers()
         self._host = {number: container for container in self.containers for number in container.numbers}
@@ -266,6 +271,8 @@ class World:
         container.doom = None
         container.nodes, container.outboxes = {}, {}
         container.waiting = []
+        if self._uplinks is not None:
+            self._uplinks.crashed(container)
         self._tell("crashes", container)
         if not self.journals and container in self.containers:
             self.wipe(container, checkpoints=True)
@@ -352,6 +359,8 @@ class World:
                 self._collect(container, number, queue, sends, host, emissions, written)
         while queue and not container.ended:
             tuple_, number = queue.popleft()
+            if self._uplinks is not None and type(tuple_) is t.Stable:
+                self._uplinks.heard(container, tuple_)
             if number in container.nodes:
                 self._drive(container, number, tuple_, queue, sends, host, emissions, written)
         if container.ended:
@@ -512,7 +521,11 @@ class World:
             parcels = [parcel for parcel in parcels if not self._is_blocked(sender, peer, parcel)]
             for story in self.stories:
                 parcels = [parcel for parcel in parcels if not story.take(sender, peer, parcel)]
-            if parcels:
+            if not parcels:
+                continue
+            if self._uplinks is not None and sender.site != peer.site:
+                self._uplinks.send(sender, peer, parcels)
+            else:
                 self._send_frame(sender, peer, parcels)
 
     def _through_wire(self, tuple_: t.Tuple, decoded: dict[int, t.Tuple]) -> t.Tuple:

@@ -83,6 +83,7 @@ class Admission:
             t.ExecutorStatus: self._executor_status,
             t.Stable: self._stable,
             t.Target: lambda target: target.source < self._sites,
+            t.Advance: lambda advance: advance.proposer < self._proposers,
             t.Progress: lambda report: report.executor < self._sites and len(report.progress) == self._sites,
             t.Vote: lambda vote: vote.controller < self._sites,
             t.Presence: lambda presence: presence.member < self._members and self._knows_all(presence.memories),

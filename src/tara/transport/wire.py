@@ -6,13 +6,15 @@ of a life older than one it has seen.
 A bad frame is refused with a reason, counted by the receiver, and never kills it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import msgspec
 from msgspec import Raw, Struct
 
 from tara.client.wire import check_version, encode_in_pieces
+from tara.host.fragments import Fragment, fragment_of
+from tara.host.outgoing import Piece
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple
 
@@ -43,52 +45,36 @@ class OutgoingFrame(Struct, array_like=True, frozen=True):
     #: Node numbers, and the encoded tuple for them. A tuple for several peers is encoded once.
     parcels: list[tuple[tuple[int, ...], Raw]]
     votes: list[tuple[tuple[int, ...], Vote]]
+    fragments: list[Fragment]
 
 
-Message = Raw | Vote
-
-
-def message_of(tuple_: t.Tuple) -> Message:
-    """A tuple as it travels."""
-    data = Raw(encode(tuple_))
-    if type(tuple_) is t.Commit:
-        return Vote(tuple_.partition, tuple_.first + len(tuple_.requests), data)
-    return data
-
-
-class Outgoing:
-    """What leaves for one peer with the next frame. What is patient does not make one: it leaves with the others."""
-
-    def __init__(self) -> None:
-        self._parcels: list[tuple[tuple[int, ...], Raw]] = []
-        self._votes: list[tuple[tuple[int, ...], Vote]] = []
-        self._urgent = False
-
-    def add(self, numbers: tuple[int, ...], message: Message, urgent: bool = True) -> None:
-        if type(message) is Vote:
-            self._votes.append((numbers, message))
+def frame_of(header: Header, pieces: Iterable[Piece]) -> OutgoingFrame:
+    """What leaves together."""
+    frame = OutgoingFrame(header, [], [], [])
+    for piece in pieces:
+        item = piece.item
+        if not piece.is_whole:
+            frame.fragments.append(fragment_of(piece))
+        elif type(item.tuple_) is t.Commit:
+            commit = item.tuple_
+            vote = Vote(commit.partition, commit.first + len(commit.requests), Raw(item.data))
+            frame.votes.append((item.numbers, vote))
         else:
-            self._parcels.append((numbers, message))  # type: ignore[arg-type]
-        self._urgent = self._urgent or urgent
-
-    def take(self, header: Header, patient: bool) -> OutgoingFrame | None:
-        """The next frame, if there is reason for one; `patient`: if there is anything at all."""
-        if not self._urgent and not (patient and (self._parcels or self._votes)):
-            return None
-        frame = OutgoingFrame(header, self._parcels, self._votes)
-        self._parcels, self._votes, self._urgent = [], [], False
-        return frame
+            frame.parcels.append((item.numbers, Raw(item.data)))
+    return frame
 
 
 def encode_frame(frame: OutgoingFrame, bytes_max: int) -> list[bytes]:
     """After a view change, say, there may be much to send at once. A tuple by itself is always short enough."""
-    return encode_in_pieces(partial(OutgoingFrame, frame.header), (frame.parcels, frame.votes), bytes_max)
+    lists = (frame.parcels, frame.votes, frame.fragments)
+    return encode_in_pieces(partial(OutgoingFrame, frame.header), lists, bytes_max)
 
 
 class Frame(Struct, array_like=True, frozen=True):
     header: Header
     parcels: list[tuple[list[int], t.WireTuple]]
     votes: list[tuple[list[int], Vote]]
+    fragments: list[Fragment]
 
 
 class _Head(Struct, array_like=True, frozen=True):
@@ -97,6 +83,7 @@ class _Head(Struct, array_like=True, frozen=True):
     header: Header
     parcels: Raw
     votes: Raw
+    fragments: Raw
 
 
 _decode_frame: Callable[[bytes], Frame] = msgspec.msgpack.Decoder(Frame).decode
@@ -124,4 +111,4 @@ def decode_header(data: bytes) -> Header:
 
 def beginning(header: Header) -> bytes:
     """How the frames with this header begin."""
-    return b"\x93" + encode(header)
+    return b"\x94" + encode(header)

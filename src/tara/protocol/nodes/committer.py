@@ -18,6 +18,7 @@ The rules that make it safe:
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
@@ -26,7 +27,7 @@ from tara.protocol.journal import Written
 from tara.protocol.limits import Limits
 from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.observer import Observer
-from tara.protocol.resend import BACKOFF_MAX, Laggards, burst
+from tara.protocol.resend import BACKOFF_MAX, Laggards, burst, length, rounds_for
 from tara.protocol.status import Newest
 from tara.protocol.window import Window
 
@@ -88,6 +89,7 @@ class Committer(Node):
         self._gc_sinks = graph.all(Stage.GC_SINK)
         self._view_sinks = graph.all(Stage.VIEW_SINK, name.partition)
         self._statuses: Newest[t.ExecutorStatus] = Newest(limits.replicas)
+        self._committers: Newest[t.CommitterStatus] = Newest(limits.replicas)
         self._laggards = Laggards(limits.replicas, limits.resend_rounds)
         self._recover(list(journal))
 
@@ -210,7 +212,8 @@ class Committer(Node):
         rotations = self._record_sends // len(self._record_sinks)
         bursts = 1 + sum([len(slot.request.body) for slot in slots]) // self.limits.resend_bytes_max
         pause = min(bursts, max(BACKOFF_MAX // len(self._record_sinks), 1)) << rotations
-        self._record_due = self._round + self.limits.resend_rounds * min(pause, BACKOFF_MAX)
+        rounds = self.limits.resend_rounds * min(pause, BACKOFF_MAX)
+        self._record_due = self._round + max(rounds, rounds_for(sum([len(slot.request.body) for slot in slots])))
         self.resent += self._record_sends > 0
         self._record_sends += 1
         head = (self.index, self.partition, self.view, self.memory, self.memories, minimum, end)
@@ -225,6 +228,9 @@ class Committer(Node):
             self._collect(self._thresholds.current * self.limits.checkpoint_slots)
         for status in stable.executors:
             self._statuses.update(status.executor, status)
+        for report in stable.committers:
+            if report.partition == self.partition:
+                self._committers.update(report.committer, report)
 
     def _collect(self, slot: int) -> None:
         """Forget the slots below; a stable checkpoint has their effects."""
@@ -262,19 +268,37 @@ class Committer(Node):
             self._resend()
 
     def _resend(self) -> None:
-        self._laggards.next_round(self.commits.pos)
+        end = self._decidable_end()
+        self._laggards.next_round(end)
         for executor, status in self._statuses:
             position = max(status.positions[self.partition], self.commits.min)
             heard = (status.life, status.round)
-            if self._laggards.lags(executor, position, heard) and position < self.commits.pos:
-                end = min((hole for hole in self.holes if hole >= position), default=self.commits.pos)
-                requests = burst(self.commits.slice(position, min(end, self.commits.pos)), self.limits)
+            missing = partial(self._missing, position, end)
+            if self._laggards.lags(executor, position, heard, partial(length, missing)) and position < end:
+                requests = missing()
                 self._laggards.resent(executor, position + len(requests))
                 self.resent += len(requests)
                 for run in t.split(requests, self.limits.run_length_max, self.limits.run_bytes_max):
                     commit = t.Commit(self.index, self.partition, self.view, position, run)
                     self.emit(commit, self._executor[executor])
                     position += len(run)
+
+    def _missing(self, begin: int, end: int) -> list[t.Request]:
+        """What an executor is sent again that has decided nothing from this slot on."""
+        end = min([end, *[hole for hole in self.holes if hole >= begin]])
+        return burst(self.commits.slice(min(begin, end), end), self.limits)
+
+    def _decidable_end(self) -> int:
+        """The slots below have been accepted by f+1 committers in this view, as far as it knows. What is not accepted
+        by f+1 does not get decided by being sent again."""
+        others = [
+            status.position
+            for committer, status in self._committers
+            if committer != self.index and status.view == self.view
+        ]
+        others += [0] * self.limits.replicas
+        accepted = sorted([self.commits.pos, *others], reverse=True)[self.limits.f]
+        return max(min(accepted, self.commits.pos), self.commits.min)
 
     # Recovery with a journal
 

@@ -6,6 +6,11 @@ that the active proposer is gone. f+1 of the 2f+1 controllers must think so at t
 controller has asked for. Only the slowest partition is judged:
 the others may just be waiting for it.
 
+What travels takes time, and more of it where links are slow. So the time-out is longer while large requests are
+undecided: by the time that they would take on a slow link, or by several times what requests of that size have taken
+here lately. And in a new view it counts as progress that records arrive and slots are accepted again: a view that gets
+something done is allowed to finish.
+
 The clock of a source runs from its last progress, not from its last new request: otherwise new requests would hide
 a dead proposer. The time-out doubles with every view that it asks for, up to a maximum, and falls back by and by while
 less would do: where work takes long, views that each get a little done would follow each other for ever.
@@ -19,6 +24,7 @@ from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.observer import Observer
 from tara.protocol.opinions import ProgressOpinions, Reach
+from tara.protocol.transfer import Transfer
 
 #: A time-out that was doubled is halved when half of it would have done for so many times as long, and for so many of
 #: the shortest time-outs.
@@ -29,7 +35,12 @@ CALM_TIMEOUTS = 8
 class Controller(Node):
     def __init__(self, name: Name, graph: Graph, limits: Limits, boot: Boot, outbox: Outbox) -> None:
         super().__init__(name, graph, limits, boot, outbox)
-        self.handlers = {t.Target: self._on_target, t.Progress: self._on_progress, t.View: self._on_view}
+        self.handlers = {
+            t.Target: self._on_target,
+            t.Progress: self._on_progress,
+            t.Advance: self._on_advance,
+            t.View: self._on_view,
+        }
         sources = graph.replicas(Stage.REQUEST_SOURCE)
         self._target: list[Reach] = [(0, 0)] * sources
         self._ordered = ProgressOpinions(limits.replicas, sources)
@@ -43,6 +54,9 @@ class Controller(Node):
         self.timeout_ms = limits.controller_timeout_ms
         #: When something was decided last, or nothing waited; and since when that has never taken long.
         self._moved_ms = self._calm_since_ms = boot.now_ms
+        self._transfer = Transfer()
+        #: How far the beginning of the current view is.
+        self._begun = (0, 0)
         #: The view it asks for, until it comes or progress makes it needless.
         self.asked: int | None = None
         #: Numbers the votes of this life.
@@ -52,7 +66,13 @@ class Controller(Node):
 
     # Progress monitoring
 
+    @property
+    def patience_ms(self) -> float:
+        """How long something may make no progress."""
+        return self.timeout_ms + self._transfer.allowance_ms
+
     def _on_target(self, target: t.Target) -> None:
+        self._transfer.expect(target.bytes)
         if target.reach > self._target[target.source]:
             self._target[target.source] = target.reach
             self._watch(target.source, advanced=False)
@@ -63,6 +83,7 @@ class Controller(Node):
         known = self._places[progress.executor]
         if known is None or _order(progress) >= _order(known):
             self._places[progress.executor] = progress
+        self._transfer.note(progress, self._waited_ms())
         moved = progress.position > self._position
         self._position = max(self._position, progress.position)
         advanced = False
@@ -78,6 +99,19 @@ class Controller(Node):
         if advanced or self._nothing_waits():
             self._calm_down()
 
+    def _on_advance(self, advance: t.Advance) -> None:
+        """The view that it is in gets something done, although nothing new is decided."""
+        begun = (advance.slots, advance.records)
+        if advance.view != self._views.current or begun <= self._begun:
+            return
+        self._begun = begun
+        self._withdraw()
+        for item in range(len(self._since_ms)):
+            self._watch(item, advanced=True)
+
+    def _waited_ms(self) -> float:
+        return self.now_ms - min([since_ms for since_ms in self._since_ms if since_ms is not None], default=self.now_ms)
+
     def _calm_down(self) -> None:
         """Halve the time-out if that would have been enough for a while."""
         shortest = self.limits.controller_timeout_ms
@@ -86,6 +120,7 @@ class Controller(Node):
         elif self.now_ms - self._calm_since_ms >= max(CALM_TIMES * self.timeout_ms, CALM_TIMEOUTS * shortest):
             self._calm_since_ms = self.now_ms
             self.timeout_ms = max(self.timeout_ms / 2, shortest)
+            self._transfer.forget()
         self._moved_ms = self.now_ms
 
     def _nothing_waits(self) -> bool:
@@ -134,7 +169,7 @@ class Controller(Node):
     def _on_view(self, view: t.View) -> None:
         if not self._views.update(view.source, view.view):
             return
-        self.asked, self._calm_since_ms = None, self.now_ms
+        self.asked, self._calm_since_ms, self._begun = None, self.now_ms, (0, 0)
         # Living sources report again at once. A dead one may have died with requests that nobody else has.
         self._target = [(0, 0)] * len(self._target)
         for item in range(len(self._since_ms)):
@@ -148,11 +183,12 @@ class Controller(Node):
             # An executor that has fallen silent may have been what excused the partition.
             self._watch(item, advanced=False)
         waiting = [since_ms for since_ms in self._since_ms if since_ms is not None]
-        if waiting and self.now_ms >= min(waiting) + self.timeout_ms:
+        if waiting and self.now_ms >= min(waiting) + self.patience_ms:
             self.suspect()
 
     def suspect(self) -> None:
         """Take the active proposer for dead."""
+        self._transfer.was_too_short()
         self.timeout_ms = min(2 * self.timeout_ms, self.limits.controller_timeout_ms_max)
         self.asked = self._views.current + 1
         self._ask()

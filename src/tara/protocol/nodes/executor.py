@@ -493,6 +493,7 @@ class Executor(Node):
                     max(positions),
                     min(positions),
                     window_end,
+                    self._learners[partition].bytes,
                 ),
                 controllers,
             )

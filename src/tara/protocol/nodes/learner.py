@@ -62,6 +62,8 @@ class Learner:
         self.decided: deque[t.Request] = deque()
         #: The next slot to decide. Never falls (but for a node's restart).
         self.position = 0
+        #: Bytes of requests that were decided by votes.
+        self.bytes = 0
         #: The decided requests of each source. Ahead of what is executed while another partition is waited for: it
         #: must count as progress here, or each partition would take the others' trouble for its own.
         self.progress = [SourceProgress() for _ in range(sources)]
@@ -99,6 +101,7 @@ class Learner:
                     f"for one slot in [{position}, {end})"
                 )
         self.decided.extend(run)
+        self.bytes += sum([len(request.body) for request in run])
         self.position = end
         self._note(run)
         for votes in self._votes:

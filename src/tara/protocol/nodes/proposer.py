@@ -14,13 +14,14 @@ The rules that make it safe:
 """
 
 import enum
+from functools import partial
 
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph, Name, Receivers, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.observer import Observer
-from tara.protocol.resend import Laggards, burst
+from tara.protocol.resend import Laggards, burst, length
 from tara.protocol.status import Newest
 from tara.protocol.throttle import Throttle
 from tara.protocol.window import Window
@@ -103,12 +104,19 @@ class HeldRequests:
 class RecordParts:
     """One committer's record of the view, as far as it has come."""
 
-    __slots__ = ("credential", "end", "minimum", "parts")
+    __slots__ = ("bytes", "credential", "end", "minimum", "parts")
 
     def __init__(self, record: t.Record) -> None:
         self.credential = t.Credential(record.committer, record.memory, record.memories)
         self.minimum, self.end = record.minimum, record.end
         self.parts: dict[int, list[t.Accepted]] = {}
+        #: Of the requests in the parts.
+        self.bytes = 0
+
+    def add(self, record: t.Record) -> None:
+        if record.first not in self.parts:
+            self.bytes += sum([len(slot.request.body) for slot in record.slots]) + 1
+        self.parts[record.first] = record.slots
 
     def same(self, record: t.Record) -> bool:
         mine = self.credential
@@ -173,6 +181,9 @@ class Proposer(Node):
         self._to_committers = graph.all(Stage.COMMITTER, name.partition)
         self._to_committer = [graph.one(Stage.COMMITTER, index, name.partition) for index in range(limits.replicas)]
         self._view_sinks = graph.all(Stage.VIEW_SINK, name.partition)
+        self._controllers = graph.all(Stage.CONTROLLER, name.partition)
+        #: What the controllers were told last: view, slots, bytes of records.
+        self._advance = (0, 0, 0)
 
     @property
     def view(self) -> int:
@@ -279,7 +290,7 @@ class Proposer(Node):
         known = self._records.get(record.committer)
         if known is None or not known.same(record):
             known = self._records[record.committer] = RecordParts(record)
-        known.parts[record.first] = record.slots
+        known.add(record)
         if known.complete:
             self._try_start()
 
@@ -349,8 +360,23 @@ class Proposer(Node):
             memories = [GENESIS_MEMORY] * self.graph.members
             presence = t.Presence(self._member, self.partition, self.boot.memory, self.view, memories)
             self.emit(presence, self._view_sinks)
+        self._report_advance()
         if self.mode is Mode.ACTIVE:
             self._resend()
+
+    def _report_advance(self) -> None:
+        """Tell the controllers that the view's beginning takes its time, but is on its way."""
+        records = slots = 0
+        if self.mode is Mode.COLLECTING:
+            records = sum([parts.bytes for parts in self._records.values()])
+        elif self._start is not None:
+            first, end = self._start.first, self._start.next
+            positions = [status.position for status in self._committers.values() if status.view == self.view]
+            slots = 1 + sum([min(position, end) - first for position in positions if position > first])
+        advance = (self.view, slots, records)
+        if advance > self._advance:
+            self._advance = advance
+            self.emit(t.Advance(self.index, self.partition, self.view, records, slots), self._controllers)
 
     def _resend(self) -> None:
         assert self._start is not None
@@ -358,17 +384,22 @@ class Proposer(Node):
         for committer, status in self._committers:
             started = status.view == self.view and status.position >= 0
             heard = (status.life, status.round)
-            if not self._laggards.lags(committer, status.position if started else -1, heard):
+            begin = max(status.position if started else 0, self.proposals.min)
+            missing = partial(self._missing, begin)
+            if not self._laggards.lags(committer, status.position if started else -1, heard, partial(length, missing)):
                 continue
             receiver = self._to_committer[committer]
             if not started:
                 self.emit(self._start, receiver)
-            begin = max(status.position if started else 0, self.proposals.min)
             if begin < self.proposals.pos:
-                requests = burst(self.proposals.slice(begin, self.proposals.pos), self.limits)
+                requests = missing()
                 self.resent += len(requests)
                 self._send(begin, requests, receiver)
                 self._laggards.resent(committer, begin + len(requests))
+
+    def _missing(self, begin: int) -> list[t.Request]:
+        """What a committer is sent again that lacks everything from this slot on."""
+        return burst(self.proposals.slice(min(begin, self.proposals.pos), self.proposals.pos), self.limits)
 
 
 def _maximum(vectors: list[list[int]]) -> list[int]:

@@ -18,7 +18,7 @@ from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.observer import Observer
 from tara.protocol.principals import SYSTEM
-from tara.protocol.resend import BACKOFF_MAX, burst
+from tara.protocol.resend import BACKOFF_MAX, burst, rounds_for
 
 #: Orders of operators that wait; they are few.
 ORDERS_MAX = 16
@@ -207,14 +207,16 @@ class RequestSource(Node):
             self._send(list(self._pending), self._active)
 
     def report(self) -> None:
-        self.emit(t.Target(self.index, self.partition, (self.epoch, self.next)), self._controllers)
+        # A decision is about a run of requests, with the rest of another one before it.
+        size = min(self._pending_bytes, 2 * self.limits.run_bytes_max)
+        self.emit(t.Target(self.index, self.partition, (self.epoch, self.next), size), self._controllers)
         oldest = self.next - len(self._pending)
         if oldest == self._oldest and self._pending:
             self._stuck += 1
         else:
             self._stuck, self._pause = 0, self.limits.resend_rounds
         self._oldest = oldest
-        if self._stuck >= self._pause:
+        if self._stuck >= max(self._pause, rounds_for(min(self._pending_bytes, self.limits.resend_bytes_max))):
             self._stuck = 0
             self._pause = min(2 * self._pause, BACKOFF_MAX * self.limits.resend_rounds)
             self._resend()

@@ -1,0 +1,68 @@
+"""How long requests of some size may take before they are decided: what a controller waits beyond its time-out.
+
+A request travels from its source to the proposer, from there to all committers, from each of those to the executors,
+and all that over the uplinks that it shares with others. At first a slow link is assumed. When large requests have been
+decided, what they took is known, and some multiple of the slowest of the last ones is allowed.
+
+Invariant: the allowance is 0 while no request is long, and never more than `ALLOWANCE_MS_MAX`.
+"""
+
+from collections import deque
+
+from tara.protocol import tuples as t
+
+#: Assumed at first: a link of 10 Mbit/s (1,250 bytes a millisecond), over which every byte goes five times.
+MS_PER_BYTE = 5 / 1_250
+#: What is shorter needs no allowance.
+LONG_BYTES = 4 << 10
+#: A decision about less says nothing about what links carry.
+SAMPLE_BYTES = 64 << 10
+SAMPLES = 8
+#: What is allowed, as a multiple of the slowest of the last samples; and how many there have to be.
+MARGIN = 4
+SAMPLES_MIN = 3
+#: No link is so slow; something is wrong.
+ALLOWANCE_MS_MAX = 120_000.0
+
+
+class Transfer:
+    __slots__ = ("_bytes", "_ms_per_byte", "_reported", "_samples")
+
+    def __init__(self) -> None:
+        #: How long undecided requests are, or were a while ago.
+        self._bytes = 0
+        self._ms_per_byte = MS_PER_BYTE
+        self._samples: deque[float] = deque(maxlen=SAMPLES)
+        #: Per executor, the life and the bytes of its last report that showed progress.
+        self._reported: dict[int, tuple[int, int]] = {}
+
+    @property
+    def allowance_ms(self) -> float:
+        return min(self._bytes * self._ms_per_byte, ALLOWANCE_MS_MAX)
+
+    def expect(self, size: int) -> None:
+        """Undecided requests are so long."""
+        if size >= LONG_BYTES:
+            self._bytes = max(self._bytes, size)
+
+    def note(self, progress: t.Progress, waited_ms: float) -> None:
+        """An executor reports, after something has been waited for so long."""
+        life, before = self._reported.get(progress.executor, (0, 0))
+        if progress.life < life:
+            return
+        decided = progress.bytes - before if progress.life == life else 0
+        if progress.life > life or decided > 0:
+            self._reported[progress.executor] = (progress.life, progress.bytes)
+        if decided >= SAMPLE_BYTES:
+            self._samples.append(waited_ms / decided)
+            if len(self._samples) >= SAMPLES_MIN:
+                self._ms_per_byte = MARGIN * max(self._samples)
+
+    def was_too_short(self) -> None:
+        """The allowance was used up. If that was for nothing, more is needed the next time."""
+        self._ms_per_byte *= 2
+        self._samples.clear()
+
+    def forget(self) -> None:
+        """All is quick: long requests may have been an exception."""
+        self._bytes = self._bytes // 2 if self._bytes >= 2 * LONG_BYTES else 0

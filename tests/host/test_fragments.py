@@ -1,0 +1,61 @@
+"""Long tuples in fragments, and what becomes of those that do not fit together."""
+
+import msgspec
+import pytest
+
+from tara.host.fragments import Assembly, Fragment, fragment_of
+from tara.host.outgoing import Outgoing
+from tara.protocol import tuples as t
+from tara.protocol.graph import Graph
+
+NAMES = Graph(1, 1).names
+
+
+def fragments(size: int, number: int = 0) -> list[Fragment]:
+    outgoing = Outgoing(NAMES)
+    proposal = t.Proposal(0, 0, 1, number, 0, [t.Request(0, 1, number, 0, bytes(size))])
+    outgoing.add((3,), proposal, t.encode(proposal))
+    found = []
+    while pieces := outgoing.take():
+        found += [fragment_of(piece) for piece in pieces]
+    return found
+
+
+def test_fragments_make_the_tuple_again_also_when_those_of_others_come_between() -> None:
+    assembly = Assembly(1 << 21)
+    parts = fragments(300_000)
+    assert len(parts) > 3
+    for part in parts[:-1]:
+        assert assembly.add(0, 1, part) is None
+        assert assembly.add(2, 1, part) is None
+    whole = assembly.add(0, 1, parts[-1])
+    assert whole is not None
+    assert t.decode_tuple(whole) == t.Proposal(0, 0, 1, 0, 0, [t.Request(0, 1, 0, 0, bytes(300_000))])
+    assert assembly.add(2, 1, parts[-1]) == whole
+    assert assembly.kept_bytes == 0
+
+
+def test_a_tuple_that_was_given_up_makes_room_for_the_next_one() -> None:
+    assembly = Assembly(1 << 21)
+    old, new = fragments(300_000), fragments(200_000, number=7)
+    for part in old[:2]:
+        assembly.add(0, 1, part)
+    results = [assembly.add(0, 1, part) for part in new]
+    assert t.decode_tuple(results[-1] or b"") == t.Proposal(0, 0, 1, 7, 0, [t.Request(0, 1, 7, 0, bytes(200_000))])
+
+
+@pytest.mark.parametrize("change", [{"offset": 5}, {"total": 1 << 30}, {"lane": 99}, {"lane": -1}, {"offset": -1}])
+def test_fragments_that_do_not_fit_are_passed_over(change: dict[str, int]) -> None:
+    assembly = Assembly(1 << 21)
+    first, second, *_ = fragments(300_000)
+    assembly.add(0, 1, first)
+    assert assembly.add(0, 1, msgspec.structs.replace(second, **change)) is None
+    assert assembly.kept_bytes <= len(first.data)
+
+
+def test_the_fragments_of_another_life_do_not_belong_together() -> None:
+    assembly = Assembly(1 << 21)
+    parts = fragments(100_000)
+    assembly.add(0, 1, parts[0])
+    assert [assembly.add(0, 2, part) for part in parts[1:]] == [None] * (len(parts) - 1)
+    assert assembly.kept_bytes == 0

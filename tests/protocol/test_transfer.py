@@ -1,0 +1,75 @@
+"""What a controller allows for large requests."""
+
+import pytest
+
+from tara.protocol import tuples as t
+from tara.protocol.transfer import ALLOWANCE_MS_MAX, MARGIN, SAMPLES, Transfer
+
+MEGABYTE = 1 << 20
+
+
+def progress(decided: int, life: int = 1, executor: int = 0) -> t.Progress:
+    return t.Progress(executor, 0, life, [], 0, 0, 0, 0, decided)
+
+
+def test_short_requests_get_nothing() -> None:
+    transfer = Transfer()
+    transfer.expect(1_000)
+    assert transfer.allowance_ms == 0
+
+
+def test_before_anything_is_known_a_slow_link_is_allowed_for() -> None:
+    """1 MiB, five times, over 10 Mbit/s."""
+    transfer = Transfer()
+    transfer.expect(MEGABYTE)
+    assert transfer.allowance_ms == pytest.approx(5 * MEGABYTE * 8 / 10e6 * 1e3, rel=0.01)
+
+
+@pytest.mark.parametrize("took_ms", [20.0, 20_000.0])
+def test_then_it_is_what_requests_have_taken(took_ms: float) -> None:
+    transfer = Transfer()
+    transfer.expect(MEGABYTE)
+    for number in range(5):
+        transfer.note(progress(number * MEGABYTE), took_ms)
+    assert transfer.allowance_ms == pytest.approx(min(MARGIN * took_ms, ALLOWANCE_MS_MAX))
+
+
+def test_the_slowest_of_the_last_ones_counts() -> None:
+    transfer = Transfer()
+    transfer.expect(MEGABYTE)
+    for number in range(SAMPLES):
+        transfer.note(progress(number * MEGABYTE), 1_000.0 if number == 3 else 20.0)
+    assert transfer.allowance_ms == pytest.approx(MARGIN * 1_000.0)
+    for number in range(SAMPLES, 2 * SAMPLES + 1):
+        transfer.note(progress(number * MEGABYTE), 20.0)
+    assert transfer.allowance_ms == pytest.approx(MARGIN * 20.0)
+
+
+def test_small_decisions_and_new_lives_say_nothing_about_links() -> None:
+    transfer = Transfer()
+    transfer.expect(MEGABYTE)
+    before = transfer.allowance_ms
+    for number in range(20):
+        transfer.note(progress(number * 100), 50.0)
+        transfer.note(progress(MEGABYTE, life=number + 2), 50.0)
+        transfer.note(progress(9 * MEGABYTE, life=1), 50.0)
+    assert transfer.allowance_ms == before
+
+
+def test_what_was_too_short_is_doubled_and_bounded() -> None:
+    transfer = Transfer()
+    transfer.expect(MEGABYTE)
+    before = transfer.allowance_ms
+    transfer.was_too_short()
+    assert transfer.allowance_ms == 2 * before
+    for _ in range(100):
+        transfer.was_too_short()
+    assert transfer.allowance_ms == ALLOWANCE_MS_MAX
+
+
+def test_long_requests_are_forgotten_by_and_by() -> None:
+    transfer = Transfer()
+    transfer.expect(MEGABYTE)
+    for _ in range(30):
+        transfer.forget()
+    assert transfer.allowance_ms == 0

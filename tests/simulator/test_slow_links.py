@@ -1,0 +1,66 @@
+"""Links that are slow, not broken."""
+
+import pytest
+
+from tara.application import Put
+from tara.protocol.graph import Stage
+from tara.protocol.limits import Limits
+from tara.protocol.nodes.controller import Controller
+from tara.simulator.scene import Scene
+from tara.simulator.slow_links import VIEW_CHANGES_MAX, play
+
+MEGABYTE = 1 << 20
+
+
+@pytest.mark.parametrize("in_flight", [1, 8])
+def test_large_commands_over_slow_links_depose_nobody(in_flight: int) -> None:
+    run = play(rate_mbit=100, commands=10, command_bytes=MEGABYTE, in_flight=in_flight)
+    assert run.answered == 10
+    assert run.view_changes == 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("in_flight", [1, 8])
+@pytest.mark.parametrize("rate_mbit", [20, 100])
+def test_fifty_large_commands_are_answered_with_few_view_changes(rate_mbit: float, in_flight: int) -> None:
+    run = play(rate_mbit=rate_mbit, commands=50, command_bytes=MEGABYTE, in_flight=in_flight)
+    assert run.answered == 50
+    assert run.view_changes <= VIEW_CHANGES_MAX
+
+
+def test_several_commands_in_flight_use_the_link_as_well_as_one() -> None:
+    """What is sent again must not take the place of what is sent first."""
+    one = play(rate_mbit=100, commands=8, command_bytes=MEGABYTE, in_flight=1)
+    eight = play(rate_mbit=100, commands=8, command_bytes=MEGABYTE, in_flight=8)
+    assert eight.seconds < one.seconds
+
+
+def test_a_view_change_over_slow_links_comes_to_its_end() -> None:
+    """All controllers are wrong once, with several megabytes in the window: records and re-proposals take much longer
+    than any time-out, but they come."""
+    scene = Scene(Limits(), rate_mbit=50)
+    session = scene.open()
+    for _ in range(6):
+        scene.wait(scene.send(session, Put("key", bytes(MEGABYTE - 100))), 60_000)
+    view = scene.view
+    for _, node in scene.world.nodes_of(Stage.CONTROLLER):
+        assert isinstance(node, Controller)
+        node.timeout_ms = node.limits.controller_timeout_ms
+        node.suspect()
+    for number in range(3):
+        scene.wait(scene.send(session, Put("key", b"%d" % number)), 60_000)
+    assert view < scene.view <= view + VIEW_CHANGES_MAX
+
+
+def test_a_proposer_that_dies_among_large_commands_is_replaced() -> None:
+    scene = Scene(Limits(), rate_mbit=100)
+    session = scene.open()
+    for _ in range(4):
+        scene.wait(scene.send(session, Put("key", bytes(MEGABYTE - 100))), 60_000)
+    leader = scene.leader()
+    assert leader is not None
+    key = scene.send(session, Put("key", bytes(MEGABYTE - 100)))
+    scene.run(50)
+    scene.world.lose(leader)
+    scene.wait(key, 60_000)
+    assert scene.leader() is not leader
