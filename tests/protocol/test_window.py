@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tara.protocol.errors import NodeHalted
 from tara.protocol.window import Window
 
 
@@ -91,28 +92,28 @@ def full() -> Window[str]:
 
 
 def test_a_full_window_takes_no_more(full: Window[str]) -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises(NodeHalted):
         full.put(5, "e")
-    with pytest.raises(AssertionError):
+    with pytest.raises(NodeHalted):
         full.extend(["e"])
     assert full.slice(2, 5) == ["b", "c", "d"]
 
 
 def test_a_number_cannot_be_filled_before_the_one_below(full: Window[str]) -> None:
     full.clear()
-    with pytest.raises(AssertionError):
+    with pytest.raises(NodeHalted):
         full.put(3, "c")
 
 
 @pytest.mark.parametrize("index", [1, 5])
 def test_what_is_not_remembered_cannot_be_read(full: Window[str], index: int) -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises(NodeHalted):
         full[index]
 
 
 @pytest.mark.parametrize(("first", "end"), [(1, 3), (3, 6), (4, 3)])
 def test_a_slice_must_be_remembered(full: Window[str], first: int, end: int) -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises(NodeHalted):
         full.slice(first, end)
 
 
@@ -137,5 +138,5 @@ def test_unlike_in_the_paper_the_newer_value_wins(full: Window[str]) -> None:
 
 @pytest.mark.parametrize(("minimum", "capacity"), [(-1, 3), (0, 0), (0, -2)])
 def test_impossible_windows(minimum: int, capacity: int) -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises(NodeHalted):
         Window(minimum, capacity)

@@ -1,5 +1,7 @@
 """At most so many per second, in the time that is handed in: a bucket of allowance that fills as time passes."""
 
+from tara.protocol.errors import NodeHalted
+
 #: Allowance that is not used is kept for so long: enough to be exact with time in ticks, too little for a burst.
 KEPT_MS = 50.0
 
@@ -24,5 +26,6 @@ class Throttle:
 
     def take(self, count: int) -> None:
         """Use up what `allowance` gave."""
-        assert count <= self._allowance, "more than allowed"
+        if count > self._allowance:
+            raise NodeHalted(f"{count} proposed, but only {self._allowance} were allowed")
         self._allowance -= count

@@ -9,6 +9,8 @@ Invariant: min <= pos <= max, and max == min + capacity.
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
+from tara.protocol.errors import NodeHalted
+
 Value = TypeVar("Value")
 
 
@@ -16,8 +18,8 @@ class Window(Generic[Value]):
     __slots__ = ("_values", "capacity", "min")
 
     def __init__(self, minimum: int, capacity: int) -> None:
-        assert minimum >= 0, minimum
-        assert capacity > 0, capacity
+        if minimum < 0 or capacity <= 0:
+            raise NodeHalted(f"a window from {minimum} on with room for {capacity}")
         self.min = minimum
         self.capacity = capacity
         self._values: list[Value] = []
@@ -37,17 +39,20 @@ class Window(Generic[Value]):
         return self.capacity - len(self._values)
 
     def __getitem__(self, index: int) -> Value:
-        assert self.min <= index < self.pos, (self.min, index, self.pos)
+        if not self.min <= index < self.pos:
+            raise NodeHalted(f"number {index} is not in the window [{self.min}, {self.pos})")
         return self._values[index - self.min]
 
     def slice(self, first: int, end: int) -> list[Value]:
         """The values of [first, end), which must be remembered."""
-        assert self.min <= first <= end <= self.pos, (self.min, first, end, self.pos)
+        if not self.min <= first <= end <= self.pos:
+            raise NodeHalted(f"numbers [{first}, {end}) are not in the window [{self.min}, {self.pos})")
         return self._values[first - self.min : end - self.min]
 
     def extend(self, values: Sequence[Value]) -> None:
         """Fill the next numbers. The caller has made sure that they fit."""
-        assert len(values) <= self.room, (self.min, self.pos, len(values), self.capacity)
+        if len(values) > self.room:
+            raise NodeHalted(f"{len(values)} more do not fit the window [{self.min}, {self.pos}) of {self.capacity}")
         self._values.extend(values)
 
     def put(self, index: int, value: Value) -> None:
@@ -55,7 +60,8 @@ class Window(Generic[Value]):
         if index == self.pos:
             self.extend((value,))
         else:
-            assert self.min <= index < self.pos, (self.min, index, self.pos)
+            if not self.min <= index < self.pos:
+                raise NodeHalted(f"number {index} leaves a gap in the window [{self.min}, {self.pos})")
             self._values[index - self.min] = value
 
     def move(self, minimum: int) -> None:

@@ -17,6 +17,7 @@ import enum
 from functools import partial
 
 from tara.protocol import tuples as t
+from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Receivers, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
@@ -204,7 +205,8 @@ class Proposer(Node):
 
     def _propose(self) -> None:
         """Propose held requests while the window has room, the sources taking turns."""
-        assert self.mode is Mode.ACTIVE
+        if self.mode is not Mode.ACTIVE:
+            raise NodeHalted(f"proposes while it is {self.mode.value}")
         if self._bytes > self.limits.checkpoint_bytes_max:
             self._skip_to_checkpoint()
         run: list[t.Request] = []
@@ -379,7 +381,8 @@ class Proposer(Node):
             self.emit(t.Advance(self.index, self.partition, self.view, records, slots), self._controllers)
 
     def _resend(self) -> None:
-        assert self._start is not None
+        if self._start is None:
+            raise NodeHalted(f"is active in view {self.view}, which it has not started")
         self._laggards.next_round(self.proposals.pos)
         for committer, status in self._committers:
             started = status.view == self.view and status.position >= 0
