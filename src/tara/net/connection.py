@@ -143,30 +143,31 @@ class Connection:
         if not self.open:
             self._early.append(head(len(frame)) + frame)
             self.unsent_bytes += size
-        elif self._tls is not None:
-            self._write(*self._encrypted(frame))
         elif size <= _COPIED_BYTES_MAX:
-            self._write(head(len(frame)) + frame)
-        else:
+            data = head(len(frame)) + frame
+            self._write(data if self._tls is None else self._tls.encrypt_short(data))
+        elif self._tls is None:
             self._write(head(len(frame)), frame)
+        else:
+            self._write(*self._tls.encrypt(head(len(frame)), frame))
         return True
-
-    def _encrypted(self, frame: bytes) -> list[bytes]:
-        assert self._tls is not None
-        if len(frame) <= _COPIED_BYTES_MAX:
-            return self._tls.encrypt(head(len(frame)) + frame)
-        return self._tls.encrypt(head(len(frame)), frame)
 
     def _write(self, *pieces: bytes) -> None:
         """Now, as far as the network takes it."""
         sent = 0
         if not self._waiting and self._connected:
             try:
-                sent = self._socket.send(pieces[0]) if len(pieces) == 1 else self._socket.sendmsg(pieces)
+                sent = (
+                    self._socket.send(pieces[0])
+                    if len(pieces) == 1
+                    else self._socket.sendmsg(pieces[:_WRITTEN_AT_ONCE])
+                )
             except BlockingIOError:
                 pass
             except OSError as error:
                 raise Broken(str(error)) from error
+            if sent == len(pieces[0]) and len(pieces) == 1:
+                return
         for piece in pieces:
             if sent >= len(piece):
                 sent -= len(piece)

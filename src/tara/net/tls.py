@@ -57,6 +57,7 @@ class Tls:
     def __init__(self, context: ssl.SSLContext, server_side: bool, admit: Admit) -> None:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
+        self._read, self._write = self._object.read, self._object.write
         self._server_side = server_side
         self._admit = admit
         self._any = False
@@ -87,6 +88,11 @@ class Tls:
             raise
         self.over = True
 
+    def encrypt_short(self, data: bytes) -> bytes:
+        """For what is not longer than a buffer."""
+        self._write(data)
+        return self._outgoing.read()
+
     def encrypt(self, *pieces: bytes) -> list[bytes]:
         """In one piece, unless it is long."""
         encrypted: list[bytes] = []
@@ -94,7 +100,7 @@ class Tls:
         for piece in pieces:
             view = memoryview(piece)
             while view:
-                done = self._object.write(view[: _BUFFER_BYTES - waiting])
+                done = self._write(view[: _BUFFER_BYTES - waiting])
                 view = view[done:]
                 waiting += done
                 if waiting >= _BUFFER_BYTES:
@@ -108,11 +114,18 @@ class Tls:
         plain: list[bytes] = []
         try:
             if len(data) <= _BUFFER_BYTES:
-                self._decrypt(data, plain)
+                if data:
+                    self._incoming.write(data)
+                # Mostly it is one record.
+                plain.append(self._read(_RECORD_BYTES))
+                if self._incoming.pending:
+                    self._decrypt(b"", plain)
             else:
                 view = memoryview(data)
                 for start in range(0, len(data), _BUFFER_BYTES):
                     self._decrypt(view[start : start + _BUFFER_BYTES], plain)
+        except ssl.SSLWantReadError:
+            return b""
         except ssl.SSLZeroReturnError as error:
             raise Closed("the other side closed the connection") from error
         except ssl.SSLError as error:
@@ -120,7 +133,7 @@ class Tls:
         return plain[0] if len(plain) == 1 else b"".join(plain)
 
     def _decrypt(self, data: "bytes | memoryview", plain: list[bytes]) -> None:
-        incoming, read = self._incoming, self._object.read
+        incoming, read = self._incoming, self._read
         if data:
             incoming.write(data)
         try:
