@@ -11,9 +11,11 @@ from tara.net.errors import Broken
 
 _LENGTH = struct.Struct("<I")
 HEAD_BYTES = _LENGTH.size
+#: A frame that is longer gets room for all of it when it begins: to grow step by step costs more.
+_LARGE_BYTES = 128 << 10
 #: Begins a frame in which whoever was connected to says why it does not talk.
 REFUSAL_MARK = b"!"
-_REFUSAL_BYTES_MAX = 1024
+_REFUSAL_BYTES_MAX = 200
 #: Types of TLS records; the second byte of each record is 3.
 _TLS_HANDSHAKE = 0x16
 _TLS_RECORDS = range(0x14, 0x18)
@@ -59,26 +61,34 @@ class Splitter:
         #: The beginning of a frame, and how many bytes there have to be before it is worth looking at it again.
         self._begun = bytearray()
         self._needed = 0
+        #: Of a large one: room for all of it, of which the system gives only what is used, and how much that is.
+        self._large: bytearray | None = None
+        self._filled = 0
         #: There are complete frames left: `feed` gives them without more data.
         self.unread = False
 
     @property
     def begun_bytes(self) -> int:
-        return len(self._begun)
+        return len(self._begun) if self._large is None else self._filled
 
     @property
     def arriving_bytes(self) -> int:
         """The length of the frame that has begun to arrive; 0: none has."""
-        return self._needed if self._begun else 0
+        return self._needed if self._begun or self._large is not None else 0
 
     def feed(self, data: bytes, frames_max: int = sys.maxsize) -> list[bytes]:
         """The frames that are complete now, but not more than that."""
+        if self._large is not None:
+            return self._fill(self._large, data, frames_max)
         if self._begun:
             self._begun += data
             if len(self._begun) < self._needed:
                 return []
             data = bytes(self._begun)
             self._begun = bytearray()
+        return self._split(data, frames_max)
+
+    def _split(self, data: bytes, frames_max: int) -> list[bytes]:
         frames: list[bytes] = []
         start, end = 0, len(data)
         needed = HEAD_BYTES
@@ -93,7 +103,27 @@ class Splitter:
         if start < end:
             if needed > HEAD_BYTES + self._frame_bytes_max:
                 raise Broken(f"a frame of {needed - HEAD_BYTES} bytes")
-            self._begun += data[start:]
-            self._needed = needed
+            self._begin(data[start:], needed)
         self.unread = end - start >= needed
         return frames
+
+    def _begin(self, data: bytes, needed: int) -> None:
+        self._needed = needed
+        if needed > _LARGE_BYTES and needed > len(data):
+            self._large = bytearray(needed)
+            self._large[: len(data)] = data
+            self._filled = len(data)
+        else:
+            self._begun += data
+
+    def _fill(self, large: bytearray, data: bytes, frames_max: int) -> list[bytes]:
+        taken = min(len(data), self._needed - self._filled)
+        large[self._filled : self._filled + taken] = memoryview(data)[:taken]
+        self._filled += taken
+        if self._filled < self._needed:
+            return []
+        frame = bytes(memoryview(large)[HEAD_BYTES:])
+        self._large = None
+        if taken == len(data):
+            return [frame]
+        return [frame, *self._split(data[taken:], frames_max - 1)]
