@@ -1,9 +1,12 @@
 """Versions of the code with one rule taken away: the simulator catches them."""
 
+import msgspec
 import pytest
 
 from tara.simulator.campaign import Job, run_seed
-from tara.simulator.mutants import MUTANTS, hunt
+from tara.simulator.mutants import MUTANTS, applied, hunt
+from tara.simulator.plan import Fault, make_plan
+from tara.simulator.run import play
 
 
 def test_there_are_enough_mutants_with_names_of_their_own() -> None:
@@ -42,3 +45,22 @@ def test_a_mutant_is_gone_afterwards() -> None:
     hunt("records_ignored", seeds_max=3)
 
     assert run_seed(Job(0, 1, 1)).violation is None
+
+
+#: Stories, and the rules that they are told for: partitions, durability, and a seed whose world has what it takes.
+STORIES = {
+    "half_remembered": ("recovering_committer_in_segment_head", 2, "disk", 0),
+    "forgetful_witness": ("recovering_committer_answers_reads", 1, "both", 0),
+    "forgotten_standby": ("presence_announced_once", 1, "disk", 3),
+}
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_story_catches_the_mutant_that_it_is_told_for(story: str) -> None:
+    mutant, partitions, durability, seed = STORIES[story]
+    faults = [Fault(kind=story, at_ms=1_500, duration_ms=700, target=seed, other=seed)]
+    plan = msgspec.structs.replace(make_plan(seed, 1, partitions, durability), faults=faults)
+    outcome = play(plan)
+    assert (outcome.violation, outcome.faults[story]) == (None, 1)
+    with applied(mutant):
+        assert play(plan).violation is not None

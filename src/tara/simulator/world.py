@@ -206,10 +206,10 @@ class World:
         journals = disk.replay()
         damaged = bool(disk.problems)
 
-        def with_memory() -> list[tuple[int, Committer]]:
-            return [(n, node) for n, node in nodes.items() if isinstance(node, Committer) and not node.recovering]
+        def committers() -> dict[int, Committer]:
+            return {number: node for number, node in nodes.items() if isinstance(node, Committer)}
 
-        disk.resumed = lambda: segment_head(dict(with_memory()))
+        disk.resumed = lambda: segment_head(committers())
         try:
             self._create(container, journals, genesis)
         except NodeHalted as error:
@@ -219,7 +219,12 @@ class World:
             self.wipe(container, checkpoints=False)
             self._create(container, {}, genesis)
         if disk.broken:
-            disk.restore([(number, node.restored()) for number, node in with_memory()])
+            disk.restore(
+                [
+                    (number, node.restored())
+                    for number, node in [pair for pair in committers().items() if not pair[1].recovering]
+                ]
+            )
             self.count_fault("journal_repaired")
         else:
             disk.mark()
