@@ -419,12 +419,29 @@ def test_a_committer_sends_commits_again_to_an_executor_that_stands_still(bench:
     again: list[t.Commit] = []
     for turn in range(1, 5):
         reports = [bench.status(0, turn, positions=[6]), bench.status(1, turn, positions=[2])]
-        committer.feed(*bench.stables(0, [0], executors=reports))
+        accepted = [bench.committer_status(1, turn, view=1, position=6)]
+        committer.feed(*bench.stables(0, [0], executors=reports, committers=accepted))
         step = committer.tick(100.0 * turn)
         again += step.of(t.Commit)
         assert set(step.receivers(t.Commit)) <= {bench.graph.one(Stage.EXECUTOR, 1)}
     assert again
     assert all((commit.first, commit.requests) == (2, requests(2, 6)) for commit in again)
+
+
+@pytest.mark.parametrize(("view", "position", "end"), [(1, 4, 4), (1, 9, 6), (1, -1, 2), (2, 6, 2)])
+def test_a_committer_sends_again_what_f_others_have_accepted_in_its_view(
+    bench: Bench, view: int, position: int, end: int
+) -> None:
+    """Not in the paper: nothing else can be decided by it. The other committers get it from the proposer first."""
+    committer = started_committer(bench)
+    committer.feed(bench.proposal(1, 0, requests(0, 6)))
+    again: list[t.Commit] = []
+    for turn in range(1, 9):
+        reports = [bench.status(1, turn, positions=[2])]
+        other = [bench.committer_status(2, turn, view=view, position=position)]
+        committer.feed(*bench.stables(0, [0], executors=reports, committers=other))
+        again += committer.tick(100.0 * turn).of(t.Commit)
+    assert {(commit.first, len(commit.requests)) for commit in again} == ({(2, end - 2)} if end > 2 else set())
 
 
 def test_a_proposer_sends_proposals_again_to_a_committer_that_stands_still(bench: Bench) -> None:
@@ -465,7 +482,8 @@ def test_a_committer_sends_nothing_again_to_an_executor_that_says_nothing(bench:
     """One burst on what it last said; the next one when it has been heard of again."""
     committer = started_committer(bench)
     committer.feed(bench.proposal(1, 0, requests(0, 6)))
-    committer.feed(*bench.stables(0, [0], executors=[bench.status(1, positions=[2])]))
+    accepted = [bench.committer_status(1, view=1, position=6)]
+    committer.feed(*bench.stables(0, [0], executors=[bench.status(1, positions=[2])], committers=accepted))
     steps = [committer.tick(100.0 * turn) for turn in range(1, 40)]
     assert len([commit for step in steps for commit in step.of(t.Commit)]) == 1
     committer.feed(*bench.stables(0, [0], executors=[bench.status(1, 2, positions=[2])]))

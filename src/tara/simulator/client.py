@@ -26,6 +26,9 @@ class Sent(msgspec.Struct):
 
 class Client:
     WAKE_MS = 10
+    #: After this time it sends again what the replicas did not keep; longer and longer while that does not help.
+    AGAIN_MS = 50
+    AGAIN_MS_MAX = 800
 
     def __init__(self, index: int, world: "World") -> None:
         self.index = index
@@ -46,6 +49,9 @@ class Client:
         self._asked: dict[int, Sent] = {}
         #: How long it waits for an answer; doubles with every resend, or resends would keep an overload alive.
         self._patience_ms = self._plan.client_timeout_ms
+        #: When it sends everything again because the replicas keep too much for it, if they do, and the pause before.
+        self._again_at_ms = math.inf
+        self._again_ms = self.AGAIN_MS
         self._left = self._plan.commands_per_client
         self._next_ms = 100.0 + index * 7
         self._paused_until_ms = 0.0
@@ -94,6 +100,7 @@ class Client:
         self.in_flight.clear()
         self._asked.clear()
         self.session, self._number, self._opened_ms = 0, 0, -1.0
+        self._again_at_ms, self._again_ms = math.inf, self.AGAIN_MS
         self._homeless_since_ms = self._world.now_ms
 
     # What it does
@@ -162,10 +169,12 @@ class Client:
                 self._submit([self._number_next(sent.call, sent.operation, sent.invoked_ms, now_ms)])
 
     def _resend(self, now_ms: float) -> None:
-        late = [sent for sent in self.in_flight.values() if now_ms - sent.sent_ms >= self._patience_ms]
-        if not late:
+        late = any(now_ms - sent.sent_ms >= self._patience_ms for sent in self.in_flight.values())
+        if not self.in_flight or not (late or now_ms >= self._again_at_ms):
             return
-        self._elsewhere()
+        if late:
+            self._elsewhere()
+        self._again_at_ms = math.inf
         acknowledged = min(self.in_flight)
         for sent in self.in_flight.values():
             sent.sent_ms = now_ms
@@ -194,10 +203,15 @@ class Client:
             self._abandon()
             return
         if result.status == t.UNACKNOWLEDGED:
-            # The replicas keep too much. It stays in flight, and is sent again with what else is.
+            # The replicas keep too much. It stays in flight, and is sent again with what else is: soon, because that
+            # says which results have come.
             self._world.count_fault("unacknowledged")
+            if self._again_at_ms == math.inf:
+                self._again_at_ms = now_ms + self._again_ms
+                self._again_ms = min(2 * self._again_ms, self.AGAIN_MS_MAX)
             return
         self._patience_ms = self._plan.client_timeout_ms
+        self._again_ms = self.AGAIN_MS
         sent = self.in_flight.pop(result.number)
         self.answered += 1
         self._world.monitor.answered(self, sent.operation, result)
