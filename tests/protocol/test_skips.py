@@ -8,7 +8,7 @@ from tara.protocol import skips
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.executor import Executor
-from tara.protocol.nodes.request_source import RequestSource
+from tara.protocol.nodes.request_source import ORDERS_MAX, RequestSource
 from tara.protocol.skips import ASKED, ENDED, Barred, Skips
 from tests.protocol.driver import Bench, Driven, Step, batch, commits, open_session
 from tests.protocol.test_halting import Fragile, Replica, answers_of, halts, results_of
@@ -322,3 +322,51 @@ def test_an_order_goes_before_everything_that_waits() -> None:
     source.feed(t.Submit([t.Command(1, number, 0, b"x") for number in range(3)]))
     (requests,) = source.feed(t.Submit([order(ASK)])).of(t.Requests)
     assert t.decode_commands(requests.requests[0].body) == [order(ASK)]
+
+
+def decided(source: Driven[RequestSource], bench: Bench, low: int) -> Step:
+    """An executor reports that the source's requests below this number are decided."""
+    return source.feed(*bench.stables(0, [0], executors=[bench.status(1, progress=[[(1, low), (0, 0), (0, 0)]])]))
+
+
+def test_orders_that_are_not_decided_have_a_bound_of_their_own() -> None:
+    """However often an operator orders while nothing is decided."""
+    bench = Bench(window=64, checkpoint_interval=32, source_pending_max=2)
+    source = bench.make(RequestSource, Stage.REQUEST_SOURCE)
+    source.feed(t.Submit([t.Command(1, number, 0, b"x") for number in range(3)]))
+    for number in range(3 * ORDERS_MAX):
+        source.feed(t.Submit([order(ASK, number=number)]))
+    assert source.node.pending == 2 + ORDERS_MAX
+    late = order(ASK, number=1_000)
+    assert source.node.take([late]) == [late]
+    decided(source, bench, 3)
+    assert source.node.pending == 2 + ORDERS_MAX - 3
+    assert source.node.take([late]) == []
+    source.feed(t.Submit([]))
+    decided(source, bench, source.node.next)
+    assert (source.node.pending, source.node.backlog) == (1, 0)
+
+
+def test_an_order_that_comes_again_is_taken_once() -> None:
+    source = Bench(window=64, checkpoint_interval=32).make(RequestSource, Stage.REQUEST_SOURCE)
+    source.feed(t.Submit([order(ASK)]))
+    source.feed(t.Submit([order(ASK)]))
+    assert source.node.pending == 1
+
+
+def test_a_full_backlog_does_not_keep_an_order_out() -> None:
+    """The executor has halted at a command that the operator wants skipped, and clients have filled the backlog."""
+    bench = Bench(window=64, checkpoint_interval=32, source_backlog_max=2)
+    source = bench.make(RequestSource, Stage.REQUEST_SOURCE)
+    source.feed(t.Halted(0, 3, 0, "no memory"), t.Submit([t.Command(1, number, 0, b"x") for number in range(5)]))
+    assert source.node.capacity == 0
+    assert len(source.feed(t.Submit([order(ASK)])).of(t.Requests)) == 1
+
+
+def test_what_looks_like_an_order_and_is_no_operators_waits_like_any_command() -> None:
+    bench = Bench(window=64, checkpoint_interval=32, source_backlog_max=2)
+    source = bench.make(RequestSource, Stage.REQUEST_SOURCE)
+    source.feed(t.Halted(0, 3, 0, "no memory"))
+    strange = [order(ASK, number=number, principal=STRANGER) for number in range(3)]
+    assert source.node.take(strange) == strange[2:]
+    assert source.feed(t.Submit([])).of(t.Requests) == []

@@ -34,9 +34,14 @@ def encode(counter: int, step: int) -> bytes:
     return t.encode(t.Skip(MARK, counter, step))
 
 
+def is_order(command: t.Command) -> bool:
+    """Whether it is an operator's, about a skip. Nobody else's command of this kind has a right to anything."""
+    return command.kind == t.SKIP and is_operator(command.principal)
+
+
 def decode(command: t.Command) -> t.Skip | None:
     """What an operator wants; None: nothing, or it is not an operator who wants it."""
-    if command.kind != t.SKIP or not is_operator(command.principal):
+    if not is_order(command):
         return None
     try:
         skip = _decode(command.payload)

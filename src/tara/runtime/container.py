@@ -46,6 +46,7 @@ from tara.protocol.nodes.reads import ANSWERED_BYTES_MAX
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.principals import gateway_of, is_operator, principal_of
 from tara.protocol.sessions import Application
+from tara.protocol.skips import is_order
 from tara.runtime.reporting import status_report
 from tara.storage.execution_record import ExecutionRecord, record_path
 from tara.storage.journal import SEGMENT_BYTES, FileJournal, Identity, StaleJournal, journal_directory
@@ -621,7 +622,7 @@ class Container:
             command = t.Command(sent.session, sent.number, sent.acknowledged, sent.payload, sent.kind, principal)
             if not principal:
                 self._refuse(identity, command, t.FORBIDDEN, b"a command needs a secret (16 to 64 bytes), or a key")
-            elif halted is not None and command.kind != t.SKIP:
+            elif halted is not None and not is_order(command):
                 self._refuse(identity, command, t.HALTED, halted)
             elif len(command.payload) > bytes_max:
                 self.counters.too_large += 1

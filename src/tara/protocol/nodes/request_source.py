@@ -19,8 +19,9 @@ from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.observer import Observer
 from tara.protocol.principals import SYSTEM
 from tara.protocol.resend import BACKOFF_MAX, burst, rounds_for
+from tara.protocol.skips import is_order
 
-#: Orders of operators that wait; they are few.
+#: Orders of operators that are not known to be decided, beside the other requests; they are few.
 ORDERS_MAX = 16
 #: Reports of an executor that has halted that may be missed.
 HALTED_REPORTS = 20
@@ -51,6 +52,8 @@ class RequestSource(Node):
         self._backlog: deque[t.Command] = deque()
         #: An operator's, which wait for nothing: they may be what everything else waits for.
         self._orders: deque[t.Command] = deque()
+        #: Those of them that wait or are pending.
+        self._orders_open = 0
         #: Until then, the executor of its site counts as halted: windows are not to fill with what nobody executes.
         self._halted_until_ms = 0.0
         self._batch_since_ms = boot.now_ms
@@ -97,12 +100,16 @@ class RequestSource(Node):
             key, length = _key(command), len(command.payload)
             if key in taken or length > limit:
                 continue
+            if is_order(command):
+                if self._orders_open < ORDERS_MAX:
+                    taken.add(key)
+                    self._orders.append(command)
+                    self._orders_open += 1
+                else:
+                    refused.append(command)
+                continue
             if room <= 0 or (bytes_max is not None and length and size >= bytes_max):
                 refused.append(command)
-                continue
-            if command.kind == t.SKIP:
-                if len(self._orders) < ORDERS_MAX:
-                    self._orders.append(command)
                 continue
             taken.add(key)
             self._backlog.append(command)
@@ -196,6 +203,7 @@ class RequestSource(Node):
                     commands = self._commands.popleft()
                     self._taken.difference_update(map(_key, commands))
                     self._pending_bytes -= _length(commands)
+                    self._orders_open -= sum(map(is_order, commands))
         if self._backlog:
             self._pump()
 
