@@ -330,14 +330,14 @@ def decided(source: Driven[RequestSource], bench: Bench, low: int) -> Step:
 
 
 def test_orders_that_are_not_decided_have_a_bound_of_their_own() -> None:
-    """However often an operator orders while nothing is decided."""
+    """However much an operator orders while nothing is decided."""
     bench = Bench(window=64, checkpoint_interval=32, source_pending_max=2)
     source = bench.make(RequestSource, Stage.REQUEST_SOURCE)
     source.feed(t.Submit([t.Command(1, number, 0, b"x") for number in range(3)]))
-    for number in range(3 * ORDERS_MAX):
-        source.feed(t.Submit([order(ASK, number=number)]))
+    for counter in range(3 * ORDERS_MAX):
+        source.feed(t.Submit([order(ASK, counter)]))
     assert source.node.pending == 2 + ORDERS_MAX
-    late = order(ASK, number=1_000)
+    late = order(ASK, 1_000)
     assert source.node.take([late]) == [late]
     decided(source, bench, 3)
     assert source.node.pending == 2 + ORDERS_MAX - 3
@@ -349,9 +349,10 @@ def test_orders_that_are_not_decided_have_a_bound_of_their_own() -> None:
 
 def test_an_order_that_comes_again_is_taken_once() -> None:
     source = Bench(window=64, checkpoint_interval=32).make(RequestSource, Stage.REQUEST_SOURCE)
-    source.feed(t.Submit([order(ASK)]))
-    source.feed(t.Submit([order(ASK)]))
-    assert source.node.pending == 1
+    for number in range(3):
+        source.feed(t.Submit([order(ASK, number=number)]))
+    source.feed(t.Submit([order(CONFIRM, number=3)]))
+    assert source.node.pending == 2
 
 
 def test_a_full_backlog_does_not_keep_an_order_out() -> None:
@@ -370,3 +371,28 @@ def test_what_looks_like_an_order_and_is_no_operators_waits_like_any_command() -
     strange = [order(ASK, number=number, principal=STRANGER) for number in range(3)]
     assert source.node.take(strange) == strange[2:]
     assert source.feed(t.Submit([])).of(t.Requests) == []
+
+
+@pytest.mark.parametrize(("position", "stable", "numbered"), [(7, 0, 1), (8, 0, 0), (30, 0, 0), (11, 1, 1), (12, 1, 0)])
+def test_where_nobody_executes_windows_do_not_fill(position: int, stable: int, numbered: int) -> None:
+    """Executors learn what is decided, end in a command, and come back, twice, before they can say that they halt."""
+    bench = Bench(window=64, checkpoint_interval=4)
+    source = bench.make(RequestSource, Stage.REQUEST_SOURCE)
+    source.feed(*bench.stables(stable, [0], executors=[bench.status(1, positions=[position])]))
+    source.feed(*bench.stables(0, [1], executors=[bench.status(2, positions=[0])]))
+    source.feed(t.Submit([t.Command(1, 0, 0, b"x")]))
+    assert source.node.pending == numbered
+    source.feed(t.Submit([order(ASK)]))
+    assert source.node.pending == numbered + 1
+    source.feed(*bench.stables(stable + 8, [0]))
+    assert source.node.pending == 2
+
+
+def test_an_executor_that_looks_for_orders_lets_no_time_pass() -> None:
+    """Nobody executes what would."""
+    bench = Bench()
+    executor = bench.make(Executor, Stage.EXECUTOR, 0)
+    executor.feed(*commits([batch(0, [open_session()])]))
+    assert [status.sessions for status in executor.tick(100).of(t.ExecutorStatus)] == [1]
+    executor.node._must_look = True
+    assert [status.sessions for status in executor.tick(200).of(t.ExecutorStatus)] == [0]

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tara.simulator.world import Container, World
 
 _LOOK_MS = 60
+#: Before the operator orders the same again. Each order takes a slot, and nothing makes room until one has helped.
+_AGAIN_MS = 600
 _NAME = OPERATOR + bytes(16)
 
 
@@ -38,6 +40,8 @@ class FatalCommand:
         #: What it lacked is there.
         self.cured = False
         self.over = False
+        #: What the operator has ordered last, and when.
+        self._ordered = (-1, 0.0)
         world.after(_LOOK_MS, self._look)
 
     def strike(self, container: "Container", life: int, operation: int, counter: int) -> None:
@@ -104,6 +108,10 @@ class FatalCommand:
 
     def _order(self, step: int) -> None:
         world = self._world
+        last, ordered_ms = self._ordered
+        if step == last and world.now_ms - ordered_ms < _AGAIN_MS:
+            return
+        self._ordered = (step, world.now_ms)
         payload = skips.encode(self.counter, step)
         command = t.Command(0, world.next_unique() * 16 + 15, 0, payload, t.SKIP, _NAME)
         for site in range(world.graph.sites):

@@ -183,9 +183,10 @@ def make_plan(
 
 def _with_fatal_command(plan: Plan, draw: random.Random) -> Plan:
     """An operator needs all replicas for a skip, so none is lost for good; and room in the windows, beside all that may
-    be undecided when the executors halt."""
+    be undecided when the request sources see that nobody executes. As with the usual limits, that is not so long that
+    slots are skipped for it."""
     limits = plan.limits
-    window = limits.checkpoint_slots + (2 * limits.f + 1) * limits.source_pending_max + FATAL_ROOM
+    window = 2 * limits.checkpoint_slots + (2 * limits.f + 1) * limits.source_pending_max + FATAL_ROOM
     fatal = Fault(
         kind="fatal_command",
         at_ms=draw.randrange(500, plan.faults_end_ms - 1_500),
@@ -195,7 +196,7 @@ def _with_fatal_command(plan: Plan, draw: random.Random) -> Plan:
     )
     return msgspec.structs.replace(
         plan,
-        limits=msgspec.structs.replace(limits, window=max(limits.window, window)),
+        limits=msgspec.structs.replace(limits, window=max(limits.window, window), checkpoint_bytes_max=1 << 20),
         lost_site=None,
         faults=sorted([*plan.faults, fatal], key=lambda fault: fault.at_ms),
     )

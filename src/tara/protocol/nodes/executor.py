@@ -520,7 +520,7 @@ class Executor(Node):
                 self.checkpoints,
                 self.stable.current,
                 # Where nobody executes, no time is to pass for sessions.
-                len(self.sessions) if self.halted is None else 0,
+                len(self.sessions) if self.ready else 0,
             ),
             self._gc_sinks,
         )

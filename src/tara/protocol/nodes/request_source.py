@@ -56,6 +56,8 @@ class RequestSource(Node):
         self._orders_open = 0
         #: Until then, the executor of its site counts as halted: windows are not to fill with what nobody executes.
         self._halted_until_ms = 0.0
+        #: The newest stable checkpoint that it knows of, and the slots of its partition that are known to be decided.
+        self._stable = self._decided = 0
         self._batch_since_ms = boot.now_ms
         self._silent_since_ms = boot.now_ms
         self._sessions_open = False
@@ -131,7 +133,7 @@ class RequestSource(Node):
         batches: list[list[t.Command]] = [[order] for order in self._orders]
         self._orders.clear()
         self._pending_bytes += sum(map(_length, batches))
-        if self.now_ms < self._halted_until_ms:
+        if self.now_ms < self._halted_until_ms or self._nobody_executes:
             count = 0
         count += len(batches)
         while len(batches) < count and self._pending_bytes < self.limits.source_pending_bytes_max:
@@ -147,6 +149,14 @@ class RequestSource(Node):
         self._pending.extend(requests)
         self._commands.extend(batches)
         self._send(requests, self._active)
+
+    @property
+    def _nobody_executes(self) -> bool:
+        """Whether more is decided behind the stable checkpoint than the smallest window holds. Executors that are well
+        have taken another checkpoint long before. Those that end in a command again and again, and cannot say so, have
+        not; and the windows need room for the operator's orders."""
+        slots = self.limits.checkpoint_slots
+        return self._decided - self._stable * slots >= 2 * slots
 
     def _next_batch(self) -> list[t.Command]:
         """A request is not to become much longer than a tuple, however many commands it may hold."""
@@ -195,7 +205,10 @@ class RequestSource(Node):
 
     def _on_stable(self, stable: t.Stable) -> None:
         self._sessions_open = any(status.sessions for status in stable.executors)
+        self._stable = max(self._stable, stable.checkpoint.number)
         for status in stable.executors:
+            self._stable = max(self._stable, status.stable)
+            self._decided = max(self._decided, status.positions[self.partition])
             epoch, low = status.progress[self.partition][self.index]
             if epoch == self.epoch:
                 while self._pending and self._pending[0].number < low:
@@ -240,7 +253,10 @@ class RequestSource(Node):
 
 def _key(command: t.Command) -> tuple[int, int, int, bytes]:
     """What tells one command from another; a keep-alive has no number of its own. Two principals never send the same
-    one: whoever guesses what the owner of a session will send next does not keep it out."""
+    one: whoever guesses what the owner of a session will send next does not keep it out. An operator who orders the
+    same again while nothing is decided has ordered it."""
+    if is_order(command):
+        return (0, 0, command.kind, command.principal + command.payload)
     return (command.session, command.number, command.kind, command.principal)
 
 
