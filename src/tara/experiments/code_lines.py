@@ -18,7 +18,7 @@ SOURCES = Path(__file__).parent.parent
 COUNTED = ("protocol", "runtime", "application.py")
 #: Packages that a live cluster needs or that its operators use, and that the paper's prototype either does not have or
 #: gets from its framework. They are counted beside the categories, each as a whole.
-BESIDE = ("client", "configuration", "transport", "storage", "observability", "operations", "sites")
+BESIDE = ("client", "configuration", "host", "net", "transport", "storage", "observability", "operations", "sites")
 
 REQUEST_HANDLING = "request_handling"
 GARBAGE_COLLECTION = "garbage_collection"
@@ -42,9 +42,11 @@ BEYOND_CATEGORIES = (APPLICATIONS, CLUSTERS, JOURNAL, OBSERVABILITY, READS, RESE
 CATEGORIES: dict[str, str] = {
     "application.py": APPLICATIONS,
     "protocol/__init__.py": INFRASTRUCTURE,
+    "protocol/depth.py": APPLICATIONS,
     "protocol/errors.py": DATA_STRUCTURES,
     "protocol/graph.py": INFRASTRUCTURE,
     "protocol/journal.py": JOURNAL,
+    "protocol/kept.py": SESSIONS,
     "protocol/limits.py": INFRASTRUCTURE,
     "protocol/node.py": INFRASTRUCTURE,
     "protocol/nodes/__init__.py": INFRASTRUCTURE,
@@ -61,11 +63,15 @@ CATEGORIES: dict[str, str] = {
     "protocol/nodes/view_source.py": VIEW_CHANGE,
     "protocol/observer.py": DATA_STRUCTURES,
     "protocol/opinions.py": DATA_STRUCTURES,
+    "protocol/places.py": APPLICATIONS,
+    "protocol/principals.py": SESSIONS,
     "protocol/progress.py": DATA_STRUCTURES,
     "protocol/resend.py": RESENDING,
     "protocol/sessions.py": SESSIONS,
+    "protocol/skips.py": APPLICATIONS,
     "protocol/status.py": DATA_STRUCTURES,
     "protocol/throttle.py": THROTTLING,
+    "protocol/transfer.py": VIEW_CHANGE,
     "protocol/tuples.py": DATA_STRUCTURES,
     "protocol/window.py": DATA_STRUCTURES,
     "runtime/__init__.py": INFRASTRUCTURE,
@@ -76,7 +82,10 @@ CATEGORIES: dict[str, str] = {
     "runtime/registry.py": INFRASTRUCTURE,
     "runtime/reporting.py": OBSERVABILITY,
     "runtime/spark.py": INFRASTRUCTURE,
+    "runtime/spark_session.py": INFRASTRUCTURE,
+    "runtime/start_phases.py": OBSERVABILITY,
     "runtime/watching.py": OBSERVABILITY,
+    "runtime/worker_daemon.py": INFRASTRUCTURE,
 }
 
 _NO_CODE = {

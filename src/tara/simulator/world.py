@@ -487,7 +487,10 @@ class World:
         for number, entries in container.disk.replay().items():
             name, node = self.graph.names[number], container.nodes[number]
             boot = Boot(container.life, container.life, False, 0.0)
-            twin = create(name, self.graph, self.plan.limits, boot, Outbox(), self._application, entries)
+            try:
+                twin = create(name, self.graph, self.plan.limits, boot, Outbox(), self._application, entries)
+            except NodeHalted as error:
+                raise Violation("replay", f"{self.graph.label(number)}: {error}"[:2000]) from error
             assert isinstance(node, Committer)
             assert isinstance(twin, Committer)
             self.monitor.same_committer(number, node, twin)
