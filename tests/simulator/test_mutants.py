@@ -52,6 +52,7 @@ STORIES = {
     "half_remembered": ("recovering_committer_in_segment_head", 2, "disk", 0),
     "forgetful_witness": ("recovering_committer_answers_reads", 1, "both", 0),
     "forgotten_standby": ("presence_announced_once", 1, "disk", 3),
+    "given_up_alive": ("any_memory_may_vote", 1, "both", 0),
 }
 
 

@@ -10,6 +10,7 @@ from tara.simulator.fatal_command import FatalCommand
 from tara.simulator.forgetful_witness import ForgetfulWitness
 from tara.simulator.forgotten_promise import ForgottenPromise
 from tara.simulator.forgotten_standby import ForgottenStandby
+from tara.simulator.given_up_alive import GivenUpAlive
 from tara.simulator.half_remembered import HalfRemembered
 from tara.simulator.outdated_record import OutdatedRecord
 from tara.simulator.plan import Fault
@@ -24,7 +25,15 @@ FRONT_END = (Stage.REQUEST_SOURCE, Stage.EXECUTOR, Stage.REPLY_SINK)
 _LOSING = ("crash", "crash_before_sync", "crash_after_sync", "crash_in_multicast", "amnesia", "zombie")
 _WAIT_MS = 50
 _STORIES: dict[str, type[story.Story]] = {
-    kind.kind: kind for kind in (ForgottenPromise, OutdatedRecord, HalfRemembered, ForgottenStandby, ForgetfulWitness)
+    kind.kind: kind
+    for kind in (
+        ForgottenPromise,
+        OutdatedRecord,
+        HalfRemembered,
+        ForgottenStandby,
+        ForgetfulWitness,
+        GivenUpAlive,
+    )
 }
 
 

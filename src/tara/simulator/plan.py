@@ -99,7 +99,11 @@ SCHEDULED: dict[str, int] = {
     "idle_partition": 2,
     # Not drawn with the others: it needs a plan of its own, see `_with_fatal_command`.
     "fatal_command": 0,
+    # Drawn apart, so that it changes nothing in other runs.
+    "given_up_alive": 0,
 }
+#: In so many runs a committer is given up while it lives.
+GIVEN_UP_SHARE = 0.2
 #: In so many runs there is a command at which the application breaks down.
 FATAL_SHARE = 0.2
 #: What `memory` does not survive, because it takes more than f replicas of a stage at once.
@@ -171,7 +175,11 @@ def make_plan(
         faults_end_ms=faults_end_ms,
         lost_site=draw.randrange(2 * f + 1) if draw.random() < 0.4 else None,
         faults=sorted(
-            [*_faults(draw, Graph(f, partitions), durability, faults_end_ms), *_strangers(seed, faults_end_ms)],
+            [
+                *_faults(draw, Graph(f, partitions), durability, faults_end_ms),
+                *_strangers(seed, faults_end_ms),
+                *_given_up(seed, faults_end_ms),
+            ],
             key=lambda fault: fault.at_ms,
         ),
         # Reports grow with the graph, and have to fit.
@@ -245,6 +253,21 @@ def _strangers(seed: int, end_ms: int) -> list[Fault]:
             other=draw.randrange(1 << 30),
         )
         for _ in range(STRANGERS)
+    ]
+
+
+def _given_up(seed: int, end_ms: int) -> list[Fault]:
+    draw = random.Random(f"given-up-{seed}")
+    if draw.random() >= GIVEN_UP_SHARE:
+        return []
+    return [
+        Fault(
+            kind="given_up_alive",
+            at_ms=draw.randrange(300, end_ms - 1_000),
+            duration_ms=0,
+            target=draw.randrange(1 << 30),
+            other=draw.randrange(1 << 30),
+        )
     ]
 
 
