@@ -537,13 +537,14 @@ class Container:
             except MalformedTuple as error:
                 self._on_bad_frame("peer", str(error))
                 continue
+            # First the end of what began in a former frame: what is whole in this one has left after it.
+            for fragment in frame.fragments:
+                self._receive_fragment(frame.header, fragment)
             for numbers, tuple_ in frame.parcels:
                 for number in numbers:
                     self._deliver(tuple_, number)
             for numbers, vote in frame.votes:
                 self._for_executors.extend([(vote, number) for number in numbers])
-            for fragment in frame.fragments:
-                self._receive_fragment(frame.header, fragment)
 
     def _receive_fragment(self, header: wire.Header, fragment: Fragment) -> None:
         data = self._assembly.add(header.container, header.life, fragment)
