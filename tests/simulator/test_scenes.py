@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
+import msgspec
 import pytest
 
 from tara.application import Get, Put
@@ -17,6 +18,8 @@ from tara.protocol.nodes.executor import Executor
 from tara.simulator.campaign import Job, run_seed
 from tara.simulator.fatal_command import FatalCommand
 from tara.simulator.scene import Scene
+from tara.simulator.violation import Violation
+from tara.simulator.workload import wrap
 from tara.simulator.world import Container
 
 #: Silent request sources stay silent, so that a scene has only the requests that it sends.
@@ -608,6 +611,28 @@ def test_a_command_that_no_replica_can_execute_is_skipped_by_all(ends: bool) -> 
     scene.run(1_000)
     assert scene.states_equal()
     assert len(skips_of(scene)[0]) == 1
+
+
+def test_what_a_request_holds_before_a_fatal_command_is_answered_at_once_and_executed_once() -> None:
+    """And the monitor knows that it is right, though no replica has got past the request."""
+    scene, session = running(msgspec.structs.replace(SMALL, batch_size=2))
+    world = scene.world
+    operation = world.next_unique()
+    fatal = world.fatal = FatalCommand(world, {0, 1, 2}, ends=False)
+    fatal.operation, fatal.counter = operation + 1, scene.executors()[0].sessions.counter + 2
+    payloads = [wrap(operation + step, msgspec.msgpack.encode(Put("key", b"%d" % step))) for step in range(2)]
+    world.next_unique()
+    scene.submit(0, [t.Command(session, 1 + step, 0, payload) for step, payload in enumerate(payloads)])
+    result = scene.wait((session, 1))
+    assert any(executor.halted for executor in scene.executors())
+    world.monitor.answered(mock.Mock(index=0), operation, result)
+    with pytest.raises(Violation, match="never executed"):
+        world.monitor.finish()
+    assert scene.wait((session, 2)).status == t.SKIPPED
+    world.monitor.finish()
+    wrong = msgspec.structs.replace(result, number=2)
+    with pytest.raises(Violation, match="executed was"):
+        world.monitor.answered(mock.Mock(index=0), operation, wrong)
 
 
 def test_a_replica_that_lost_everything_does_not_execute_what_was_skipped() -> None:

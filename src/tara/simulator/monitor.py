@@ -68,6 +68,8 @@ class Monitor:
         #: By counter, the execution number of the request in which it executed.
         self._requests: dict[int, int] = {}
         self._results: dict[tuple[int, int], t.Result] = {}
+        #: What was answered, though no executor has got past the request with it: it halted at a later command there.
+        self._ahead: set[tuple[int, int]] = set()
         self._digests: dict[int, bytes] = {}
         self._proposals: dict[tuple[int, int], dict[int, t.Request]] = {}
         self._active: dict[tuple[int, int], tuple[int, int]] = {}
@@ -330,6 +332,7 @@ class Monitor:
             self._owned(number, command)
         for result in executed.results:
             if result.session and result.status in (t.OK, t.FAILED, t.SKIPPED):
+                self._ahead.discard((result.session, result.number))
                 answer = self._results.setdefault((result.session, result.number), result)
                 self._require(answer == result, "exactly_once", "{} and {}", answer, result)
 
@@ -372,8 +375,18 @@ class Monitor:
         self._require(states[0] == states[1], "replay", "{}: {} would come back as {}", number, states[0], states[1])
 
     def answered(self, client: "Client", operation: int, result: t.Result) -> None:
-        known = self._results.get((result.session, result.number))
+        key, fatal = (result.session, result.number), self._world.fatal
+        halted = fatal is not None and result.counter < fatal.counter and not self.was_executed(fatal.counter)
+        if halted and key not in self._results:
+            # The commands before the one that is fatal have their results, but their request is not done.
+            self._results[key] = result
+            self._ahead.add(key)
+        known = self._results.get(key)
         self._require(known == result, "exactly_once", "client {} got {}, executed was {}", client.index, result, known)
+
+    def finish(self) -> None:
+        """Everything is executed that ever will be."""
+        self._require(not self._ahead, "exactly_once", "{} were answered, and never executed", self._ahead)
 
     def skipped(self, operation: int) -> None:
         fatal = self._world.fatal

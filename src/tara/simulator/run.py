@@ -53,6 +53,7 @@ def play(plan: Plan, transcript: Transcript | None = None) -> Outcome:
         nemesis.heal(world)
         _await_answers(world)
         _await_quiet(world)
+        world.monitor.finish()
         _check_history(world)
         world.inspect_all()
     except Violation as found:
