@@ -102,7 +102,7 @@ class RequestSource(Node):
             key, length = _key(command), len(command.payload)
             if key in taken or length > limit:
                 continue
-            if is_order(command):
+            if command.kind == t.SKIP and is_order(command):
                 if self._orders_open < ORDERS_MAX:
                     taken.add(key)
                     self._orders.append(command)
@@ -216,7 +216,8 @@ class RequestSource(Node):
                     commands = self._commands.popleft()
                     self._taken.difference_update(map(_key, commands))
                     self._pending_bytes -= _length(commands)
-                    self._orders_open -= sum(map(is_order, commands))
+                    # An order has a request of its own.
+                    self._orders_open -= commands[0].kind == t.SKIP and is_order(commands[0])
         if self._backlog:
             self._pump()
 
@@ -255,7 +256,7 @@ def _key(command: t.Command) -> tuple[int, int, int, bytes]:
     """What tells one command from another; a keep-alive has no number of its own. Two principals never send the same
     one: whoever guesses what the owner of a session will send next does not keep it out. An operator who orders the
     same again while nothing is decided has ordered it."""
-    if is_order(command):
+    if command.kind == t.SKIP and is_order(command):
         return (0, 0, command.kind, command.principal + command.payload)
     return (command.session, command.number, command.kind, command.principal)
 
