@@ -6,6 +6,7 @@ import pytest
 from tara.host.fragments import Assembly, Fragment, fragment_of
 from tara.host.outgoing import Outgoing
 from tara.protocol import tuples as t
+from tara.protocol.errors import MalformedTuple
 from tara.protocol.graph import Graph
 
 NAMES = Graph(1, 1).names
@@ -44,13 +45,26 @@ def test_a_tuple_that_was_given_up_makes_room_for_the_next_one() -> None:
     assert t.decode_tuple(results[-1] or b"") == t.Proposal(0, 0, 1, 7, 0, [t.Request(0, 1, 7, 0, bytes(200_000))])
 
 
-@pytest.mark.parametrize("change", [{"offset": 5}, {"total": 1 << 30}, {"lane": 99}, {"lane": -1}, {"offset": -1}])
+@pytest.mark.parametrize("change", [{"offset": 5}, {"total": 299_999}])
 def test_fragments_that_do_not_fit_are_passed_over(change: dict[str, int]) -> None:
     assembly = Assembly(1 << 21)
     first, second, *_ = fragments(300_000)
     assembly.add(0, 1, first)
     assert assembly.add(0, 1, msgspec.structs.replace(second, **change)) is None
-    assert assembly.kept_bytes <= len(first.data)
+    assert assembly.kept_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"total": 1 << 30}, {"total": 0}, {"lane": 99}, {"lane": -1}, {"offset": -1}, {"offset": 1 << 62}, {"data": b""}],
+)
+def test_fragments_that_can_belong_to_nothing_are_refused(change: dict[str, object]) -> None:
+    assembly = Assembly(1 << 21)
+    first, second, *_ = fragments(300_000)
+    assembly.add(0, 1, first)
+    with pytest.raises(MalformedTuple, match="fragment"):
+        assembly.add(0, 1, msgspec.structs.replace(second, **change))
+    assert assembly.kept_bytes == len(first.data)
 
 
 def test_the_fragments_of_another_life_do_not_belong_together() -> None:

@@ -274,15 +274,23 @@ class PeerFrames:
         return encode([self._header(), [], [[numbers, [partition, end, content]]], []])
 
     def _fragments(self) -> bytes:
-        """Parts of tuples that do not fit together, or that nobody could take."""
+        """Parts of tuples that can belong to nothing; or all of one, for nobody who could take it, or spoiled."""
         random = self._random
         _, fields, takers, _ = self._sample()
         data = encode(fields)
-        total = random.choice((len(data), len(data) + 1, 0, -1, 1 << 40))
-        offset = random.choice((0, 0, 1, len(data), -1, 1 << 62))
-        numbers = random.choice((takers, [], [self._names], takers * 200))
-        part = random.choice((data + b"\x00", data[:-1], b"", bytes(random.randrange(1, 4096))))
-        return encode([self._header(), [], [], [[numbers, random.randrange(-1, 9), total, offset, part]]])
+        size = len(data)
+        numbers, lane, total, offset, part = random.choice(
+            [
+                (takers, random.choice((-1, 6, 1 << 40)), size, 0, data),
+                (takers, 0, random.choice((size - 1, 0, -1, 1 << 40)), 0, data),
+                (takers, 0, size, random.choice((1, size, -1, 1 << 62)), data),
+                (takers, 0, size, 0, b""),
+                (random.choice(([self._names], [*takers, -1], takers * 200)), 0, size, 0, data),
+                (takers, 0, size + 1, 0, data + b"\x00"),
+                (takers, 0, size - 1, 0, data[:-1]),
+            ]
+        )
+        return encode([self._header(), [], [], [[numbers, lane, total, offset, part]]])
 
     def _from_nobody(self) -> bytes:
         """What only a host gives its own nodes."""

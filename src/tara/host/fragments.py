@@ -8,6 +8,7 @@ frame may be.
 from msgspec import Struct
 
 from tara.host.outgoing import LANES, Piece
+from tara.protocol.errors import MalformedTuple
 
 
 class Fragment(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -39,11 +40,14 @@ class Assembly:
         return sum([len(data) for _, _, data in self._begun.values()])
 
     def add(self, sender: int, life: int, fragment: Fragment) -> bytes | None:
-        """The tuple, when this was its last fragment. One that does not belong to what has come is passed over."""
+        """The tuple, when this was its last fragment. One that does not belong to what has come is passed over: what
+        came before it may have been lost. One that can belong to nothing is refused."""
         key = (sender, fragment.lane)
         end = fragment.offset + len(fragment.data)
-        if not (0 <= fragment.lane < LANES and fragment.offset >= 0 and end <= fragment.total <= self._bytes_max):
-            return None
+        if not (0 <= fragment.lane < LANES and 0 <= fragment.offset < end <= fragment.total <= self._bytes_max):
+            raise MalformedTuple(
+                f"fragment: the bytes [{fragment.offset}, {end}) of {fragment.total} on lane {fragment.lane}"
+            )
         if fragment.offset == 0:
             self._begun[key] = (life, fragment, bytearray())
         known = self._begun.get(key)

@@ -547,10 +547,10 @@ class Container:
                 self._for_executors.extend([(vote, number) for number in numbers])
 
     def _receive_fragment(self, header: wire.Header, fragment: Fragment) -> None:
-        data = self._assembly.add(header.container, header.life, fragment)
-        if data is None:
-            return
         try:
+            data = self._assembly.add(header.container, header.life, fragment)
+            if data is None:
+                return
             tuple_ = t.decode_tuple(data)
         except MalformedTuple as error:
             self._on_bad_frame("peer", str(error))
