@@ -13,7 +13,18 @@ from tara.client.errors import (
     SessionExpired,
     TimedOut,
 )
-from tara.client.session import IN_FLIGHT_MAX, ON_WAY_BYTES_MAX, PATIENCE_S, UNACKNOWLEDGED_S, Call, Session
+from tara.client.session import (
+    IN_FLIGHT_MAX,
+    ON_WAY_BYTES_FIRST,
+    ON_WAY_BYTES_MAX,
+    ON_WAY_BYTES_MIN,
+    PATIENCE_BYTES_PER_S,
+    PATIENCE_S,
+    QUICK_S,
+    UNACKNOWLEDGED_S,
+    Call,
+    Session,
+)
 from tara.protocol import tuples as t
 
 
@@ -105,10 +116,15 @@ def test_long_commands_wait_until_others_are_answered() -> None:
     assert session.idle
 
 
+def late_s(on_way_bytes: int) -> float:
+    """How long the first answer may take when so much is on its way."""
+    return PATIENCE_S + (on_way_bytes - ON_WAY_BYTES_MIN) / PATIENCE_BYTES_PER_S
+
+
 def test_less_is_on_its_way_when_answers_are_late_and_more_again_when_they_come() -> None:
     session = make()
     opened(session)
-    quarter = ON_WAY_BYTES_MAX // 4
+    quarter = ON_WAY_BYTES_FIRST // 4
     for _ in range(12):
         session.submit(Call(bytes(quarter), t.EXECUTE, 1000.0, lambda outcome: None))
 
@@ -116,17 +132,71 @@ def test_less_is_on_its_way_when_answers_are_late_and_more_again_when_they_come(
         return [command.number for command in session.due(now_s)]
 
     assert numbers_due(0.0) == [0, 1, 2, 3]
-    assert numbers_due(PATIENCE_S) == [0, 1]
-    assert numbers_due(PATIENCE_S * 3) == [0]
+    now_s = late_s(4 * quarter)
+    assert numbers_due(now_s - 0.1) == []
+    assert numbers_due(now_s) == [0, 1]
+    now_s += PATIENCE_S + late_s(2 * quarter)
+    assert numbers_due(now_s) == [0]
     # The answer to what was sent first makes room for two; then they are sent in their order.
-    session.hear(t.Result(9, 0, 2, t.OK, b""), PATIENCE_S * 3)
+    session.hear(t.Result(9, 0, 2, t.OK, b""), now_s)
     session.move_on = False
-    assert numbers_due(PATIENCE_S * 3) == [1, 2]
+    assert numbers_due(now_s) == [1, 2]
     # One that was answered by what was sent long ago is not sent again.
-    session.hear(t.Result(9, 3, 2, t.OK, b""), PATIENCE_S * 3)
-    session.hear(t.Result(9, 1, 3, t.OK, b""), PATIENCE_S * 3)
-    assert numbers_due(PATIENCE_S * 3) == [4, 5, 6]
+    session.hear(t.Result(9, 3, 2, t.OK, b""), now_s)
+    session.hear(t.Result(9, 1, 3, t.OK, b""), now_s)
+    assert numbers_due(now_s) == [4, 5]
     assert not session.move_on
+
+
+def test_slow_answers_make_no_room_for_more() -> None:
+    """All that is on its way waits in a queue already."""
+    for took_s, following in ((QUICK_S / 2, 2), (QUICK_S, 1)):
+        session = make()
+        opened(session)
+        for _ in range(4):
+            session.submit(Call(bytes(ON_WAY_BYTES_FIRST), t.EXECUTE, 1000.0, lambda outcome: None))
+        assert len(session.due(0.0)) == 1
+        session.hear(t.Result(9, 0, 2, t.OK, b""), took_s)
+        assert len(session.due(took_s)) == following
+
+
+def test_a_long_command_that_is_said_to_wait_is_waited_for() -> None:
+    """It would be ordered a second time."""
+    session = make()
+    opened(session)
+    session.submit(Call(bytes(ON_WAY_BYTES_FIRST), t.EXECUTE, 1000.0, lambda outcome: None))
+    assert len(session.due(0.0)) == 1
+    now_s = 0.0
+    for _ in range(60):
+        now_s += 0.5
+        session.hear(t.Result(9, 0, 0, t.WAITING, b""), now_s)
+        assert [command for command in session.due(now_s) if command.kind != t.KEEPALIVE] == []
+    assert not session.move_on
+
+    again = [command for command in session.due(now_s + 10.0) if command.kind != t.KEEPALIVE]
+    assert [command.number for command in again] == [0]
+    assert session.move_on
+
+
+def test_after_a_refusal_nothing_is_sent_for_a_while_but_signs_of_life() -> None:
+    """What follows would be refused, too. And a command that was refused has not kept the session alive."""
+    session = make()
+    opened(session)
+    for _ in range(5):
+        call(session, [], deadline_s=1000.0)
+    assert [command.number for command in session.due(0.0)] == [0, 1, 2, 3, 4]
+    for number in range(5):
+        session.hear(t.Result(9, number, 0, t.OVERLOADED, b""), 0.1)
+    call(session, [], deadline_s=1000.0)
+    assert session.due(0.1 + PATIENCE_S / 2) == []
+    kinds = []
+    for tenth in range(10, 150):
+        for command in session.due(tenth / 10):
+            kinds.append(command.kind)
+            session.hear(t.Result(9, command.number, 0, t.OVERLOADED, b""), tenth / 10)
+    assert kinds.count(t.KEEPALIVE) >= 1
+    # The pauses grow, also from one front end to the next.
+    assert kinds.count(t.EXECUTE) <= 6 * 6
 
 
 def test_a_call_times_out_but_its_command_lives_on() -> None:
@@ -160,7 +230,7 @@ def test_what_every_front_end_refused_never_executes_once_that_is_said() -> None
         session.due(now_s)
         session.hear(t.Result(9, 0, 0, t.OVERLOADED, b""), now_s + 0.1)
     session.due(1.1)
-    (again,) = session.due(10.0)
+    (again,) = [command for command in session.due(10.0) if command.kind != t.KEEPALIVE]
 
     assert isinstance(outcomes[0], Overloaded)
     assert (again.number, again.kind, again.payload) == (0, t.QUERY, b"")
@@ -265,7 +335,7 @@ def test_questions_with_long_answers_are_not_ordered_all_at_once() -> None:
     session = make()
     opened(session)
     for _ in range(8):
-        session.submit(Call(b"?", t.QUERY, 10.0, lambda outcome: None, expected=ON_WAY_BYTES_MAX // 3))
+        session.submit(Call(b"?", t.QUERY, 10.0, lambda outcome: None, expected=ON_WAY_BYTES_FIRST // 3))
 
     assert len(session.due(0.0)) == 2
 

@@ -7,7 +7,7 @@ from tara.protocol.graph import Stage
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.controller import CALM_TIMEOUTS, CALM_TIMES, Controller
-from tara.protocol.nodes.request_source import RequestSource
+from tara.protocol.nodes.request_source import LONG_BYTES, STANDSTILL_MS, RequestSource
 from tara.protocol.resend import burst
 from tests.protocol.driver import Bench, Driven
 
@@ -144,3 +144,45 @@ def test_the_time_out_falls_back_when_nothing_waits() -> None:
     longest = watched.controller.node.timeout_ms
     watched.go_on(2 * CALM_TIMES * longest + 2 * CALM_TIMEOUTS * shortest, 1e9, waiting=False)
     assert watched.controller.node.timeout_ms == shortest
+
+
+def test_signs_of_life_do_not_wait_behind_long_commands() -> None:
+    bench = Bench(source_pending_bytes_max=100, source_pending_max=4)
+    source = bench.make(RequestSource, Stage.REQUEST_SOURCE, life=1)
+    alive = [t.Command(session, 0, 0, b"", t.KEEPALIVE) for session in (2, 3)]
+    source.feed(t.Submit([command(number, 100) for number in range(5)]))
+    assert (source.node.pending, source.node.backlog) == (1, 4)
+
+    step = source.feed(t.Submit([*alive, *alive]))
+
+    (request,) = step.only(t.Requests).requests
+    assert t.decode_commands(request.body) == alive
+    assert (source.node.pending, source.node.backlog) == (2, 4)
+    # They are requests like others, of which there may be only so many.
+    for session in (4, 5, 6):
+        source.feed(t.Submit([t.Command(session, 0, 0, b"", t.KEEPALIVE)]))
+    assert (source.node.pending, source.node.backlog) == (4, 5)
+
+
+def test_a_source_tells_which_long_commands_wait_until_its_own_site_has_them_and_while_something_moves() -> None:
+    bench = Bench(source_pending_bytes_max=LONG_BYTES)
+    source = bench.make(RequestSource, Stage.REQUEST_SOURCE, life=1)
+    source.tick(1_000.0)
+    source.feed(t.Submit([command(0, LONG_BYTES), command(1, 10), command(2, LONG_BYTES)]))
+
+    def waiting() -> list[int]:
+        commands = source.node.waiting()
+        assert not any(command.payload for command in commands)
+        return sorted(command.number for command in commands)
+
+    assert waiting() == [0, 2]
+    # Another executor has decided the first one; the one that answers here has not.
+    source.tick(1_500.0)
+    source.feed(*bench.stables(0, executors=[bench.status(1, progress=[[(1, 1), (0, 0), (0, 0)]])]))
+    assert waiting() == [0, 2]
+    source.feed(*bench.stables(0, executors=[bench.status(0, progress=[[(1, 1), (0, 0), (0, 0)]])]))
+    assert waiting() == [2]
+    source.tick(1_499.0 + STANDSTILL_MS)
+    assert waiting() == [2]
+    source.tick(1_500.0 + STANDSTILL_MS)
+    assert waiting() == []

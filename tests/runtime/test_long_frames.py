@@ -1,5 +1,6 @@
 """Much at once: more than a frame may hold, from clients to their site, between sites, and back."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -55,3 +56,24 @@ def test_the_longest_commands_are_executed_also_when_a_site_dies(tmp_path: Path)
             put.result()
         gets = [client.submit_query(msgspec.msgpack.encode(Get(f"key-{number}"))) for number in range(60)]
         assert all(msgspec.msgpack.decode(get.result()) == value for get in gets)
+
+
+def test_many_clients_with_the_longest_commands_are_served_without_sending_them_again(tmp_path: Path) -> None:
+    """Together they have more than the sites order in any patience. They wait; nothing is refused or ordered again and
+    again, and nobody's session expires."""
+    value = bytes(1_000_000)
+    with Contained.whole(tmp_path, {"durability": "memory"}) as cluster, ExitStack() as stack:
+        clients = [stack.enter_context(Client(cluster.endpoints, timeout_s=DEADLINE_S)) for _ in range(32)]
+        puts = [
+            client.submit(msgspec.msgpack.encode(Put(f"key-{index}", value)))
+            for _ in range(3)
+            for index, client in enumerate(clients)
+        ]
+        for put in puts:
+            put.result()
+        containers = cluster.status()["containers"]
+    counters = [container["counters"] for container in containers]
+    # Each was sent about once, and each client opened its session, some of them twice; before clients were told that
+    # their commands wait, each came ten times.
+    assert sum(counter["commands"] for counter in counters) < 2 * len(puts) + 3 * len(clients)
+    assert sum(counter["overloaded"] for counter in counters) < len(puts) // 4

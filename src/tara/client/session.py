@@ -23,24 +23,31 @@ from tara.protocol import tuples as t
 
 #: Commands in flight at once; more wait here. Below the replicas' limit for unacknowledged results.
 IN_FLIGHT_MAX = 512
-#: Bytes on their way at once. Halved when an answer is late, because they are sent again then, and so are those of all
-#: other clients; every answer makes room for as much again.
+#: Bytes on their way at once: so many at first. Halved when an answer is late, because they are sent again then, and so
+#: are those of all other clients, and when a front end has no room. Every quick answer makes room for as much again; a
+#: slow one does not, because more on its way would only wait for longer.
+ON_WAY_BYTES_FIRST = 1 << 20
 ON_WAY_BYTES_MAX = 4 << 20
 ON_WAY_BYTES_MIN = 64 << 10
+QUICK_S = 1.0
 #: How long an answer may take before what is on its way is sent again: it doubles while none comes. If the last answers
 #: took longer, so many times as long as they took: a service with much to do is not given everything twice.
 PATIENCE_S = 0.4
 PATIENCE_S_MAX = 3.0
 PATIENCE_TIMES = 3
 PATIENCE_S_USUAL_MAX = 6.0
+#: What is long takes longer: of what is beyond `ON_WAY_BYTES_MIN`, so many bytes are given another second.
+PATIENCE_BYTES_PER_S = 1 << 20
 #: Commands on their way at once, while the replicas keep too many results for us: halved each time they say so, and one
 #: more for so many answers.
 WINDOW_MIN = 4
 WINDOW_ANSWERS = 8
 #: Then it is tried again so soon: their room is ours as soon as we say what we have.
 UNACKNOWLEDGED_S = 0.05
-#: How often in a row a front end may refuse what it is sent before another one is tried.
+#: How often in a row a front end may refuse what it is sent before another one is tried; and the longest pause before
+#: that is sent again.
 REFUSALS_MAX = 3
+REFUSED_S_MAX = 6.0
 #: Openings that were asked for and whose answers are still good.
 OPENINGS_MAX = 16
 
@@ -63,6 +70,7 @@ class Call:
         "deadline_s",
         "done",
         "expected",
+        "heard_s",
         "kind",
         "number",
         "on_way",
@@ -84,6 +92,8 @@ class Call:
         #: When it was sent for the first time, and for the last time.
         self.begun_s = 0.0
         self.sent_s = -1.0
+        #: When it was sent for the last time, or was last said to wait for its turn.
+        self.heard_s = -1.0
         self.on_way = False
         #: A front end had no room for it; and whether another one may have had, before.
         self.refused = False
@@ -122,17 +132,21 @@ class Session:
         self._in_flight: dict[int, Call] = {}
         self._unsent: deque[Call] = deque()
         self._on_way = self._on_way_bytes = 0
-        self._room_bytes = ON_WAY_BYTES_MAX
+        self._room_bytes = ON_WAY_BYTES_FIRST
         self._window = float(IN_FLIGHT_MAX)
         #: Why no session was opened, the last time that this was refused.
         self._no_session = ""
         #: When those that were refused are sent again; and how often in a row that has been.
         self._retry_s: float | None = None
         self._refusals = 0
+        #: How often in a row anything was refused, wherever.
+        self._pauses = 0
         self._patience_s = PATIENCE_S
         #: How long the last answers took, the newest counting most.
         self._usual_s = 0.0
-        self._sent_s = 0.0
+        #: When the last sign of life was sent, or the last command that was answered: since then the session is as good
+        #: as new. What is only sent may be refused, or wait for long.
+        self._renewed_s = 0.0
         #: The owner should try another front end.
         self.move_on = False
         #: The replica behind this front end executes nothing, as it said; the owner looks whether there are others.
@@ -156,10 +170,9 @@ class Session:
         commands = []
         while (call := self._next(now_s)) is not None:
             commands.append(self._command(call, now_s))
-        if not commands and now_s - self._sent_s >= self._timeout_ms / 3000:
+        if now_s - self._renewed_s >= self._timeout_ms / 3000:
             commands.append(t.Command(self.id, 0, self._acknowledged(), b"", t.KEEPALIVE))
-        if commands:
-            self._sent_s = now_s
+            self._renewed_s = now_s
         return commands
 
     def check(self, now_s: float) -> None:
@@ -170,11 +183,12 @@ class Session:
                 self.give_up()
             return
         oldest = self._oldest_on_way()
-        if oldest is not None and now_s - oldest.sent_s >= self._patience_s:
+        if oldest is not None and now_s >= self._late_s(oldest):
             self.give_up()
         elif self._retry_s is not None and now_s >= self._retry_s:
             self._refusals += 1
-            if self._refusals >= REFUSALS_MAX:
+            # What it has taken would have to be ordered a second time.
+            if self._refusals >= REFUSALS_MAX and oldest is None:
                 self.give_up()
             else:
                 self._retry_s = None
@@ -198,8 +212,17 @@ class Session:
     def _oldest_on_way(self) -> Call | None:
         return next((call for call in self._in_flight.values() if call.on_way), None)
 
+    def _late_s(self, call: Call) -> float:
+        """When its answer is late. All that is on its way is waited for: the oldest may be behind the others. A front
+        end that has said that it has it may be slow in saying so again."""
+        patience_s = self._patience_s if call.heard_s == call.sent_s else max(self._patience_s, PATIENCE_S_MAX)
+        return call.heard_s + patience_s + max(self._on_way_bytes - ON_WAY_BYTES_MIN, 0) / PATIENCE_BYTES_PER_S
+
     def _next(self, now_s: float) -> Call | None:
-        """What may be sent next: first what has to be sent again, in its order."""
+        """What may be sent next: first what has to be sent again, in its order. After a refusal nothing, for a while:
+        what follows would be refused, too, or would wait for what was."""
+        if self._retry_s is not None:
+            return None
         while self._unsent:
             call = self._unsent[0]
             answered = self._in_flight.get(call.number) is not call
@@ -244,7 +267,8 @@ class Session:
 
     def _command(self, call: Call, now_s: float) -> t.Command:
         call.unsure = call.unsure or (call.sent_s >= 0 and not call.refused)
-        call.sent_s, call.refused, call.on_way = now_s, False, True
+        call.sent_s = call.heard_s = now_s
+        call.refused, call.on_way = False, True
         self._on_way += 1
         self._on_way_bytes += call.cost
         acknowledged = min(next(iter(self._in_flight), call.number), call.number)
@@ -281,10 +305,10 @@ class Session:
         times = [call.deadline_s for call in calls if call.done is not None]
         oldest = self._oldest_on_way()
         if oldest is not None:
-            times.append(oldest.sent_s + self._patience_s)
+            times.append(self._late_s(oldest))
         if self._retry_s is not None:
             times.append(self._retry_s)
-        times.append(self._sent_s + self._timeout_ms / 3000 if self.id else self._opened_s + self._patience_s)
+        times.append(self._renewed_s + self._timeout_ms / 3000 if self.id else self._opened_s + self._patience_s)
         return max(min(times) - now_s, 0.0)
 
     # What was heard
@@ -300,7 +324,7 @@ class Session:
                 self.id, _, *following = msgspec.msgpack.decode(result.payload, type=tuple[int, ...])
                 self._number = following[0] if following else 0
                 self._patience_s = PATIENCE_S
-                self._sent_s = self._opened_s
+                self._renewed_s = self._opened_s
             elif result.number in self._openings and result.status == t.FORBIDDEN:
                 self._forbid(result)
             elif result.number in self._openings and result.status in (t.FULL, t.REJECTED):
@@ -317,6 +341,9 @@ class Session:
         if result.status == t.OVERLOADED:
             self._refuse(result.number, now_s)
             return
+        if result.status == t.WAITING:
+            self._wait_for(result.number, now_s)
+            return
         if result.status == t.TOO_LARGE:
             self._fill(result)
             return
@@ -327,8 +354,10 @@ class Session:
         if call is not None:
             self._leave_way(call)
             self._window = min(self._window + 1 / WINDOW_ANSWERS, IN_FLIGHT_MAX)
-            self._room_bytes = min(self._room_bytes + call.cost, ON_WAY_BYTES_MAX)
-            self._refusals = 0
+            if now_s - call.sent_s < QUICK_S:
+                self._room_bytes = min(self._room_bytes + call.cost, ON_WAY_BYTES_MAX)
+            self._refusals = self._pauses = 0
+            self._renewed_s = max(self._renewed_s, call.sent_s)
             self._usual_s += (now_s - call.begun_s - self._usual_s) / 8
             self._patience_s = min(max(PATIENCE_TIMES * self._usual_s, PATIENCE_S), PATIENCE_S_USUAL_MAX)
             if call.kind == t.CLAIM and result.status == t.OK:
@@ -360,7 +389,14 @@ class Session:
         call.refused = True
         if self._retry_s is None:
             self._room_bytes = max(self._room_bytes // 2, ON_WAY_BYTES_MIN)
-            self._retry_s = now_s + min(pause_s * 2**self._refusals, PATIENCE_S_MAX)
+            self._retry_s = now_s + min(pause_s * 2 ** min(self._pauses, 8), REFUSED_S_MAX)
+            self._pauses += 1
+
+    def _wait_for(self, number: int, now_s: float) -> None:
+        """A front end has the command, and its queue moves."""
+        call = self._in_flight.get(number)
+        if call is not None and call.on_way:
+            call.heard_s = now_s
 
     def _hold_back(self, number: int, now_s: float) -> None:
         """The replicas keep too much for us. What is sent again says which results we have. Other copies of the command

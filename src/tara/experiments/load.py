@@ -279,6 +279,10 @@ class Load:
             return
         if session.command is None or result.number != session.command.number:
             return
+        if result.status == t.WAITING:
+            # It is not late: there is much before it.
+            session.sent_s = now_s
+            return
         if result.status in (t.OVERLOADED, t.UNACKNOWLEDGED):
             return
         self.ordered += 1

@@ -110,7 +110,7 @@ class Operator:
 
 
 #: What another front end may answer better.
-_ELSEWHERE = (t.OVERLOADED, t.HALTED)
+_ELSEWHERE = (t.OVERLOADED, t.HALTED, t.WAITING)
 _NOT_KNOWN = "the cluster does not know this operator: these are another cluster's keys, or another one's secret"
 
 

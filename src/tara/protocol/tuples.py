@@ -95,7 +95,7 @@ class Result(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fiel
     number: ClientNumber
     #: The command counter at which it executed.
     counter: Number
-    status: Annotated[int, Meta(ge=0, le=10)]
+    status: Annotated[int, Meta(ge=0, le=11)]
     payload: bytes
     #: Whom it is for: who sent the command.
     principal: Principal = b""
@@ -116,6 +116,8 @@ HALTED = 8  # the replica of its site does not execute any more; the payload say
 # Said by the replicas:
 SKIPPED = 9  # an operator had it skipped: no replica has executed it, and none will
 UNACKNOWLEDGED = 10  # too much is kept for the client; acknowledge and send it again: this copy does not execute
+# Said by a front end, about a long command that it has:
+WAITING = 11  # it waits for its turn, and the queue moves; no result, but a reason to be patient
 
 
 class Event(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):

@@ -69,6 +69,8 @@ BUSY_PAUSE_S = 0.004
 DAMAGE_SHOWN = 20
 #: What is answered to stale reads in one turn at least, however much waits for those who do not read.
 ANSWERED_BYTES_MIN = 1 << 20
+#: How often clients are told that their long commands wait for their turn: well within their patience.
+WAITING_TOLD_MS = 400.0
 #: Stands for the gateway where a client connection is named; no connection has an empty identity.
 GATEWAY = b""
 #: Secrets of which it is remembered whom they stand for.
@@ -204,6 +206,7 @@ class Container:
         self.gateway: Gateway | None = None
         self._clock_base_ms = time.time() * 1e3 - time.monotonic() * 1e3
         self._next_tick_ms = 0.0
+        self._next_told_ms = 0.0
         self.stopping = False
 
     def _make_links(self) -> Links:
@@ -514,6 +517,9 @@ class Container:
             self._next_tick_ms = monotonic_ms + TICK_MS
             self._tick()
             self._ticked = True
+            if monotonic_ms >= self._next_told_ms:
+                self._next_told_ms = monotonic_ms + WAITING_TOLD_MS
+                self._tell_who_waits()
             self._links.tick()
             if self._front_end is not None:
                 self._front_end.tick()
@@ -646,6 +652,20 @@ class Container:
     def _refuse(self, identity: bytes, command: t.Command, status: int, message: bytes) -> None:
         result = t.Result(command.session, command.number, 0, status, message, command.principal)
         self._replies.setdefault(identity, []).append(result)
+
+    def _tell_who_waits(self) -> None:
+        """Long commands may wait for long. Who is told that they do, and that the queue moves, does not send them
+        again elsewhere, where they would be ordered a second time."""
+        told: dict[bytes, list[t.Result]] = {}
+        for number in self._sources:
+            source = self._nodes.get(number)
+            for command in source.waiting() if isinstance(source, RequestSource) else ():
+                identity = self._client_routes.of_command(command)
+                if identity is not None and identity != GATEWAY:
+                    result = t.Result(command.session, command.number, 0, t.WAITING, b"", command.principal)
+                    told.setdefault(identity, []).append(result)
+        for identity, results in told.items():
+            self._reply(identity, client_wire.ClientReply(t.FORMAT_VERSION, results))
 
     def _take_reads(self, identity: bytes, principal: bytes, reads: list[client_wire.Read]) -> None:
         """Answer stale reads from the copy of the application that is here; have the others answered by the nodes."""

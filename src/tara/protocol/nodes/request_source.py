@@ -23,6 +23,14 @@ from tara.protocol.skips import is_order
 
 #: Orders of operators that are not known to be decided, beside the other requests; they are few.
 ORDERS_MAX = 16
+#: Signs of life in one request.
+SIGNS_PER_REQUEST = 64
+#: Commands that are this long may wait for long: their clients are told that they do.
+LONG_BYTES = 64 << 10
+#: They are told nothing any more when the queue has not moved for so long: another source may do better.
+STANDSTILL_MS = 3_000.0
+#: Of those that are decided, so many are remembered.
+UNANSWERED_MAX = 1024
 #: Reports of an executor that has halted that may be missed.
 HALTED_REPORTS = 20
 
@@ -50,6 +58,16 @@ class RequestSource(Node):
         self._pending_bytes = self.backlog_bytes = 0
         self._commands: deque[list[t.Command]] = deque()
         self._backlog: deque[t.Command] = deque()
+        #: Signs of life, which do not wait behind what is long: a session is not to expire while its commands wait.
+        self._signs: deque[t.Command] = deque()
+        #: The long ones of those that are taken, without their payload; and when requests were last decided.
+        self._long: dict[tuple[int, int, int, bytes], t.Command] = {}
+        self._moved_ms = boot.now_ms
+        #: Long ones that are decided, with the numbers of their requests, but not by the executor of its site, which
+        #: answers; how far that one is, and when it last got further.
+        self._unanswered: deque[tuple[int, t.Command]] = deque(maxlen=UNANSWERED_MAX)
+        self._answered = 0
+        self._answered_ms = boot.now_ms
         #: An operator's, which wait for nothing: they may be what everything else waits for.
         self._orders: deque[t.Command] = deque()
         #: Those of them that wait or are pending.
@@ -79,7 +97,7 @@ class RequestSource(Node):
     @property
     def capacity(self) -> int:
         """How many more commands it takes now; the host makes clients wait for the rest."""
-        return self.limits.source_backlog_max - len(self._backlog)
+        return self.limits.source_backlog_max - len(self._backlog) - len(self._signs)
 
     @property
     def pending(self) -> int:
@@ -87,7 +105,16 @@ class RequestSource(Node):
 
     @property
     def backlog(self) -> int:
-        return len(self._backlog)
+        return len(self._backlog) + len(self._signs)
+
+    def waiting(self) -> list[t.Command]:
+        """The long commands that wait for their turn or for their answer, while the queue moves. Without their
+        payload."""
+        since_ms = self.now_ms - STANDSTILL_MS
+        waiting = list(self._long.values()) if self._moved_ms > since_ms else []
+        if self._answered_ms > since_ms:
+            waiting += [command for _, command in self._unanswered]
+        return waiting
 
     # Request handling
 
@@ -114,8 +141,16 @@ class RequestSource(Node):
                 refused.append(command)
                 continue
             taken.add(key)
+            room -= 1
+            if command.kind == t.KEEPALIVE and not length:
+                self._signs.append(command)
+                continue
             self._backlog.append(command)
-            size, room = size + length, room - 1
+            if length >= LONG_BYTES:
+                if not self._pending:
+                    self._moved_ms = self.now_ms
+                self._long[key] = t.Command(command.session, command.number, 0, b"", command.kind, command.principal)
+            size += length
         self.backlog_bytes = size
         return refused
 
@@ -129,13 +164,16 @@ class RequestSource(Node):
         full, rest = divmod(len(backlog), size)
         if rest and self.now_ms - self._batch_since_ms >= self.limits.batch_delay_ms:
             full += 1
-        count = min(full, self.limits.source_pending_max - len(self._pending))
+        room = self.limits.source_pending_max - len(self._pending)
         batches: list[list[t.Command]] = [[order] for order in self._orders]
         self._orders.clear()
         self._pending_bytes += sum(map(_length, batches))
         if self.now_ms < self._halted_until_ms or self._nobody_executes:
-            count = 0
-        count += len(batches)
+            room = 0
+        if self._signs and room > 0:
+            batches.append([self._signs.popleft() for _ in range(min(len(self._signs), SIGNS_PER_REQUEST))])
+            room -= 1
+        count = len(batches) + min(full, room)
         while len(batches) < count and self._pending_bytes < self.limits.source_pending_bytes_max:
             batches.append([backlog.popleft()] if size == 1 else self._next_batch())
             self._pending_bytes += _length(batches[-1])
@@ -195,10 +233,10 @@ class RequestSource(Node):
         super().tick(now_ms)
         silent_ms = self.now_ms - self._silent_since_ms
         # While nothing is decided no time is to pass: it would pass at once when the stall is over.
-        idle = not self._backlog and not self._pending
+        idle = not self.backlog and not self._pending
         if self._sessions_open and idle and silent_ms >= self.limits.keepalive_interval_ms:
             self._backlog.append(t.Command(0, 0, 0, b"", t.KEEPALIVE, SYSTEM))
-        if self._backlog or self._orders:
+        if self._backlog or self._orders or self._signs:
             self._pump()
 
     # What became of the requests
@@ -211,14 +249,22 @@ class RequestSource(Node):
             self._decided = max(self._decided, status.positions[self.partition])
             epoch, low = status.progress[self.partition][self.index]
             if epoch == self.epoch:
+                if status.executor == self.index and low > self._answered:
+                    self._answered, self._answered_ms = low, self.now_ms
                 while self._pending and self._pending[0].number < low:
-                    self._pending.popleft()
+                    number = self._pending.popleft().number
                     commands = self._commands.popleft()
                     self._taken.difference_update(map(_key, commands))
                     self._pending_bytes -= _length(commands)
                     # An order has a request of its own.
                     self._orders_open -= commands[0].kind == t.SKIP and is_order(commands[0])
-        if self._backlog:
+                    self._moved_ms = self.now_ms
+                    if self._long:
+                        long = [self._long.pop(_key(command), None) for command in commands]
+                        self._unanswered.extend([(number, command) for command in long if command is not None])
+        while self._unanswered and self._unanswered[0][0] < self._answered:
+            self._unanswered.popleft()
+        if self._backlog or self._signs:
             self._pump()
 
     def _on_view(self, view: t.View) -> None:
