@@ -354,7 +354,7 @@ class Attackers:
 def _work(targets: list[Target], messages: "Queue[Any]", begin: Event) -> None:
     try:
         attacks = [attack_on(target) for target in targets]
-        nuisances = [Nuisances(target) for target in targets]
+        nuisances = [Nuisances(target, turn) for turn, target in enumerate(targets)]
         messages.put(("ready", None))
         begin.wait()
         for attack in attacks:

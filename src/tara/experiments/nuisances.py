@@ -43,8 +43,10 @@ _GREETING = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 
 
 class Nuisances:
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, turn: int) -> None:
+        """At each port another trick is the first one, by its turn: so all are played, however short the attack."""
         self._target = target
+        self._turn = turn
         self._random = Random(f"{target.seed}/nuisances")
         self._stopping = threading.Event()
         self._open: dict[str, deque[socket.socket]] = {}
@@ -73,12 +75,16 @@ class Nuisances:
         return self._counts
 
     def _run(self) -> None:
-        while not self._stopping.wait(PAUSE_S):
-            name = self._random.choice(list(self._tricks))
+        names = list(self._tricks)
+        while True:
+            name = names[self._turn % len(names)]
+            self._turn += 1
             # That it is refused, closed or not even connected is what it is there for.
             with contextlib.suppress(OSError, EOFError):
                 self._tricks[name]()
             self._counts[name] += 1
+            if self._stopping.wait(PAUSE_S):
+                return
 
     def _keep(self, name: str, sock: socket.socket, count_max: int) -> None:
         kept = self._open.setdefault(name, deque())
