@@ -1031,6 +1031,7 @@ def bench_stream(
 @bench_app.command("load")
 def bench_load(
     clients: Annotated[int, typer.Option(help="Closed-loop sessions.", min=1)] = 64,
+    in_flight: Annotated[int, typer.Option(help="Commands that each has on its way at once.", min=1)] = 1,
     seconds: Annotated[float, typer.Option(help="Measured seconds.", min=1.0)] = 10.0,
     payload: Annotated[int, typer.Option(help="Bytes of a written value.", min=8)] = 64,
     reads: Annotated[float, typer.Option(help="Share of reads.", min=0.0, max=1.0)] = 0.0,
@@ -1049,6 +1050,7 @@ def bench_load(
     """Closed-loop load on a key-value cluster on Spark.
 
     Example: tara bench load --clients 64 --durability memory --keys
+    Example: tara bench load --clients 64 --in-flight 4 --payload 1000000
     """
     from tara.configuration.settings import load_settings
     from tara.experiments.live_speed import measure
@@ -1058,9 +1060,12 @@ def bench_load(
     flags |= {"partitions": partitions, "log": log_decided}
     if endpoints is None and key_dir is not None:
         raise typer.BadParameter("is for a cluster that runs already (--endpoints)", param_hint="--key-dir")
+    if in_flight > 1 and (reads or target is not None):
+        raise typer.BadParameter("clients that pipeline only write, wherever they like", param_hint="--in-flight")
     plan = LoadPlan(
         endpoints=endpoints or "",
         clients=clients,
+        in_flight=in_flight,
         seconds=seconds,
         payload_bytes=payload,
         reads=reads,

@@ -17,7 +17,8 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class LiveReport(LoadReport, kw_only=True):
-    #: Commands that executed more often than once; only known for a cluster that was started for the load.
+    #: Commands that executed more often than once; only known for sessions with one in flight, on a cluster
+    #: that was started for the load.
     duplicated: int = 0
     #: CPU cores that the load and the containers used while it was measured.
     cpu_client: float = 0.0
@@ -42,9 +43,10 @@ def measure(settings: Settings, plan: LoadPlan, with_keys: bool = False) -> Live
             registry = cluster.registry
             pids = [member.pid for member in registry.members]
             report = _drive(msgspec.structs.replace(plan, endpoints=",".join(registry.endpoints)), pids)
-            # The opening and the end of each session count, too.
-            executed = health.counter(registry.status()) - 2 * plan.clients
-            report.duplicated = max(executed - report.ordered, 0)
+            if plan.in_flight == 1:
+                # The opening and the end of each session count, too.
+                executed = health.counter(registry.status()) - 2 * plan.clients
+                report.duplicated = max(executed - report.ordered, 0)
             return report
         finally:
             cluster.stop()

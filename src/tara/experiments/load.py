@@ -233,14 +233,14 @@ class Load:
         for session in self._sessions:
             if session.waits and session.key in self._recorded:
                 self._record(session, None, None)
-        latencies = sorted(self._latencies_s) or [0.0]
+        latencies = sorted(self._latencies_s)
         return LoadReport(
             clients=len(self._sessions),
             seconds=round(seconds, 3),
             throughput_per_s=round(measured / seconds, 1),
-            latency_ms_p50=_quantile(latencies, 0.5),
-            latency_ms_p99=_quantile(latencies, 0.99),
-            latency_ms_p999=_quantile(latencies, 0.999),
+            latency_ms_p50=quantile(latencies, 0.5),
+            latency_ms_p99=quantile(latencies, 0.99),
+            latency_ms_p999=quantile(latencies, 0.999),
             gap_ms_max=round(self._gap_s * 1e3, 1),
             resent=self.resent,
             errors=self.errors,
@@ -381,5 +381,8 @@ def _send(channel: Channel, messages: list[Message], secret: bytes) -> None:
         channel.send(piece)
 
 
-def _quantile(ordered: list[float], quantile: float) -> float:
-    return round(ordered[min(int(len(ordered) * quantile), len(ordered) - 1)] * 1e3, 3)
+def quantile(ordered_s: list[float], share: float) -> float:
+    """In milliseconds."""
+    if not ordered_s:
+        return 0.0
+    return round(ordered_s[min(int(len(ordered_s) * share), len(ordered_s) - 1)] * 1e3, 3)

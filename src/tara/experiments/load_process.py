@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from tara.experiments.load import Load, LoadError, LoadReport
 from tara.experiments.machine import CpuMeter, CpuUse
+from tara.experiments.pipelines import Pipelines
 from tara.simulator.linearizability import Operation
 
 
@@ -23,6 +24,8 @@ class LoadPlan(Struct, frozen=True, kw_only=True):
     seconds: float
     warm_up_s: float = 2.0
     payload_bytes: int = 64
+    #: Commands that each client has in flight: of more than one, clients as users have them are the load.
+    in_flight: int = 1
     reads: float = 0.0
     #: Keys whose operations are recorded, for the check of linearizability.
     recorded_keys: int = 0
@@ -94,6 +97,14 @@ class LoadProcess:
             return None
 
 
+def _make(plan: LoadPlan) -> Load | Pipelines:
+    if plan.in_flight > 1:
+        return Pipelines(plan.endpoints, plan.clients, plan.in_flight, plan.payload_bytes, plan.keys)
+    return Load(
+        plan.endpoints, plan.clients, plan.payload_bytes, plan.reads, plan.recorded_keys, plan.target, plan.keys
+    )
+
+
 def _work(plan: LoadPlan, messages: "Queue[Any]", stop: Event) -> None:
     meters: list[CpuMeter] = []
     uses: list[CpuUse] = []
@@ -112,9 +123,7 @@ def _work(plan: LoadPlan, messages: "Queue[Any]", stop: Event) -> None:
         return stop.is_set()
 
     try:
-        load = Load(
-            plan.endpoints, plan.clients, plan.payload_bytes, plan.reads, plan.recorded_keys, plan.target, plan.keys
-        )
+        load = _make(plan)
         load.open()
         messages.put(("started", None))
         started_s, cpu_s = time.monotonic(), time.process_time()

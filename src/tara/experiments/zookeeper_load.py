@@ -14,14 +14,10 @@ from msgspec import Struct
 from tara.coordination import jute
 from tara.coordination.acl import OPEN
 from tara.coordination.codes import Code, Op
-from tara.protocol.errors import TaraError
+from tara.experiments.load import LoadError, quantile
 
 SESSION_TIMEOUT_MS = 30_000
 _HEADER = struct.Struct(">iiqi")
-
-
-class LoadError(TaraError):
-    """The load could not run."""
 
 
 class ZooKeeperLoadReport(Struct, kw_only=True):
@@ -113,9 +109,9 @@ class ZooKeeperLoad:
             sessions=len(self._sessions),
             seconds=seconds,
             throughput_per_s=round(len(latencies) / seconds, 1),
-            latency_ms_p50=_quantile(latencies, 0.5),
-            latency_ms_p99=_quantile(latencies, 0.99),
-            latency_ms_max=_quantile(latencies, 1.0),
+            latency_ms_p50=quantile(latencies, 0.5),
+            latency_ms_p99=quantile(latencies, 0.99),
+            latency_ms_max=quantile(latencies, 1.0),
             errors=errors,
         )
 
@@ -169,9 +165,3 @@ class ZooKeeperLoad:
         """Leave without a word; the sessions expire."""
         for session in self._sessions:
             session.socket.close()
-
-
-def _quantile(ordered: list[float], quantile: float) -> float:
-    if not ordered:
-        return 0.0
-    return round(ordered[min(int(len(ordered) * quantile), len(ordered) - 1)] * 1e3, 3)

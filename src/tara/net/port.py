@@ -4,6 +4,7 @@ It is bounded in every way that `tara.net.bounds` lists. Where there are too man
 silent for the longest time has to go; where they keep too much, the one that keeps most; so those who use theirs stay.
 """
 
+import heapq
 import os
 import select
 import socket
@@ -21,6 +22,8 @@ from tara.net.principal import Kind
 
 #: How often it looks for frames that do not come to their end.
 _LOOK_S = 1.0
+#: Connections that are gone may be remembered in `Silence`, so many more than those that are there.
+_GONE_MAX = 64
 
 #: Is told why a connection or a frame was given up.
 OnTrouble = Callable[[str], None]
@@ -58,7 +61,34 @@ class Incoming:
         self.in_handshake = False
         #: It was refused, and still has to read why.
         self.leaving = False
+        self.gone = False
         self.events = select.EPOLLIN
+
+
+class Silence:
+    """Who has said nothing for the longest time. To find it costs little however many there are: when somebody was last
+    heard is looked at only when it seems to be its turn to go."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Incoming]] = []
+
+    def add(self, incoming: Incoming, there: Collection[Incoming]) -> None:
+        if len(self._heap) > 2 * len(there) + _GONE_MAX:
+            self._heap = [(other.heard_s, int(other.name), other) for other in there]
+            heapq.heapify(self._heap)
+        else:
+            heapq.heappush(self._heap, (incoming.heard_s, int(incoming.name), incoming))
+
+    def longest(self) -> Incoming | None:
+        while self._heap:
+            heard_s, name, incoming = self._heap[0]
+            if incoming.gone:
+                heapq.heappop(self._heap)
+            elif incoming.heard_s > heard_s:
+                heapq.heapreplace(self._heap, (incoming.heard_s, name, incoming))
+            else:
+                return incoming
+        return None
 
 
 class Port:
@@ -80,6 +110,7 @@ class Port:
         self._share = budget.share()
         self.connections: dict[int, Incoming] = {}
         self.by_name: dict[bytes, Incoming] = {}
+        self._silence = Silence()
         #: Those of whom nothing is known yet, the oldest first: in a handshake, or without a frame.
         self._strangers: dict[bytes, Incoming] = {}
         #: The connections of each client that has a key, by its digest.
@@ -229,6 +260,7 @@ class Port:
         incoming.in_handshake = guard is not None
         (self._handshakes if incoming.in_handshake else self.epoll).register(sock, select.EPOLLIN)
         self.connections[sock.fileno()] = self.by_name[incoming.name] = self._strangers[incoming.name] = incoming
+        self._silence.add(incoming, self.connections.values())
 
     def _know(self, incoming: Incoming) -> None:
         """It is no stranger any more."""
@@ -238,13 +270,13 @@ class Port:
             others = self._by_client.setdefault(principal.digest, [])
             others.append(incoming)
             if len(others) > bounds.CLIENT_CONNECTIONS_MAX:
-                self._make_room("too many connections of one client", others)
+                self._terms.on_bad("too many connections of one client")
+                self.hang_up(min(others, key=lambda other: other.heard_s))
 
-    def _make_room(self, reason: str, among: Collection[Incoming] | None = None) -> None:
+    def _make_room(self, reason: str) -> None:
         self._terms.on_bad(reason)
-        among = self.connections.values() if among is None else among
-        if among:
-            self.hang_up(min(among, key=lambda incoming: incoming.heard_s))
+        if (longest := self._silence.longest()) is not None:
+            self.hang_up(longest)
 
     # Going
 
@@ -279,6 +311,7 @@ class Port:
         self.look_at(incoming)
 
     def hang_up(self, incoming: Incoming) -> None:
+        incoming.gone = True
         (self._handshakes if incoming.in_handshake else self.epoll).unregister(incoming.connection)
         del self.connections[incoming.connection.fileno()]
         del self.by_name[incoming.name]
