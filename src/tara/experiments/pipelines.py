@@ -4,6 +4,7 @@
 commands are long, or many at once: windows, patience and the change of front ends are the real client's.
 """
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from tara.experiments.load import LoadReport, quantile
 from tara.protocol import tuples as t
 from tara.simulator.linearizability import Operation
 
+#: All clients write these, in turn: so one client fills the state with as much as many do.
+KEYS = 64
 #: How long a command may take. None should take nearly as long.
 TIMEOUT_S = 120.0
 _POLL_S = 0.02
@@ -26,7 +29,7 @@ class Pipelines:
         self, endpoints: str, clients: int, in_flight: int, payload_bytes: int, key_directory: str | None = None
     ) -> None:
         value = Random(clients).randbytes(payload_bytes)
-        self._commands = [t.encode(Put(f"key-{index}", value)) for index in range(clients)]
+        self._commands = itertools.cycle([t.encode(Put(f"key-{index}", value)) for index in range(KEYS)])
         self._in_flight = in_flight
         self._clients = [Client(endpoints, timeout_s=TIMEOUT_S, keys=key_directory) for _ in range(clients)]
         #: What the clients' threads tell is counted under it.
@@ -40,7 +43,7 @@ class Pipelines:
 
     def open(self) -> None:
         """Each client's first command opens its session."""
-        first = [client.submit(command) for client, command in zip(self._clients, self._commands, strict=True)]
+        first = [client.submit(next(self._commands)) for client in self._clients]
         for future in first:
             future.result()
         self._answered = len(first)
@@ -101,8 +104,9 @@ class Pipelines:
     def _submit(self, index: int) -> None:
         with self._lock:
             self._open += 1
+            command = next(self._commands)
         begun_s = time.monotonic()
-        future = self._clients[index].submit(self._commands[index])
+        future = self._clients[index].submit(command)
         future.add_done_callback(lambda done: self._hear(index, begun_s, done))
 
     def _hear(self, index: int, begun_s: float, done: Future[bytes]) -> None:
