@@ -16,7 +16,7 @@ So a link may lose and reorder tuples, as the protocol allows; tuples of one kin
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tara.protocol import tuples as t
 from tara.protocol.graph import Name
@@ -38,6 +38,8 @@ _LANE_OF: dict[type[t.Tuple], int] = {
     t.Results: OTHERS,
     t.Answers: OTHERS,
 }
+#: Tuples of a later view make those of earlier ones needless.
+_OF_A_VIEW = frozenset((t.View, t.Record, t.Start, t.Proposal))
 
 
 class Item(NamedTuple):
@@ -89,13 +91,18 @@ class Outgoing:
     def waiting_bytes(self) -> int:
         return sum(self._lane_bytes)
 
+    def is_due(self, everything: bool) -> bool:
+        """Whether `take` has something to give."""
+        return self._urgent or (everything and any(self._lane_bytes))
+
     def add(self, numbers: tuple[int, ...], tuple_: t.Tuple, data: bytes, urgent: bool = True) -> None:
         """Queue a tuple. What is not urgent leaves with what is, or when `take` is told to take everything."""
         lane = _LANE_OF.get(type(tuple_), CONTROL)
         if lane == COMMITS and not urgent:
             lane = PATIENT
         self._urgent = self._urgent or urgent
-        self._follow(tuple_)
+        if type(tuple_) in _OF_A_VIEW:
+            self._follow(tuple_)
         item = Item(numbers, tuple_, data, lane)
         if self._waiting and self._waits_already(item):
             self.cancelled += 1
@@ -131,7 +138,7 @@ class Outgoing:
     def take(self, everything: bool = True) -> list[Piece]:
         """What leaves next: all control, and bulk up to about a piece; nothing, if nothing is urgent and not everything
         is to leave."""
-        if not self._urgent and not everything:
+        if not self.is_due(everything):
             return []
         pieces = [Piece(item, 0, len(item.data)) for item in self._lanes[CONTROL]]
         self._lanes[CONTROL].clear()
@@ -184,14 +191,10 @@ class Outgoing:
 
     # What nobody needs any more
 
-    def _follow(self, tuple_: t.Tuple) -> None:
+    def _follow(self, tuple_: Any) -> None:
         """A tuple of a later view makes the orders and records of earlier ones needless. (Not the commits: with those
         of others they may still decide something, and what is decided need not be waited for.)"""
-        match tuple_:
-            case t.View() | t.Record() | t.Start() | t.Proposal():
-                partition, view = tuple_.partition, tuple_.view
-            case _:
-                return
+        partition, view = tuple_.partition, tuple_.view
         if view > self._views.get(partition, 0):
             self._views[partition] = view
             for lane in (RECORDS, PROPOSALS):

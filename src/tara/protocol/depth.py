@@ -25,7 +25,7 @@ def depth() -> int:
     try:
         sys.setrecursionlimit(1)
     except RecursionError as error:
-        told = _TOLD.search(str(error))
+        told = _TOLD.search(error.args[0])
         if told is not None:
             return int(told[1])
     raise TaraError(f"Python {sys.version}: does not tell the depth of its stack")

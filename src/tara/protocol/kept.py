@@ -41,6 +41,8 @@ class Kept:
         self._session_max = limits.session_bytes_max
         self._principal_max = limits.principal_bytes_max
         self._all_max = limits.sessions_bytes_max
+        #: While all sessions together keep less, no principal and not all of them keep too much.
+        self._roomy = min(self._principal_max, self._all_max)
         self._sessions_max = limits.sessions_max
         self._principal_sessions_max = limits.principal_sessions_max
         #: By principal; and all together.
@@ -71,6 +73,10 @@ class Kept:
     def add_claim(self, principal: bytes, size: int) -> None:
         self.owners[principal].claims_bytes += size
         self.all.claims_bytes += size
+
+    def is_roomy(self, session: Keeper) -> bool:
+        """Whether there is certainly room for another result: the quick question, before `no_result`."""
+        return session.results_bytes < self._session_max and self.all.results_bytes < self._roomy
 
     # Why there is no room; None: there is.
 

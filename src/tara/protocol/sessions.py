@@ -126,6 +126,8 @@ def tell(hook: Callable[[Context], None], context: Context) -> None:
         return
 
 
+#: The kinds of commands that execute in the order of their numbers.
+_NUMBERED = frozenset((t.EXECUTE, t.QUERY, t.CLOSE))
 #: Bytes of a session's name.
 NAME_BYTES_MAX = 255
 #: The numbers of the command counter that belong to one era; at a million commands a second, twelve days' worth.
@@ -202,7 +204,7 @@ class Sessions:
         self._sessions: dict[int, Session] = {}
         #: The ids of the sessions that have names.
         self._named: dict[str, int] = {}
-        self._start_counting()
+        self._kept = Kept(limits)
         #: Executed commands; also the id of the newest session at its opening. Never falls.
         self.counter = 0
         #: The agreed time. Never falls.
@@ -227,11 +229,6 @@ class Sessions:
     def clock_ms(self) -> int:
         """Time as sessions see it. Never falls."""
         return self._clock_ms
-
-    def _start_counting(self) -> None:
-        self._kept = Kept(self._limits)
-        # For those who come here with every command.
-        self._no_result, self._owners, self._all = self._kept.no_result, self._kept.owners, self._kept.all
 
     @property
     def skipped(self) -> list[int]:
@@ -263,36 +260,34 @@ class Sessions:
 
     def execute(self, command: t.Command) -> None:
         """Execute a command, or answer it from the cache, or keep it until its turn; results go to `results`."""
-        if command.kind == t.OPEN:
-            self._open(command)
+        if command.kind not in _NUMBERED:
+            self._execute_other(command)
             return
         session = self._sessions.get(command.session)
-        if command.kind == t.KEEPALIVE:
-            if session is not None and session.owner == command.principal:
-                self._keep_alive(session, command.acknowledged)
-            return
-        if command.kind == t.SKIP:
-            self._answer_skip(command)
-            return
         if session is None:
             self._answer(command, t.EXPIRED, b"")
-            return
-        if command.kind == t.EXPIRE:
-            self._answer(command, t.REJECTED, b"sessions expire by themselves")
             return
         if session.owner != command.principal:
             self._execute_strange(session, command)
             return
         session.active_ms = self._clock_ms
-        if command.kind == t.CLAIM:
-            self._claim(session, command)
-            return
         if command.acknowledged > session.next and self._is_former(session):
             self._end_lost(session, command)
             return
-        if command.acknowledged > session.acknowledged:
-            self._acknowledge(session, command.acknowledged)
+        freed = self._acknowledge(session, command.acknowledged) if command.acknowledged > session.acknowledged else 0
         number = command.number
+        if (
+            number == session.next
+            and not session.early
+            and number < session.acknowledged + self._pipeline_max
+            and self._kept.is_roomy(session)
+            and command.kind != t.CLOSE
+        ):
+            # Nearly always. What it acknowledges makes room for its own result.
+            self._run(session, command, freed)
+            return
+        if freed:
+            self._kept.add_results(session.owner, -freed)
         if number < session.next:
             known = session.results.get(number)
             if known is not None:
@@ -301,7 +296,7 @@ class Sessions:
             self._answer(command, t.REJECTED, b"too many commands without an acknowledged result")
         elif number > session.next:
             self._keep_early(session, command)
-        elif command.kind == t.CLOSE or (refusal := self._no_result(session)) is None:
+        elif command.kind == t.CLOSE or (refusal := self._kept.no_result(session)) is None:
             if session.early:
                 self._take_early(session, number)
             self._run(session, command)
@@ -310,11 +305,32 @@ class Sessions:
         if session.early:
             self._run_early(session)
 
+    def _execute_other(self, command: t.Command) -> None:
+        """One that has no place in the order of its session's commands."""
+        session = self._sessions.get(command.session)
+        match command.kind:
+            case t.OPEN:
+                self._open(command)
+            case t.KEEPALIVE:
+                if session is not None and session.owner == command.principal:
+                    self._keep_alive(session, command.acknowledged)
+            case t.SKIP:
+                self._answer_skip(command)
+            case _ if session is None:
+                self._answer(command, t.EXPIRED, b"")
+            case t.EXPIRE:
+                self._answer(command, t.REJECTED, b"sessions expire by themselves")
+            case _ if session.owner != command.principal:
+                self._execute_strange(session, command)
+            case t.CLAIM:
+                session.active_ms = self._clock_ms
+                self._claim(session, command)
+
     def _keep_alive(self, session: Session, acknowledged: int) -> None:
         """Its client has nothing to send, but may have read results since it last did."""
         session.active_ms = self._clock_ms
         if session.acknowledged < acknowledged <= session.next:
-            self._acknowledge(session, acknowledged)
+            self._kept.add_results(session.owner, -self._acknowledge(session, acknowledged))
             if session.early:
                 self._run_early(session)
 
@@ -342,7 +358,7 @@ class Sessions:
     def _run_early(self, session: Session) -> None:
         """Execute what has waited for its turn, as far as its results may be kept."""
         while session.next in session.early and (
-            session.early[session.next].kind == t.CLOSE or self._no_result(session) is None
+            session.early[session.next].kind == t.CLOSE or self._kept.no_result(session) is None
         ):
             command = self._take_early(session, session.next)
             assert command is not None
@@ -379,7 +395,8 @@ class Sessions:
         session.early.clear()
         session.early_bytes = 0
 
-    def _run(self, session: Session, command: t.Command) -> None:
+    def _run(self, session: Session, command: t.Command, freed: int = 0) -> None:
+        """`freed` are bytes of results that it has acknowledged, and that are not counted yet."""
         session.next = command.number + 1
         self.executed.append(command)
         context = self._context
@@ -401,8 +418,8 @@ class Sessions:
         )
         size = len(payload) + OVERHEAD_BYTES
         session.results_bytes += size
-        self._all.results_bytes += size
-        self._owners[session.owner].results_bytes += size
+        if size != freed:
+            self._kept.add_results(session.owner, size - freed)
         self.results.append(result)
 
     def _is_skipped(self) -> bool:
@@ -475,23 +492,23 @@ class Sessions:
         result = t.Result(command.session, command.number, self.counter, status, payload, command.principal)
         self.results.append(result)
 
-    def _acknowledge(self, session: Session, number: int) -> None:
-        """Forget results that the client has. A number beyond what executed is not believed."""
+    def _acknowledge(self, session: Session, number: int) -> int:
+        """Forget results that the client has. A number beyond what executed is not believed. Returns their bytes: what
+        the session keeps is less now, what all keep is the caller's to count."""
         if number >= session.next:
             session.acknowledged = session.next
             session.results.clear()
-            size = session.results_bytes
-        else:
-            size = 0
-            for known in range(session.acknowledged, number):
-                result = session.results.pop(known, None)
-                if result is not None:
-                    size += _size(result)
-            session.acknowledged = number
-        if size:
-            session.results_bytes -= size
-            self._all.results_bytes -= size
-            self._owners[session.owner].results_bytes -= size
+            freed = session.results_bytes
+            session.results_bytes = 0
+            return freed
+        freed = 0
+        for known in range(session.acknowledged, number):
+            result = session.results.pop(known, None)
+            if result is not None:
+                freed += _size(result)
+        session.acknowledged = number
+        session.results_bytes -= freed
+        return freed
 
     def _open(self, command: t.Command) -> None:
         try:
@@ -639,7 +656,7 @@ class Sessions:
         self._stamp_ms, self._clock_ms = state.stamp_ms, state.clock_ms
         self._skipped = state.skipped
         self._sessions, self._named = {}, {}
-        self._start_counting()
+        self._kept = Kept(self._limits)
         for session in state.sessions:
             self._add(session)
         self._expiry_ms = 0

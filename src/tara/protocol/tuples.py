@@ -10,7 +10,7 @@ record does not have is refused, not passed over: whatever is passed over may be
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -745,14 +745,15 @@ Sized = TypeVar("Sized", Request, Accepted, Result, Event, Answer)
 
 def split(items: list[Sized], count_max: int, bytes_max: int) -> Iterator[list[Sized]]:
     """Cut a run so that each piece fits a frame."""
-    if len(items) <= count_max and sum([_cost(item) for item in items]) <= bytes_max:
-        if items:
-            yield items
+    if not items:
+        return
+    costs = _costs(items)
+    if len(items) <= count_max and sum(costs) <= bytes_max:
+        yield items
         return
     piece: list[Sized] = []
     size = 0
-    for item in items:
-        cost = _cost(item)
+    for item, cost in zip(items, costs, strict=True):
         if piece and (len(piece) >= count_max or size + cost > bytes_max):
             yield piece
             piece, size = [], 0
@@ -761,6 +762,11 @@ def split(items: list[Sized], count_max: int, bytes_max: int) -> Iterator[list[S
     yield piece
 
 
-def _cost(item: Request | Accepted | Result | Event | Answer) -> int:
-    held = item.request if isinstance(item, Accepted) else item
-    return len(held.body if isinstance(held, Request) else held.payload) + 48
+def _costs(items: list[Any]) -> list[int]:
+    """Bytes on the wire, about. All are of one kind."""
+    kind = type(items[0])
+    if kind is Request:
+        return [len(item.body) + 48 for item in items]
+    if kind is Accepted:
+        return [len(item.request.body) + 48 for item in items]
+    return [len(item.payload) + 48 for item in items]

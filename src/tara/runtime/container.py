@@ -193,7 +193,8 @@ class Container:
         self._requests: dict[int, list[t.Request]] = {}
         self._run_s = 0.0
         #: Bytes of answers to stale reads that this turn may still give.
-        self._answer_room = 0
+        #: What may still be answered to stale reads in this turn; None: nothing was yet.
+        self._answer_room: int | None = None
         #: What the application has published, by connection.
         self._published: dict[bytes, list[t.Event]] = {}
         #: Whether the executor of this site executes, as far as its front end knows.
@@ -584,8 +585,7 @@ class Container:
 
     def _receive_requests(self, front_end: Server) -> None:
         by_partition: list[list[t.Command]] = [[] for _ in range(self.spec.limits.partitions)]
-        # The less of what was answered before has been read, the less is answered at once.
-        self._answer_room = max(ANSWERED_BYTES_MAX - self.budget.kept_bytes, ANSWERED_BYTES_MIN)
+        self._answer_room = None
         for identity, data in front_end.receive():
             try:
                 request = client_wire.decode_request(data)
@@ -674,6 +674,9 @@ class Container:
             for read in reads:
                 self._questions.answer(identity, (read.id, t.OVERLOADED, b""))
             return
+        if self._answer_room is None:
+            # The less of what was answered before has been read, the less is answered at once.
+            self._answer_room = max(ANSWERED_BYTES_MAX - self.budget.kept_bytes, ANSWERED_BYTES_MIN)
         executor = self._nodes.get(self.graph.number(Stage.EXECUTOR, self.site))
         halted = self._condition.halted(self._now_ms())
         for read in reads:
@@ -863,9 +866,10 @@ class Container:
         """Sync, then frames for each peer, as far as its link takes them."""
         if self._persisted:
             self._sync()
-        links = self._links
+        links, everything = self._links, self._ticked
         for container, outgoing in enumerate(self._outgoing):
-            while not links.unsent_bytes(container) and (pieces := outgoing.take(self._ticked)):
+            while outgoing.is_due(everything) and not links.unsent_bytes(container):
+                pieces = outgoing.take(everything)
                 frames = wire.encode_frame(wire.frame_of(self._header, pieces), self.spec.limits.frame_bytes_max)
                 sent = sum([links.send(container, frame) for frame in frames])
                 self.counters.frames_out += sent

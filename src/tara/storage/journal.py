@@ -109,7 +109,7 @@ class FileJournal:
         #: What `replay` found damaged, in words; and whether the journal has to be restored before it is used.
         self.problems: list[str] = []
         self.broken = False
-        self._segments: list[tuple[Path, format.Segment]] = []
+        self._segments: list[tuple[int, format.Segment]] = []
         self._file = -1
         self._marker = -1
         self._slot = 0
@@ -189,7 +189,7 @@ class FileJournal:
             for number in found.order:
                 segment = format.Segment()
                 segment.note(read.scans[number].entries, read.scans[number].end)
-                self._segments.append((self._path(number), segment))
+                self._segments.append((number, segment))
             if not self.broken:
                 # Never promised to anybody, or void since the journal was restored.
                 self._set_segments_aside([self._path(number) for number in found.void])
@@ -202,7 +202,7 @@ class FileJournal:
     def _go_on(self, last: format.Scan) -> None:
         if last.head is None:
             raise JournalError(f"{self._directory}: the last segment has no head")
-        path = self._segments[-1][0]
+        path = self._path(self._segments[-1][0])
         self._end, self._sync = last.end, bytes.fromhex(last.head.sync)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
         if last.torn:
@@ -296,7 +296,7 @@ class FileJournal:
         while len(self._segments) > dropped + 1 and self._segments[dropped][1].obsolete(minimum):
             dropped += 1
         if dropped:
-            paths = [path for path, _ in self._segments[:dropped]]
+            paths = [self._path(number) for number, _ in self._segments[:dropped]]
             del self._segments[:dropped]
             with _naming(self._directory):
                 # The marker says which segments there are: it must not name one that is gone.
@@ -338,7 +338,7 @@ class FileJournal:
         self._sequence += bool(record)
         segment = format.Segment()
         segment.note(entries, len(begin))
-        self._segments.append((path, segment))
+        self._segments.append((number, segment))
 
     def _path(self, number: int) -> Path:
         return self._directory / f"{number:010}.journal"
@@ -358,14 +358,14 @@ class FileJournal:
         self._marker = os.open(self._directory / MARKER_FILE, os.O_RDWR)
 
     def _marked(self, states: list[format.Written]) -> format.Marker:
-        numbers = [self._number_of(path) for path, _ in self._segments]
+        segments = self._segments
         return format.Marker(
             cluster=self._identity.cluster,
             era=self._identity.era,
             container=self._identity.container,
             journal=self._name or "",
-            first=numbers[0] if numbers else 1,
-            segment=numbers[-1] if numbers else 0,
+            first=segments[0][0] if segments else 1,
+            segment=segments[-1][0] if segments else 0,
             sequence=self._sequence,
             states=states,
         )

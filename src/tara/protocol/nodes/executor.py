@@ -144,7 +144,7 @@ class Executor(Node):
         sessions, partitions = self.sessions, self.limits.partitions
         execute, pass_time, results = sessions.execute, sessions.pass_time, sessions.results
         first, partition = self.next, self.next % partitions
-        counter = sessions.counter
+        counter, listens, done = sessions.counter, self.boot.listens, 0
         #: Per request: how many results there are, the times, and the counter, when it was executed.
         trace: list[tuple[int, int, int, int]] = []
         former = depth.enter()
@@ -155,7 +155,9 @@ class Executor(Node):
                     pass_time(request.time, partition == 0)
                     for command in _commands(request):
                         execute(command)
-                trace.append((len(results), sessions.time_ms, sessions.counter, sessions.clock_ms))
+                if listens:
+                    trace.append((len(results), sessions.time_ms, sessions.counter, sessions.clock_ms))
+                done += 1
                 partition = (partition + 1) % partitions
         except MemoryError as error:
             self._halt(raised(error))
@@ -164,20 +166,22 @@ class Executor(Node):
         finally:
             self._cell[EXECUTING] = 0
             depth.leave(former)
-        self.next += len(trace)
-        if self.sessions.counter > self._cell[EXECUTED]:
-            self._cell[EXECUTED] = self.sessions.counter - (self.halted is not None)
+        self.next += done
+        if sessions.counter > self._cell[EXECUTED]:
+            self._cell[EXECUTED] = sessions.counter - (self.halted is not None)
         commands, sessions.executed = sessions.executed, []
         events = sessions.events.copy()
-        if len(trace) < len(run):
+        if done < len(run):
             # What came before the command that failed is as good as ever. What it did itself is not.
             events = [event for event in events if event.counter < sessions.counter]
-            self._give_back(run[len(trace) :])
-        if trace and self.boot.listens:
+            self._give_back(run[done:])
+        if trace:
             ends, times, counters, clocks = (list(column) for column in zip(*trace, strict=True))
-            done, commands = run[: len(trace)], commands[: counters[-1] - counter]
-            executed = t.Executed(first, done, results[: ends[-1]], ends, times, counter, counters, commands, clocks)
-            self.emit(executed, STORE)
+            commands = commands[: counters[-1] - counter]
+            self.emit(
+                t.Executed(first, run[:done], results[: ends[-1]], ends, times, counter, counters, commands, clocks),
+                STORE,
+            )
         self._publish(results.copy(), events)
         results.clear()
         sessions.events.clear()
@@ -271,13 +275,10 @@ class Executor(Node):
 
     # Halting
 
-    def process(self, tuple_: t.Tuple) -> None:
-        if not self._broken:
-            super().process(tuple_)
-
     def give_up(self, reason: str) -> None:
         """An invariant does not hold, as its host has found out. From now on it does nothing but say so."""
         self._broken = True
+        self.handlers = {}
         self._halt(reason)
 
     def _halt(self, reason: str, checkpoint: int = 0) -> None:
