@@ -146,8 +146,10 @@ class FrameAttack(Attack):
 
 def drain(connection: socket.socket) -> None:
     """Answers are of no interest, but in the way."""
+    poller = select.poll()
+    poller.register(connection, select.POLLIN)
     with contextlib.suppress(BlockingIOError, TimeoutError):
-        while select.select([connection], [], [], 0)[0] and connection.recv(1 << 16):
+        while poller.poll(0) and connection.recv(1 << 16):
             pass
 
 
