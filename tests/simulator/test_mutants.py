@@ -14,6 +14,12 @@ def test_there_are_enough_mutants_with_names_of_their_own() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
 
 
+@pytest.mark.parametrize("name", [mutant.name for mutant in MUTANTS])
+def test_what_a_mutant_replaces_is_still_called_like_that(name: str) -> None:
+    with applied(name):
+        pass
+
+
 #: Some, each with a seed that catches it. Other code draws other faults: then the hunt goes on from there. `tara sim
 #: mutants` hunts all of them.
 QUICK = {

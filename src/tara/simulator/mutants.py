@@ -5,6 +5,7 @@ Nothing but the mutant run imports this module; a mutant lives only inside its `
 """
 
 import contextlib
+import inspect
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,6 +84,10 @@ def _mutant(
 
 
 def _replace(owner: Any, name: str, value: Any) -> contextlib.AbstractContextManager[object]:
+    """What is called otherwise than what it replaces would only ever fail."""
+    original = inspect.getattr_static(owner, name)
+    if inspect.isfunction(original) and inspect.isfunction(value):
+        inspect.signature(value).bind(*inspect.signature(original).parameters)
     return mock.patch.object(owner, name, value)
 
 
@@ -195,9 +200,9 @@ def votes_of_any_view() -> Iterator[None]:
 def error_with_address() -> Iterator[None]:
     original = Sessions._run
 
-    def run(self: Sessions, session: Session, command: t.Command) -> None:
+    def run(self: Sessions, session: Session, command: t.Command, freed: int = 0) -> None:
         before = len(self.results)
-        original(self, session, command)
+        original(self, session, command, freed)
         for index, result in enumerate(self.results[before:], before):
             if result.status == t.FAILED:
                 leaky = msgspec.structs.replace(result, payload=str(id(self)).encode())
@@ -406,8 +411,8 @@ def results_not_in_snapshot() -> Iterator[None]:
 def poison_kills() -> Iterator[None]:
     original = Sessions._run
 
-    def run(self: Sessions, session: Session, command: t.Command) -> None:
-        original(self, session, command)
+    def run(self: Sessions, session: Session, command: t.Command, freed: int = 0) -> None:
+        original(self, session, command, freed)
         assert self.results[-1].status != t.FAILED, "the application raised"
 
     with _replace(Sessions, "_run", run):
