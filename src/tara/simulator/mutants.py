@@ -733,10 +733,14 @@ def loaded_checkpoint_not_kept() -> Iterator[None]:
 
 @_mutant("R1: the view moves on when the active proposer has restarted")
 def restarted_proposer_waits() -> Iterator[None]:
-    def learn(self: ViewSource, view: int, memories: list[int], entered: list[int]) -> None:
+    def learn(
+        self: ViewSource, view: int, memories: list[int], entered: list[int], entries: dict[int, list[int]]
+    ) -> None:
         # Its memory number is not spread, either: no later view may name it.
         if view > self.view:
             self._raise(view, entered)
+        if view == self.view:
+            self._entries.update(entries)
 
     with _replace(ViewSource, "_learn", learn):
         yield
