@@ -228,11 +228,12 @@ class Mode:
             refusable = sum(attack.refusable for attack in sent)
             refused = counted.await_total(refusable)
             self._say(f"fuzz, {self.name}: all sent, {refused} of {refusable} refused and counted")
+            # Before the load hands its history over to this process.
+            grown, growth_mb = growth.end()
             load.stop()
             answers.join()
             report = load.finish()
             value = increments.finish()
-            grown, growth_mb = growth.end()
             statuses = [_settled(cluster) for cluster in clusters]
             served = during.since(before), after.since(during)
             mode = Served(served[0][0], served[1][0], served[0][1], served[1][1])
