@@ -10,7 +10,7 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tara.net import bounds
@@ -61,34 +61,41 @@ class Incoming:
         self.in_handshake = False
         #: It was refused, and still has to read why.
         self.leaving = False
-        self.gone = False
         self.events = select.EPOLLIN
 
 
 class Silence:
     """Who has said nothing for the longest time. To find it costs little however many there are: when somebody was last
-    heard is looked at only when it seems to be its turn to go."""
+    heard is looked at only when it seems to be its turn to go. It knows names only: who is gone takes no room."""
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Incoming]] = []
+    def __init__(self, there: Mapping[bytes, Incoming]) -> None:
+        self._there = there
+        self._heap: list[tuple[float, int, bytes]] = []
 
-    def add(self, incoming: Incoming, there: Collection[Incoming]) -> None:
-        if len(self._heap) > 2 * len(there) + _GONE_MAX:
-            self._heap = [(other.heard_s, int(other.name), other) for other in there]
+    def add(self, incoming: Incoming) -> None:
+        """It is there already."""
+        if len(self._heap) > 2 * len(self._there) + _GONE_MAX:
+            self._heap = [_entry(other) for other in self._there.values()]
             heapq.heapify(self._heap)
         else:
-            heapq.heappush(self._heap, (incoming.heard_s, int(incoming.name), incoming))
+            heapq.heappush(self._heap, _entry(incoming))
 
     def longest(self) -> Incoming | None:
         while self._heap:
-            heard_s, name, incoming = self._heap[0]
-            if incoming.gone:
+            heard_s, _, name = self._heap[0]
+            incoming = self._there.get(name)
+            if incoming is None:
                 heapq.heappop(self._heap)
             elif incoming.heard_s > heard_s:
-                heapq.heapreplace(self._heap, (incoming.heard_s, name, incoming))
+                heapq.heapreplace(self._heap, _entry(incoming))
             else:
                 return incoming
         return None
+
+
+def _entry(incoming: Incoming) -> tuple[float, int, bytes]:
+    """Of two that were last heard at the same moment, the older one comes first."""
+    return incoming.heard_s, int(incoming.name), incoming.name
 
 
 class Port:
@@ -110,7 +117,7 @@ class Port:
         self._share = budget.share()
         self.connections: dict[int, Incoming] = {}
         self.by_name: dict[bytes, Incoming] = {}
-        self._silence = Silence()
+        self._silence = Silence(self.by_name)
         #: Those of whom nothing is known yet, the oldest first: in a handshake, or without a frame.
         self._strangers: dict[bytes, Incoming] = {}
         #: The connections of each client that has a key, by its digest.
@@ -260,7 +267,7 @@ class Port:
         incoming.in_handshake = guard is not None
         (self._handshakes if incoming.in_handshake else self.epoll).register(sock, select.EPOLLIN)
         self.connections[sock.fileno()] = self.by_name[incoming.name] = self._strangers[incoming.name] = incoming
-        self._silence.add(incoming, self.connections.values())
+        self._silence.add(incoming)
 
     def _know(self, incoming: Incoming) -> None:
         """It is no stranger any more."""
@@ -311,7 +318,6 @@ class Port:
         self.look_at(incoming)
 
     def hang_up(self, incoming: Incoming) -> None:
-        incoming.gone = True
         (self._handshakes if incoming.in_handshake else self.epoll).unregister(incoming.connection)
         del self.connections[incoming.connection.fileno()]
         del self.by_name[incoming.name]
