@@ -59,8 +59,11 @@ class Sent(Struct):
     #: Mode and kind of port.
     port: str
     frames: int
-    #: Those of them that the other side has to count.
+    #: Those of them that the other side has to count; and those of which nobody knows whether it has read them.
     refusable: int
+    unsure: int
+    #: Connections that the other side has closed while frames were sent.
+    hung_up: int
 
 
 class Attack(abc.ABC):
@@ -70,7 +73,7 @@ class Attack(abc.ABC):
         self.target = target
         self.random = Random(target.seed)
         self.sent = 0
-        self.refusable = 0
+        self.refusable = self.unsure = self.hung_up = 0
         self.failure: Exception | None = None
         self._due_s = 0.0
         self._thread = threading.Thread(target=self._run, name=f"attack-{target.kind}", daemon=True)
@@ -83,7 +86,7 @@ class Attack(abc.ABC):
         self._thread.join()
         if self.failure is not None:
             raise AttackFailed(f"{self.target.port} at {self.target.address}: {self.failure!r}") from self.failure
-        return Sent(self.target.port, self.sent, self.refusable)
+        return Sent(self.target.port, self.sent, self.refusable, self.unsure, self.hung_up)
 
     def _run(self) -> None:
         try:
@@ -120,15 +123,24 @@ class FrameAttack(Attack):
     def attack(self) -> None:
         while self.left > 0:
             self._too_long()
-            with self.target.connect() as connection:
-                for _ in range(10):
-                    made = [self._make(self.random) for _ in range(min(MADE, self.left))]
-                    for _ in range(REPEATED):
-                        self._send(connection, made[: self.left])
-                        drain(connection)
-                    if self.left <= 0:
-                        break
-                end(connection)
+            before = self.refusable
+            try:
+                self._attack_once()
+            except (BrokenPipeError, ConnectionResetError):
+                self.hung_up += 1
+                self.unsure += self.refusable - before
+                self.refusable = before
+
+    def _attack_once(self) -> None:
+        with self.target.connect() as connection:
+            for _ in range(10):
+                made = [self._make(self.random) for _ in range(min(MADE, self.left))]
+                for _ in range(REPEATED):
+                    self._send(connection, made[: self.left])
+                    drain(connection)
+                if self.left <= 0:
+                    break
+            end(connection)
 
     def _send(self, connection: socket.socket, made: list[tuple[bytes, bool]]) -> None:
         for first in range(0, len(made), AT_ONCE):

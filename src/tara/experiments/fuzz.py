@@ -45,6 +45,8 @@ CLIENTS = 16
 BEFORE_S = 10.0
 WARM_UP_S = 5.0
 GROWTH_MB_MAX = 64.0
+#: A port may close a connection that is in the way of others; of some hundreds that send frames, few are.
+HUNG_UP_MAX = 20
 THROUGHPUT_KEPT_MIN = 0.5
 _SIZES = {"checkpoint_interval": 1024, "window": 4096}
 
@@ -78,6 +80,9 @@ class FuzzVerdict(Safety, kw_only=True):
     #: Frames that had to be refused, and those that the clusters counted as refused.
     refusable: int
     refused: int
+    #: Those of which nobody knows, because the port hung up; and how often one did, while frames were sent.
+    unsure: int
+    hung_up: int
     died: list[str]
     restarts: int
     #: Increments of a node of the coordination service that were acknowledged, and its value.
@@ -109,8 +114,10 @@ class FuzzVerdict(Safety, kw_only=True):
         few = [port for port, sent in self.frames.items() if _few(port, sent, total)]
         found += [f"{port} got less than 1 % of the frames" for port in few]
         # A bad connection may count as a bad frame, too.
-        if not self.refusable <= self.refused <= self.refusable + sum(self.nuisances.values()):
+        if not self.refusable <= self.refused <= self.refusable + self.unsure + sum(self.nuisances.values()):
             found.append(f"{self.refused} of {self.refusable} hostile frames were counted as refused")
+        if self.hung_up > HUNG_UP_MAX:
+            found.append(f"{self.hung_up} connections were closed while frames were sent")
         if self.restarts:
             found.append(f"{self.restarts} restarts")
         if self.value != self.increments:
@@ -244,6 +251,8 @@ class Mode:
                 nuisances=nuisances,
                 refusable=refusable,
                 refused=refused,
+                unsure=sum(attack.unsure for attack in sent),
+                hung_up=sum(attack.hung_up for attack in sent),
                 died=[name for cluster in clusters for name in cluster.died],
                 halted=store.halted | service.halted,
                 restarts=sum(container["restarts"] for status in statuses for container in status["containers"]),
@@ -487,6 +496,8 @@ def _together(modes: list[FuzzVerdict]) -> FuzzVerdict:
         nuisances={kind: plain.nuisances.get(kind, 0) + count for kind, count in keyed.nuisances.items()},
         refusable=total(lambda mode: mode.refusable),
         refused=total(lambda mode: mode.refused),
+        unsure=total(lambda mode: mode.unsure),
+        hung_up=total(lambda mode: mode.hung_up),
         died=plain.died + keyed.died,
         halted=plain.halted | keyed.halted,
         restarts=total(lambda mode: mode.restarts),
