@@ -42,16 +42,21 @@ class Member:
     def __init__(self, registry: Registry) -> None:
         self._frames = Frames(registry.address)
         self._registry = registry
+        self.token = b""
 
     def send(self, data: bytes) -> None:
         self._frames.send(data)
 
     def say(self, message: control.Message) -> None:
+        if isinstance(message, control.Founded | control.Heartbeat):
+            message = msgspec.structs.replace(message, token=self.token)
         self.send(control.encode(message))
 
     def hear(self, kind: type[Any]) -> Any:
         while True:
             message = control.decode(self._frames.receive())
+            if isinstance(message, control.Welcome):
+                self.token = message.token
             if isinstance(message, kind):
                 return message
 
@@ -108,6 +113,25 @@ def test_a_container_that_knows_more_than_the_registry_is_believed(registry: Reg
     member.register(life=18, begun=True, journal="its own", fresh_journal="fresh")
     assert member.hear(control.Welcome).life == 19
     assert events(registry).count("older_state") == 1
+
+
+def test_nobody_speaks_for_a_container_and_hears_instead_of_it(registry: Registry, member: Member) -> None:
+    """It would take its driver for gone, and end; and its journal would not be its journal any more."""
+    member.register()
+    life = member.hear(control.Welcome).life
+    stranger = Member(registry)
+    for token in (b"", bytes(16), os.urandom(16)):
+        stranger.token = token
+        stranger.say(control.Founded(0, life, "theirs"))
+        stranger.say(control.Heartbeat(0, life, msgspec.json.encode(REPORT)))
+    stranger.say(control.AskStatus())
+    stranger.hear(control.Answer)
+    assert registry.messages_bad == 6
+    assert (registry.state.journals[0], registry.state.founded[0]) == ("", False)
+    assert registry.members[0].status == {}
+    for _ in range(2):
+        member.hear(control.Addresses)
+    stranger.close()
 
 
 def test_a_first_start_that_was_not_complete_is_tried_again(registry: Registry, member: Member) -> None:

@@ -90,7 +90,7 @@ class Containers:
         self._frames.send(control.encode(register))
         welcome: control.Welcome = self._hear(control.Welcome)
         if starts and (welcome.genesis or welcome.journal != journal):
-            self._frames.send(control.encode(control.Founded(container, welcome.life, welcome.journal)))
+            self._frames.send(control.encode(control.Founded(container, welcome.life, welcome.journal, welcome.token)))
             self._hear(control.Go)
         return welcome
 

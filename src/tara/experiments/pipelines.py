@@ -61,8 +61,11 @@ class Pipelines:
         for index in range(len(self._clients)):
             for _ in range(self._in_flight):
                 self._submit(index)
-        begin_s = time.monotonic() + warm_up_s
-        self._pass(begin_s, on_second, stop, interval_s)
+        # Also until each pipeline has been answered once, on average: what it sends at first is more than it gets.
+        self._pass(time.monotonic() + warm_up_s, on_second, stop, interval_s)
+        turned = (1 + self._in_flight) * len(self._clients)
+        self._pass(time.monotonic() + TIMEOUT_S, on_second, lambda: stop() or self._answered >= turned, interval_s)
+        begin_s = time.monotonic()
         with self._lock:
             self._latencies_s, self._gap_s, self._last_answer_s = [], 0.0, time.monotonic()
         on_measuring(True)

@@ -41,6 +41,8 @@ class Welcome(Struct, array_like=True, tag=2):
     #: which counts when the container has said that it exists.
     keep_journal: bool = True
     journal: str = ""
+    #: What it says in this life, it says with this: others may know which life it is.
+    token: bytes = b""
 
 
 class Founded(Struct, array_like=True, tag=3):
@@ -49,6 +51,7 @@ class Founded(Struct, array_like=True, tag=3):
     container: int
     life: int
     journal: str = ""
+    token: bytes = b""
 
 
 class Go(Struct, array_like=True, tag=4):
@@ -64,6 +67,7 @@ class Heartbeat(Struct, array_like=True, tag=5):
     life: int
     #: JSON: see `tara.runtime.container.Container.status`.
     status: bytes
+    token: bytes = b""
 
 
 class Addresses(Struct, array_like=True, tag=6):

@@ -121,6 +121,7 @@ class Hosted:
         self._driver_heard_s = time.monotonic()
         self._heartbeat_due_s = 0.0
         self._life = 0
+        self._token = b""
         #: The name of the journal that was here.
         self._journal = ""
         self._short_lives = 0
@@ -137,7 +138,7 @@ class Hosted:
         self._resources.callback(self._container.release)
         known = self._known_lives()
         welcome = self._register(known)
-        self._life, self._short_lives = welcome.life, welcome.short_lives
+        self._life, self._token, self._short_lives = welcome.life, welcome.token, welcome.short_lives
         self._note(msgspec.structs.replace(known, life=welcome.life))
         self._container.start(
             Start(
@@ -150,7 +151,7 @@ class Hosted:
         if welcome.genesis or welcome.journal != self._journal:
             # Nothing has left the container yet. Only when its new journal is on record may it begin.
             self._container.found()
-            self._say(control.Founded(self._spec.container, self._life, welcome.journal))
+            self._say(control.Founded(self._spec.container, self._life, welcome.journal, self._token))
             self._expect(control.Go)
         self._note(msgspec.structs.replace(known, life=welcome.life, begun=True))
         self._watch = Watch(self._container.graph, self._container.nodes, self._container.counters, self._events)
@@ -256,7 +257,7 @@ class Hosted:
         # Where commands come in step with heartbeats, replicas would never seem equally far: these lose the step.
         self._heartbeat_due_s = now_s + HEARTBEAT_S * (random.random() if self._with_digest else 1.0)
         status = msgspec.json.encode(self._container.status(self._with_digest))
-        self._say(control.Heartbeat(self._spec.container, self._life, status))
+        self._say(control.Heartbeat(self._spec.container, self._life, status, self._token))
         self._hand_on_warnings()
         if os.getppid() != self._parent or now_s - self._driver_heard_s > DRIVER_SILENT_S:
             self._events.warning("orphaned", driver_silent_s=round(now_s - self._driver_heard_s, 1))

@@ -5,6 +5,7 @@ higher life, and genesis happens once. It is not on the request path: containers
 """
 
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -40,6 +41,7 @@ _POLL_S = 0.1
 SHORT_LIFE_S = 10.0
 #: Clocks of containers may differ so much from the driver's when a cluster is founded.
 CLOCKS_DIFFER_S_MAX = 60.0
+_TOKEN_BYTES = 16
 #: For so long after it was last asked for, executors tell digests of their states.
 DIGESTS_S = 120.0
 
@@ -53,6 +55,8 @@ class Member:
 
     def __init__(self) -> None:
         self.identity: bytes | None = None
+        #: What only its present life says.
+        self.token = b""
         self.pid = 0
         self.peer_address: str | None = None
         self.client_address: str | None = None
@@ -285,10 +289,12 @@ class Registry:
         match message:
             case control.Register():
                 self._register(identity, message)
-            case control.Founded(container, life, journal) if self._is_current(container, life):
+            case control.Founded(container, life, journal, token) if self._is_current(container, life):
+                self._check_token(container, token)
                 self._found(container, journal)
                 self._send(identity, control.Go(life))
-            case control.Heartbeat(container, life, status) if self._is_current(container, life):
+            case control.Heartbeat(container, life, status, token) if self._is_current(container, life):
+                self._check_token(container, token)
                 member = self.members[container]
                 # Its connection may be another one than before.
                 member.identity = identity
@@ -332,6 +338,11 @@ class Registry:
     def _is_current(self, container: int, life: int) -> bool:
         return 0 <= container < len(self.members) and life == self.state.lives[container]
 
+    def _check_token(self, container: int, token: bytes) -> None:
+        """Whoever else speaks for a container would hear instead of it, and it would think that its driver is gone."""
+        if not secrets.compare_digest(token, self.members[container].token):
+            raise MalformedTuple(f"{self.label(container)}: somebody else speaks for it")
+
     def _answer(self, identity: bytes, question: control.Question) -> None:
         if question.cluster not in (0, self.state.cluster):
             reason = f"this is the registry of cluster {self.state.cluster:x}, not of {question.cluster:x}"
@@ -372,6 +383,7 @@ class Registry:
         self._correct(register)
         self.state.lives[container] += 1
         member.identity, member.pid, member.host = identity, register.pid, register.host
+        member.token = secrets.token_bytes(_TOKEN_BYTES)
         member.peer_address, member.client_address = register.peer_address, register.client_address
         member.files_address = register.files_address or None
         member.heard_at, member.registered_at = now_s, now_s
@@ -400,7 +412,9 @@ class Registry:
             self._check_placement(container)
         self._send(
             identity,
-            control.Welcome(self.state.lives[container], genesis, member.short_lives, keep_journal, journal),
+            control.Welcome(
+                self.state.lives[container], genesis, member.short_lives, keep_journal, journal, member.token
+            ),
         )
         self._announce()
 
