@@ -55,8 +55,8 @@ class Member:
 
     def __init__(self) -> None:
         self.identity: bytes | None = None
-        #: What only its present life says.
-        self.token = b""
+        #: What only its present life says; before it has registered here, nobody.
+        self.token = secrets.token_bytes(_TOKEN_BYTES)
         self.pid = 0
         self.peer_address: str | None = None
         self.client_address: str | None = None
