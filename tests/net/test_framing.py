@@ -1,5 +1,6 @@
 """Frames in a stream of bytes: whole, in their order, however the stream is cut."""
 
+import tracemalloc
 from random import Random
 
 import pytest
@@ -48,6 +49,22 @@ def test_it_tells_what_arrives() -> None:
     assert (splitter.arriving_bytes, splitter.begun_bytes) == (500_004, 1_000)
     assert splitter.feed(bytes(100)) == []
     assert splitter.begun_bytes == 1_100
+
+
+@pytest.mark.parametrize("step", [1, 100, 20_000, 262_144])
+def test_a_frame_takes_the_room_of_what_has_come_of_it(step: int) -> None:
+    """However long it claims to be, and in however small pieces it comes."""
+    splitter = Splitter(1 << 30)
+    tracemalloc.start()
+    try:
+        splitter.feed((1 << 30).to_bytes(4, "little"))
+        for _ in range(1_000_000 // step):
+            assert splitter.feed(bytes(step)) == []
+        kept, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert splitter.begun_bytes == 4 + 1_000_000 // step * step
+    assert kept <= most < 1.3 * 1_000_000 + 2 * step
 
 
 @pytest.mark.parametrize("length", [(1 << 20) + 1, (1 << 32) - 1])

@@ -59,6 +59,7 @@ STORIES = {
     "forgetful_witness": ("recovering_committer_answers_reads", 1, "both", 0),
     "forgotten_standby": ("presence_announced_once", 1, "disk", 3),
     "given_up_alive": ("any_memory_may_vote", 1, "both", 0),
+    "former_places": ("place_of_a_former_life", 2, "disk", 3),
 }
 
 

@@ -8,6 +8,7 @@ among the `tara.experiments.nuisances`, which go on beside the frames.
 import abc
 import contextlib
 import multiprocessing
+import os
 import queue
 import select
 import socket
@@ -45,6 +46,8 @@ AT_ONCE = 50
 ODD = 0.02
 #: Requests of one ZooKeeper session.
 REQUESTS = 24
+#: The attackers yield to the clusters by so much.
+NICE = 10
 #: In the last message of an attack, and in no other.
 _MARK = 0x1234_5678_9ABC_DEF0
 
@@ -366,6 +369,8 @@ class Attackers:
 
 
 def _work(targets: list[Target], messages: "Queue[Any]", begin: Event) -> None:
+    # Those who attack a cluster have machines of their own.
+    os.nice(NICE)
     try:
         attacks = [attack_on(target) for target in targets]
         nuisances = [Nuisances(target, turn) for turn, target in enumerate(targets)]

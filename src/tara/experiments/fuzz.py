@@ -19,15 +19,15 @@ import msgspec
 from msgspec import Struct
 
 from tara.client import KeyValueClient
-from tara.coordination.client import CoordinationClient
 from tara.experiments.attacks import Attackers, Sent
 from tara.experiments.contained import Contained
 from tara.experiments.deployment import Say
+from tara.experiments.increments import Increments
 from tara.experiments.load_process import LoadPlan, LoadProcess
-from tara.experiments.nuisances import LARGE_BYTES, LARGE_KEY, LARGE_PATH
+from tara.experiments.nuisances import LARGE_BYTES, LARGE_KEY
 from tara.experiments.safety import Safety
 from tara.experiments.targets import TIMEOUT_S, Target
-from tara.net.certificates import load_keys
+from tara.net.allocator import give_memory_back
 from tara.net.keygen import make_client_keys, make_cluster_keys
 from tara.operations import health
 from tara.protocol import tuples as t
@@ -153,48 +153,6 @@ class Keyring:
             "tls_key": f"{self.member}/member.key",
             "tls_authorities": f"{self.member}/authority.pem",
         }
-
-
-class Increments:
-    """A client of the coordination service that counts, in a node, as long as it is left to it."""
-
-    def __init__(self, hosts: str, keys: str | None) -> None:
-        self.done = 0
-        tls = None if keys is None else load_keys(keys).blocking_context
-        self._client = CoordinationClient(hosts, tls=tls)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="increments", daemon=True)
-        self.failure: Exception | None = None
-
-    def __enter__(self) -> "Increments":
-        self._client.start()
-        self._client.create("/count", b"0")
-        self._client.create(LARGE_PATH, bytes(LARGE_BYTES))
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._client.stop()
-
-    def finish(self) -> int:
-        """The value in the end."""
-        self._stop.set()
-        self._thread.join()
-        if self.failure is not None:
-            raise self.failure
-        self._client.sync("/count")
-        return int(self._client.get("/count")[0])
-
-    def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
-                value, stat = self._client.get("/count")
-                self._client.set("/count", b"%d" % (int(value) + 1), stat.version)
-                self.done += 1
-        except Exception as error:
-            self.failure = error
 
 
 class Mode:
@@ -479,6 +437,8 @@ class Counted:
 
 def fuzz(directory: Path, say: Say, frames: int = 30_000, seed: int = 1) -> FuzzVerdict:
     """Random and mutated frames, and connections that misbehave, at every port: without keys, and with."""
+    # As a driver does; here are four of them.
+    give_memory_back()
     return _together([Mode(name, directory / name, say).run(frames // 2, seed) for name in (PLAIN, KEYED)])
 
 

@@ -11,8 +11,10 @@ from tara.net.errors import Broken
 
 _LENGTH = struct.Struct("<I")
 HEAD_BYTES = _LENGTH.size
-#: A frame that is longer gets room for all of it when it begins: to grow step by step costs more.
+#: A frame that is longer is put together once, at its end, from the pieces in which it came.
 _LARGE_BYTES = 128 << 10
+#: What comes in shorter pieces than that is gathered in pieces of that length, or a little more: each takes room.
+_PIECE_BYTES = 16 << 10
 #: Begins a frame in which whoever was connected to says why it does not talk.
 REFUSAL_MARK = b"!"
 _REFUSAL_BYTES_MAX = 200
@@ -58,35 +60,44 @@ class Splitter:
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
-        #: The beginning of a frame, and how many bytes there have to be before it is worth looking at it again.
-        self._begun = bytearray()
+        #: The beginning of a frame, and how many bytes there have to be before it is worth looking at it again. However
+        #: long a frame claims to be, it takes no more room than what has come of it.
+        self._pieces: list[bytes | bytearray | memoryview] = []
+        self.begun_bytes = 0
         self._needed = 0
-        #: Of a large one: room for all of it, of which the system gives only what is used, and how much that is.
-        self._large: bytearray | None = None
-        self._filled = 0
         #: There are complete frames left: `feed` gives them without more data.
         self.unread = False
 
     @property
-    def begun_bytes(self) -> int:
-        return len(self._begun) if self._large is None else self._filled
-
-    @property
     def arriving_bytes(self) -> int:
         """The length of the frame that has begun to arrive; 0: none has."""
-        return self._needed if self._begun or self._large is not None else 0
+        return self._needed if self._pieces else 0
 
     def feed(self, data: bytes, frames_max: int = sys.maxsize) -> list[bytes]:
         """The frames that are complete now, but not more than that."""
-        if self._large is not None:
-            return self._fill(self._large, data, frames_max)
-        if self._begun:
-            self._begun += data
-            if len(self._begun) < self._needed:
-                return []
-            data = bytes(self._begun)
-            self._begun = bytearray()
-        return self._split(data, frames_max)
+        if not self._pieces:
+            return self._split(data, frames_max)
+        missing = self._needed - self.begun_bytes
+        if len(data) < missing:
+            self._keep(data)
+            return []
+        pieces, self._pieces, self.begun_bytes = self._pieces, [], 0
+        if missing <= 0 or self._needed <= _LARGE_BYTES:
+            return self._split(b"".join([*pieces, data]), frames_max)
+        # Copied once. The first piece has the whole head, or its length would not be known.
+        pieces[0] = memoryview(pieces[0])[HEAD_BYTES:]
+        frame = b"".join([*pieces, memoryview(data)[:missing]])
+        return [frame, *self._split(data[missing:], frames_max - 1)]
+
+    def _keep(self, data: bytes) -> None:
+        self.begun_bytes += len(data)
+        last = self._pieces[-1]
+        if len(data) >= _PIECE_BYTES:
+            self._pieces.append(data)
+        elif isinstance(last, bytearray) and len(last) < _PIECE_BYTES:
+            last += data
+        else:
+            self._pieces.append(bytearray(data))
 
     def _split(self, data: bytes, frames_max: int) -> list[bytes]:
         frames: list[bytes] = []
@@ -103,27 +114,6 @@ class Splitter:
         if start < end:
             if needed > HEAD_BYTES + self._frame_bytes_max:
                 raise Broken(f"a frame of {needed - HEAD_BYTES} bytes")
-            self._begin(data[start:], needed)
+            self._pieces, self.begun_bytes, self._needed = [data[start:]], end - start, needed
         self.unread = end - start >= needed
         return frames
-
-    def _begin(self, data: bytes, needed: int) -> None:
-        self._needed = needed
-        if needed > _LARGE_BYTES and needed > len(data):
-            self._large = bytearray(needed)
-            self._large[: len(data)] = data
-            self._filled = len(data)
-        else:
-            self._begun += data
-
-    def _fill(self, large: bytearray, data: bytes, frames_max: int) -> list[bytes]:
-        taken = min(len(data), self._needed - self._filled)
-        large[self._filled : self._filled + taken] = memoryview(data)[:taken]
-        self._filled += taken
-        if self._filled < self._needed:
-            return []
-        frame = bytes(memoryview(large)[HEAD_BYTES:])
-        self._large = None
-        if taken == len(data):
-            return [frame]
-        return [frame, *self._split(data[taken:], frames_max - 1)]

@@ -26,6 +26,7 @@ import msgspec
 
 from tara.named import application_of
 from tara.net import bounds
+from tara.net.allocator import give_memory_back
 from tara.net.certificates import load_member_keys
 from tara.net.channel import SteadyChannel
 from tara.observability.events import EventLog, log_path, show
@@ -70,6 +71,7 @@ def run_container(spec_json: bytes, app: str, registry: str) -> None:
     """The whole life of a container. Returns when the cluster goes down; anything else ends the process."""
     spec = msgspec.json.decode(spec_json, type=ContainerSpec)
     _allow_many_connections()
+    give_memory_back()
     _ignore_interrupts()
     _keep_files_private()
     try:

@@ -508,7 +508,7 @@ def any_start_restores_memory() -> Iterator[None]:
         yield
 
 
-@_mutant("a restarted executor may be behind where its former life was", partitions=3, durability="disk")
+@_mutant("a restarted executor may be behind where its former life was", partitions=2, durability="disk")
 def place_of_a_former_life() -> Iterator[None]:
     def order(progress: t.Progress) -> tuple[int, int]:
         return (progress.position, progress.slowest)

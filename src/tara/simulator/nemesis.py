@@ -10,6 +10,7 @@ from tara.simulator.fatal_command import FatalCommand
 from tara.simulator.forgetful_witness import ForgetfulWitness
 from tara.simulator.forgotten_promise import ForgottenPromise
 from tara.simulator.forgotten_standby import ForgottenStandby
+from tara.simulator.former_places import FormerPlaces
 from tara.simulator.given_up_alive import GivenUpAlive
 from tara.simulator.half_remembered import HalfRemembered
 from tara.simulator.outdated_record import OutdatedRecord
@@ -33,6 +34,7 @@ _STORIES: dict[str, type[story.Story]] = {
         ForgottenStandby,
         ForgetfulWitness,
         GivenUpAlive,
+        FormerPlaces,
     )
 }
 
@@ -71,6 +73,9 @@ def _lost(world: World) -> list[Container]:
     """f sites; or, with one container per node, f replicas of every stage, not all on the same sites."""
     first, f, sites = world.plan.lost_site, world.graph.f, world.graph.sites
     damaged = any(map(world.has_holes, world.containers))
+    if any(container.lost for container in world.containers):
+        # A story has lost one.
+        return []
     if first is None or damaged or world.rejoins_due or (world.wiped and not _copies_everywhere(world)):
         # Whoever lost its memory or its checkpoints counts as lost already, until it has them again.
         return []

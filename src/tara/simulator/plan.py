@@ -99,11 +99,13 @@ SCHEDULED: dict[str, int] = {
     "idle_partition": 2,
     # Not drawn with the others: it needs a plan of its own, see `_with_fatal_command`.
     "fatal_command": 0,
-    # Drawn apart, so that it changes nothing in other runs.
+    # Drawn apart, so that they change nothing in other runs.
     "given_up_alive": 0,
+    "former_places": 0,
 }
-#: In so many runs a committer is given up while it lives.
-GIVEN_UP_SHARE = 0.2
+#: Each of these is told in so many runs.
+TOLD_APART = {"given_up_alive": "given-up", "former_places": "former-places"}
+TOLD_SHARE = 0.2
 #: In so many runs there is a command at which the application breaks down.
 FATAL_SHARE = 0.2
 #: What `memory` does not survive, because it takes more than f replicas of a stage at once.
@@ -178,7 +180,7 @@ def make_plan(
             [
                 *_faults(draw, Graph(f, partitions), durability, faults_end_ms),
                 *_strangers(seed, faults_end_ms),
-                *_given_up(seed, faults_end_ms),
+                *_told_apart(seed, faults_end_ms),
             ],
             key=lambda fault: fault.at_ms,
         ),
@@ -256,19 +258,15 @@ def _strangers(seed: int, end_ms: int) -> list[Fault]:
     ]
 
 
-def _given_up(seed: int, end_ms: int) -> list[Fault]:
-    draw = random.Random(f"given-up-{seed}")
-    if draw.random() >= GIVEN_UP_SHARE:
-        return []
-    return [
-        Fault(
-            kind="given_up_alive",
-            at_ms=draw.randrange(300, end_ms - 1_000),
-            duration_ms=0,
-            target=draw.randrange(1 << 30),
-            other=draw.randrange(1 << 30),
-        )
-    ]
+def _told_apart(seed: int, end_ms: int) -> list[Fault]:
+    faults = []
+    for kind, name in TOLD_APART.items():
+        draw = random.Random(f"{name}-{seed}")
+        if draw.random() < TOLD_SHARE:
+            at_ms = draw.randrange(300, end_ms - 1_000)
+            target, other = draw.randrange(1 << 30), draw.randrange(1 << 30)
+            faults.append(Fault(kind=kind, at_ms=at_ms, duration_ms=0, target=target, other=other))
+    return faults
 
 
 def _faults(draw: random.Random, graph: Graph, durability: str, end_ms: int) -> list[Fault]:

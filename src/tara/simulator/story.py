@@ -123,6 +123,10 @@ class Story(abc.ABC):
                 self.world.arrive(self.world.host_of(number), [(part, number) for part in parts])
         return True
 
+    def lose_delayed(self, chosen: Callable[[t.Tuple], bool]) -> None:
+        """Delayed tuples that never arrive."""
+        self._delayed = [(peer, parcel) for peer, parcel in self._delayed if not chosen(parcel[0])]
+
     # What there is to see
 
     def delayed(self) -> list[t.Tuple]:
