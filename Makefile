@@ -5,6 +5,8 @@
 
 PYTHON ?= python3
 JOBS ?= 2
+# Tests with clusters of their own wait most of the time.
+TEST_JOBS ?= 3
 SOAK_MINUTES ?= 60
 SOAK_FRAMES ?= 10000000
 
@@ -66,7 +68,7 @@ demo: setup ## A guided tour: a cluster on local Spark, load, two killed leaders
 
 .PHONY: test
 test: lint ## Run the linters, the type checker and the tests
-	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: lint
 lint: setup ## Run the linters and the type checker
