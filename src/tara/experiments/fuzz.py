@@ -40,7 +40,8 @@ SHARES = {"peers": 0.48, "clients": 0.37, "files": 0.06, "registry": 0.06, "zook
 PLAIN, KEYED = "plain", "keyed"
 #: Frames per second, over all ports of a mode.
 RATE_PER_S = 20_000.0
-CLIENTS = 16
+#: Clients of the key-value store: not so many that they alone keep this machine busy, where everybody is.
+CLIENTS = 8
 #: How long the throughput is measured before the attack; and how long the processes take to have their size.
 BEFORE_S = 10.0
 WARM_UP_S = 5.0
@@ -85,7 +86,7 @@ class FuzzVerdict(Safety, kw_only=True):
     hung_up: int
     died: list[str]
     restarts: int
-    #: Increments of a node of the coordination service that were acknowledged, and its value.
+    #: Increments of nodes of the coordination service that were acknowledged, and the sum of their values.
     increments: int
     value: int
     #: The most that a process grew, and which one.
