@@ -6,9 +6,8 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tara.client import wire
 from tara.coordination import limits as zookeeper_limits
-from tara.host import routes
+from tara.host import client_wire, routes, site
 from tara.net import bounds
 from tara.observability import prometheus
 from tara.protocol.kept import OVERHEAD_BYTES
@@ -77,8 +76,20 @@ def sections() -> list[Section]:
                     "sessions whose answers are waited for, and as many that are being opened",
                     "the oldest gets no answer, and has to be asked for again",
                 ),
-                net("UNREAD_ANSWERS_BYTES_MAX", "bytes", "answers that are not read", "no reads are answered"),
-                Row("MESSAGE_LENGTH_MAX", wire.MESSAGE_LENGTH_MAX, "", "commands, and reads, in a message", "refused"),
+                Row(
+                    "UNREAD_ANSWERS_BYTES_MAX",
+                    site.UNREAD_ANSWERS_BYTES_MAX,
+                    "bytes",
+                    "answers that are not read",
+                    "no reads are answered",
+                ),
+                Row(
+                    "MESSAGE_LENGTH_MAX",
+                    client_wire.MESSAGE_LENGTH_MAX,
+                    "",
+                    "commands, and reads, in a message",
+                    "refused",
+                ),
                 Row("READER_TIMEOUT_S", prometheus.READER_TIMEOUT_S, "s", "for a reader of the metrics", "closed"),
             ],
         ),

@@ -7,7 +7,8 @@ from concurrent.futures import Future
 import msgspec
 import pytest
 
-from tara.client import Client, ClientClosed, reads, session, wire
+from tara.client import Client, ClientClosed, reads, session
+from tara.host import client_wire
 from tara.protocol import tuples as t
 from tests.net.terms import serve
 from tests.patience import DEADLINE_S
@@ -32,11 +33,13 @@ class FrontEnd:
             time.sleep(self._pause_s)
             for name, data in self._front_end.receive():
                 self.heard += 1
-                request = wire.decode_request(data)
+                request = client_wire.decode_request(data)
                 results = [self._answer(command) for command in request.commands if command.kind != t.KEEPALIVE]
                 answers = [(read.id, t.OK, read.question) for read in request.reads if read.question not in self.lost]
                 self.lost.difference_update(read.question for read in request.reads)
-                self._front_end.send(name, wire.encode(wire.ClientReply(t.FORMAT_VERSION, results, [], answers)))
+                self._front_end.send(
+                    name, client_wire.encode(client_wire.ClientReply(t.FORMAT_VERSION, results, [], answers))
+                )
 
     def _answer(self, command: t.Command) -> t.Result:
         payload = msgspec.msgpack.encode([7, 30_000]) if command.kind == t.OPEN else command.payload

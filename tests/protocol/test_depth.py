@@ -225,7 +225,7 @@ def test_a_replica_that_executes_right_after_a_checkpoint_was_loaded_agrees_with
             for peer, parcel in held.kept:
                 assert isinstance(parcel[0], t.Commit)
                 if parcel[0].first >= 32:
-                    world.arrive(peer, [parcel])
+                    world.deliver(peer, [parcel])
         load(container, life, number, job)
 
     with mock.patch.object(world, "_load", late):

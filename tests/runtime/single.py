@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tara.application import StateMachine
-from tara.configuration.placement import placement_of
+from tara.host.placement import placement_of
 from tara.protocol.graph import Graph
 from tara.protocol.limits import Limits
 from tara.runtime.container import Container, ContainerSpec, Start

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tara.client import wire
+from tara.host import client_wire
 from tara.net.connection import Connection
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
@@ -20,7 +20,7 @@ def test_what_a_gateway_submits_is_neither_refused_nor_lost(tmp_path: Path) -> N
     with started(tmp_path, "memory") as container:
         before = accepted(container)
         for first in (0, 10):
-            container.submit([t.Command(9, first + number, 0, MEGABYTE) for number in range(10)])
+            container.site.submit([t.Command(9, first + number, 0, MEGABYTE) for number in range(10)])
 
         def all_accepted() -> bool:
             turn(container)
@@ -36,14 +36,16 @@ def test_a_client_is_refused_what_there_is_no_room_for_and_nothing_else(tmp_path
         connection = Connection.connect(container.client_address, 1 << 30)
         commands = [t.Command(9, number, 0, MEGABYTE) for number in range(6)]
         alive = t.Command(7, 0, 0, b"", t.KEEPALIVE)
-        connection.send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, [*commands, alive], [], bytes(16))))
+        connection.send(
+            client_wire.encode(client_wire.ClientRequest(t.FORMAT_VERSION, [*commands, alive], [], bytes(16)))
+        )
         heard: list[t.Result] = []
 
         def refused() -> bool:
             connection.flush()
             turn(container)
             for message in connection.receive():
-                heard.extend(wire.decode_reply(message).results)
+                heard.extend(client_wire.decode_reply(message).results)
             return len([result for result in heard if result.status == t.OVERLOADED]) == 4
 
         await_condition(refused, "four refusals")

@@ -13,7 +13,7 @@ import pytest
 
 from tara.application import Get, KeyValueStore
 from tara.client import KeyValueClient
-from tara.client import wire as client_wire
+from tara.host import client_wire
 from tara.net import bounds
 from tara.net.links import Links
 from tara.net.server import Address

@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tara import cli
-from tara.client import wire
 from tara.configuration.settings import Settings
 from tara.configuration.state import DirectoryInUse, StateFile
+from tara.host import client_wire
 from tara.operations.recovery import Recovery, RecoveryError, first_counter
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
@@ -50,10 +50,12 @@ class RawClient:
     def ask(self, *commands: t.Command) -> t.Result:
         """The result of the last one; they are sent again until it comes. An opening that is sent twice opens twice."""
         for _ in range(int(DEADLINE_S / RETRY_S)):
-            self._frames.send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, list(commands), [], bytes(16))))
+            self._frames.send(
+                client_wire.encode(client_wire.ClientRequest(t.FORMAT_VERSION, list(commands), [], bytes(16)))
+            )
             with suppress(TimeoutError):
                 while True:
-                    reply = wire.decode_reply(self._frames.receive())
+                    reply = client_wire.decode_reply(self._frames.receive())
                     for result in reply.results:
                         if (result.session, result.number) == (commands[-1].session, commands[-1].number):
                             return result

@@ -20,10 +20,10 @@ import pytest
 
 from tara.configuration.settings import load_settings, shape_of
 from tara.configuration.state import StateFile
+from tara.host.latency import BOUNDS_S
 from tara.host.wish import Wish
 from tara.listing import _alarms, status_tables
 from tara.observability import prometheus
-from tara.observability.metrics import BOUNDS_S
 from tara.observability.prometheus import COUNTERS, HISTOGRAMS, READERS_MAX
 from tara.operations.asking import NoRegistry, Refused, StillUp, ask, await_down
 from tara.protocol.errors import ConfigurationError

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from tara.application import Get, KeyValueStore, Put
-from tara.client import Client, Forbidden, wire
+from tara.client import Client, Forbidden
+from tara.host import client_wire
 from tara.host.routes import ROUTES_PER_CONNECTION_MAX
 from tara.net.connection import Connection
 from tara.protocol import tuples as t
@@ -31,14 +32,16 @@ class Stranger:
         self.results: list[t.Result] = []
 
     def send(self, *commands: t.Command) -> None:
-        self.socket.send(wire.encode(wire.ClientRequest(t.FORMAT_VERSION, list(commands), [], self.secret)))
+        self.socket.send(
+            client_wire.encode(client_wire.ClientRequest(t.FORMAT_VERSION, list(commands), [], self.secret))
+        )
 
     def hear(self, count: int) -> list[t.Result]:
         def enough() -> bool:
             if self.socket.waits_to_write:
                 self.socket.flush()
             for message in self.socket.receive():
-                self.results += wire.decode_reply(message).results
+                self.results += client_wire.decode_reply(message).results
             return len(self.results) >= count
 
         await_condition(enough, f"{count} results")
@@ -103,8 +106,8 @@ def test_more_sessions_than_a_front_end_can_remember_end_nothing(site: Container
         alice.put("account", b"100")
         strangers = [Stranger(site.client_address) for _ in range(4)]
         for first, stranger in enumerate(strangers):
-            base = 1000 + first * wire.MESSAGE_LENGTH_MAX
-            stranger.send(*(t.Command(base + number, 0, 0, b"") for number in range(wire.MESSAGE_LENGTH_MAX)))
+            base = 1000 + first * client_wire.MESSAGE_LENGTH_MAX
+            stranger.send(*(t.Command(base + number, 0, 0, b"") for number in range(client_wire.MESSAGE_LENGTH_MAX)))
             stranger.hear(1)
         assert site.counters.overloaded > ROUTES_PER_CONNECTION_MAX
         alice.put("account", b"200")

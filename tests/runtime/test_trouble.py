@@ -15,10 +15,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tara.application import Put
-from tara.client import wire as client_wire
+from tara.host import client_wire, peer_wire
 from tara.protocol import tuples as t
 from tara.storage.journal import MARKER_FILE
-from tara.transport import wire
 from tests.frames import Frames
 from tests.patience import DEADLINE_S, await_condition, patient
 from tests.runtime.processes import Processes, settings_for
@@ -176,12 +175,14 @@ def test_frames_of_another_shape_are_dropped_and_counted(tmp_path: Path) -> None
         assert address is not None
         # A status with more partitions than there are: an index error in a node, if it got there.
         status = t.CommitterStatus(9, 7, 1, 1, 1, 1, 5, 0)
-        header = wire.Header(t.FORMAT_VERSION, registry.state.cluster, registry.state.era, 1, 1, registry.shape + 1)
+        header = peer_wire.Header(
+            t.FORMAT_VERSION, registry.state.cluster, registry.state.era, 1, 1, registry.shape + 1
+        )
         everywhere = tuple(range(len(registry.graph.names)))
-        frame = wire.OutgoingFrame(header, [(everywhere, msgspec.Raw(wire.encode(status)))], [], [])
+        frame = peer_wire.OutgoingFrame(header, [(everywhere, msgspec.Raw(peer_wire.encode(status)))], [], [])
         with Frames(address) as connection:
             for _ in range(3):
-                connection.send(wire.encode(frame))
+                connection.send(peer_wire.encode(frame))
             await_condition(lambda: processes.status(0)["counters"]["frames_foreign"] >= 3, "the frames to be counted")
         put_some(processes, 3)
         assert processes.processes[0].is_alive()
@@ -263,7 +264,7 @@ def test_an_overload_is_told_once(tmp_path: Path) -> None:
     settings = settings_for(tmp_path, source_pending_max=1, source_backlog_max=1, durability="memory")
     with Processes(settings) as processes:
         openings = [t.Command(0, nonce, 0, msgspec.msgpack.encode(30_000), t.OPEN) for nonce in range(1, 300)]
-        request = wire.encode(client_wire.ClientRequest(t.FORMAT_VERSION, openings, [], bytes(16)))
+        request = peer_wire.encode(client_wire.ClientRequest(t.FORMAT_VERSION, openings, [], bytes(16)))
         with Frames(processes.registry.endpoints[0]) as connection:
             connection.send(request)
             refused: set[int] = set()

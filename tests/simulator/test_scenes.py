@@ -34,32 +34,25 @@ LONG_MS = 10_000
 @contextmanager
 def losing(scene: Scene, lost: Callable[[int, int, t.Tuple], bool]) -> Iterator[None]:
     """The network loses the tuples for which `lost` (from site, to site, tuple) is true."""
-    world = scene.world
-    send = world._send_frame
-
-    def send_rest(sender: Container, peer: Container, parcels: list[tuple[t.Tuple, int]]) -> None:
-        rest = [parcel for parcel in parcels if not lost(sender.site, peer.site, parcel[0])]
-        if rest:
-            send(sender, peer, rest)
-
-    with mock.patch.object(world, "_send_frame", send_rest):
-        yield
+    story = mock.Mock(take=lambda sender, peer, parcel: lost(sender.site, peer.site, parcel[0]))
+    scene.world.stories.append(story)
+    yield
+    scene.world.stories.remove(story)
 
 
 @contextmanager
 def saving(scene: Scene, delay_ms: Callable[[int, int], float]) -> Iterator[None]:
     """To save a checkpoint takes `delay_ms` (site, checkpoint)."""
     world = scene.world
-    to_host = world._to_host
+    to_store = world._to_store
 
-    def to_slow_host(container: Container, number: int, tuple_: t.Tuple) -> None:
-        if isinstance(tuple_, t.Save):
-            delay = delay_ms(container.site, tuple_.number)
-            world.after(delay, world._save, container, container.life, number, tuple_)
+    def to_slow_store(container: Container, number: int, job: t.Tuple) -> None:
+        if isinstance(job, t.Save):
+            world.after(delay_ms(container.site, job.number), world._save, container, container.life, number, job)
         else:
-            to_host(container, number, tuple_)
+            to_store(container, number, job)
 
-    with mock.patch.object(world, "_to_host", to_slow_host):
+    with mock.patch.object(world, "_to_store", to_slow_store):
         yield
 
 
@@ -421,7 +414,7 @@ def test_two_controllers_that_are_wrong_one_after_the_other_depose_nobody() -> N
     view = scene.view
     for replica in (0, 1):
         cut = world.graph.number(Stage.CONTROLLER, replica)
-        world.block("progress", cut, world.now_ms + 600)
+        world.network.block("progress", cut, world.now_ms + 600)
         controller = scene.node(Controller, Stage.CONTROLLER, replica)
         suspected = False
         for number in range(120):
@@ -574,15 +567,15 @@ def test_an_answered_write_survives_a_journal_that_rolled_while_one_committer_ha
     scene.run(60)
     assert [committer_at(scene, forgetful, partition).recovering for partition in range(2)] == [False, True]
     for other in (forgetful, slow):
-        world.block(knowing, other, 1e9)
-        world.block(other, knowing, 1e9)
+        world.network.block(knowing, other, 1e9)
+        world.network.block(other, knowing, 1e9)
     network.rules.clear()
     for name, node in world.nodes_of(Stage.CONTROLLER):
         if name.partition == 1 and graph.site(name) != knowing and isinstance(node, Controller):
             node.suspect()
     scene.submit(slow, [t.Command(session, 20_000, 0, bytes(300))], 1)
     scene.run(3_000)
-    world.clear_network()
+    world.network.clear()
     assert scene.call(session, Get("precious"), site=slow) == b"1"
 
 

@@ -15,10 +15,10 @@ from typing import TypedDict, Unpack
 
 import msgspec
 
-from tara.client import wire
 from tara.client.errors import ClientClosed, ClientError, NotReachable, Refused, ServiceHalted
 from tara.client.reads import Question, Reads
 from tara.client.session import Call, Session, State
+from tara.host import client_wire
 from tara.net.channel import Channel, Channels
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, MalformedTuple
@@ -274,14 +274,14 @@ class Client:
     def _send(self, channel: Channel, commands: list[t.Command]) -> None:
         reads = self._reads.due(time.monotonic())
         if commands or reads:
-            for piece in wire.encode_request(commands, reads, self._secret):
+            for piece in client_wire.encode_request(commands, reads, self._secret):
                 channel.send(piece)
 
     def _receive(self, channel: Channel) -> None:
         now_s = time.monotonic()
         for message in channel.receive():
             try:
-                reply = wire.decode_reply(message)
+                reply = client_wire.decode_reply(message)
             except MalformedTuple:
                 continue
             self._ever_heard = True

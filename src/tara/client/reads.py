@@ -8,8 +8,8 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from tara.client import wire
 from tara.client.errors import ClientError, CommandFailed, NotReachable
+from tara.host import client_wire
 from tara.protocol import tuples as t
 
 #: How long nothing may be heard before the oldest question is ordered; and how long its answer may take at all, while
@@ -56,7 +56,7 @@ class Reads:
         self._new.append(question)
         self._deadline_s = min(self._deadline_s, question.deadline_s)
 
-    def due(self, now_s: float) -> list[wire.Read]:
+    def due(self, now_s: float) -> list[client_wire.Read]:
         """What has to be sent now."""
         reads = []
         while self._new and self._has_room():
@@ -64,7 +64,7 @@ class Reads:
             self._id += 1
             question.sent_s = now_s
             self._in_flight[self._id] = question
-            reads.append(wire.Read(self._id, question.payload, question.stale))
+            reads.append(client_wire.Read(self._id, question.payload, question.stale))
         return reads
 
     def _has_room(self) -> bool:

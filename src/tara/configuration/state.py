@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from tara.configuration.placement import placement_of, serves_clients
 from tara.configuration.settings import Settings
+from tara.host.placement import placement_of, serves_clients
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import Graph
 from tara.storage.files import make_directory, set_aside, write_whole

@@ -176,7 +176,7 @@ def _look(container: Container, directory: Path) -> Found:
             checkpoint = node.next // node.limits.checkpoint_interval
             counter = node.sessions.counter
             state = _digest(t.encode(node.sessions.state()), *node.application.snapshot())
-    reader = LogReader(log_directory(directory, container.site))
+    reader = LogReader(log_directory(directory, container.site.number))
     first, end, rows = reader.bounds().first, 0, dict[tuple[int, int], bytes]()
     try:
         for batch in _groups(reader, first, counter + 1) if counter >= first else ():

@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Raw
 
 from tara.application import Get, Put
-from tara.client import wire as client_wire
 from tara.experiments.protocol_speed import InProcessCluster
+from tara.host import client_wire
 from tara.net.file_exchange import Ask
 from tara.protocol import tuples as t
 from tara.protocol.graph import EDGES, Graph, Stage

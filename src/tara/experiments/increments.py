@@ -1,5 +1,5 @@
-"""Clients of the coordination service, each of which counts in a node, in a process of their own: they are not in the way
-of the registries, nor those in theirs."""
+"""Clients of the coordination service, each of which counts in a node. They have a process of their own: they are not
+in the way of the registries, nor those in theirs."""
 
 import multiprocessing
 import threading

@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Struct
 
 from tara.application import Get, Put
-from tara.client import wire
 from tara.client.connection import parse_endpoints
 from tara.client.session import PATIENCE_S, PATIENCE_S_MAX
+from tara.host import client_wire
 from tara.net.channel import Channel, Channels
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
@@ -30,7 +30,7 @@ OPEN_PATIENCE_S = 5.0
 
 
 #: What a session sends: a command, or a question that is not ordered.
-Message = t.Command | wire.Read
+Message = t.Command | client_wire.Read
 
 
 class LoadError(TaraError):
@@ -156,7 +156,9 @@ class Load:
                     self._send(session.connection, [t.Command(0, nonce, 0, timeout, t.OPEN)])
             self._reconnect()
             for channel in self._wait(0.1):
-                for result in [result for data in channel.receive() for result in wire.decode_reply(data).results]:
+                for result in [
+                    result for data in channel.receive() for result in client_wire.decode_reply(data).results
+                ]:
                     opened = nonces.pop(result.number, None) if result.session == 0 and result.status == t.OK else None
                     if opened is not None:
                         opened.id = msgspec.msgpack.decode(result.payload)[0]
@@ -264,7 +266,7 @@ class Load:
             following: list[Message] = []
             now_s = time.monotonic()
             for data in channel.receive():
-                reply = wire.decode_reply(data)
+                reply = client_wire.decode_reply(data)
                 for result in reply.results:
                     self._hear(result, now_s, following)
                 for answer in reply.answers:
@@ -322,7 +324,7 @@ class Load:
             self._question += 1
             session.question = self._question
             self._by_question[self._question] = session
-            return wire.Read(self._question, session.get)
+            return client_wire.Read(self._question, session.get)
         payload = session.put
         if session.key in self._recorded:
             # Values must differ for the check; the others may as well be equal.
@@ -376,8 +378,8 @@ class Load:
 
 def _send(channel: Channel, messages: list[Message], secret: bytes) -> None:
     commands = [message for message in messages if type(message) is t.Command]
-    reads = [message for message in messages if type(message) is wire.Read]
-    for piece in wire.encode_request(commands, reads, secret):
+    reads = [message for message in messages if type(message) is client_wire.Read]
+    for piece in client_wire.encode_request(commands, reads, secret):
         channel.send(piece)
 
 

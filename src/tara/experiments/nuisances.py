@@ -13,10 +13,10 @@ from random import Random
 import msgspec
 
 from tara.application import Get
-from tara.client import wire as client_wire
 from tara.coordination import jute
 from tara.coordination.codes import Op
 from tara.experiments.targets import Target, foreign_context
+from tara.host import client_wire
 from tara.net.file_exchange import Ask, Reply
 from tara.net.framing import framed, head
 from tara.protocol import tuples as t

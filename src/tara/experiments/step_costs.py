@@ -10,16 +10,15 @@ from pathlib import Path
 
 from msgspec import Raw
 
-from tara.client import wire as client_wire
 from tara.experiments.protocol_speed import InProcessCluster, measure
+from tara.host import client_wire, peer_wire
 from tara.protocol import tuples as t
 from tara.protocol.graph import Receivers, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Node
 from tara.storage.journal import FileJournal, Identity
-from tara.transport import wire
 
-_HEADER = wire.Header(t.FORMAT_VERSION, 1, 1, 0, 1, 0)
+_HEADER = peer_wire.Header(t.FORMAT_VERSION, 1, 1, 0, 1, 0)
 
 CLIENT_FRAMES = "frames of the clients"
 PEER_FRAMES = "frames between sites"
@@ -58,7 +57,7 @@ class TimedCluster(InProcessCluster):
 
     def submit(self, commands: list[t.Command]) -> None:
         """As a front end gets them: in one frame."""
-        data = wire.encode(client_wire.ClientRequest(t.FORMAT_VERSION, commands))
+        data = peer_wire.encode(client_wire.ClientRequest(t.FORMAT_VERSION, commands))
         began = time.perf_counter_ns()
         taken = client_wire.decode_request(data).commands
         self.nanoseconds[CLIENT_FRAMES] += time.perf_counter_ns() - began
@@ -68,7 +67,7 @@ class TimedCluster(InProcessCluster):
         results = super().take_results()
         if results:
             began = time.perf_counter_ns()
-            wire.encode(client_wire.ClientReply(t.FORMAT_VERSION, results))
+            peer_wire.encode(client_wire.ClientReply(t.FORMAT_VERSION, results))
             self.nanoseconds[CLIENT_FRAMES] += time.perf_counter_ns() - began
         return results
 
@@ -105,9 +104,9 @@ class TimedCluster(InProcessCluster):
         if not others:
             return
         began = time.perf_counter_ns()
-        raw = Raw(wire.encode(tuple_))
+        raw = Raw(peer_wire.encode(tuple_))
         for numbers in others.values():
-            wire.decode_frame(wire.encode(wire.OutgoingFrame(_HEADER, [(numbers, raw)], [], [])))
+            peer_wire.decode_frame(peer_wire.encode(peer_wire.OutgoingFrame(_HEADER, [(numbers, raw)], [], [])))
         self.nanoseconds[PEER_FRAMES] += time.perf_counter_ns() - began
 
     def close(self) -> None:

@@ -40,9 +40,6 @@ FRAME_S_MAX = 60.0
 #: Frames and bytes that wait for one that does not read. What comes on top is dropped: it has to be asked for again.
 UNREAD_FRAMES_MAX = 10_000
 UNREAD_BYTES_MAX = 16 << 20
-#: While more than that waits for a client, his reads are not answered: he has to ask again. Clients do not ask for
-#: more at once (`tara.client.reads`).
-UNREAD_ANSWERS_BYTES_MAX = 8 << 20
 
 # For one client, by its key.
 

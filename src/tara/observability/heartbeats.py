@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from tara.observability.metrics import BOUNDS_S
+from tara.host.latency import BOUNDS_S
 from tara.observability.prometheus import COUNTERS, HISTOGRAMS
 from tara.protocol.errors import MalformedTuple
 from tara.protocol.tuples import DECODE_ERRORS

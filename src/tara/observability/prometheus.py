@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from tara.observability.metrics import BOUNDS_S
+from tara.host.latency import BOUNDS_S
 from tara.observability.supervised import supervised
 from tara.protocol.errors import ConfigurationError
 

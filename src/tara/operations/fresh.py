@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from tara.client import wire
 from tara.configuration.state import StateFile
+from tara.host import client_wire
 from tara.net.channel import Channels
 from tara.operations.asking import ask
 from tara.protocol import tuples as t
@@ -82,7 +82,7 @@ class FrontEnds:
             if not living:
                 return False
             commands = [t.Command(0, 0, 0, b"", t.KEEPALIVE)] * min(count, BURST)
-            for piece in wire.encode_request(commands, [], self._secret):
+            for piece in client_wire.encode_request(commands, [], self._secret):
                 living[count % len(living)].send(piece)
             count -= len(commands)
             time.sleep(PAUSE_S)

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from tara.client import wire
 from tara.client.connection import parse_endpoints
 from tara.client.secrets import read_secret
 from tara.configuration.state import StateFile, operator_secret
+from tara.host import client_wire
 from tara.net.channel import Channel, Channels
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple, TaraError
@@ -49,7 +49,7 @@ class Operator:
         number = _random_number()
         command = t.Command(session, number, 0, payload, kind)
 
-        def find(reply: wire.ClientReply) -> t.Result | None:
+        def find(reply: client_wire.ClientReply) -> t.Result | None:
             for result in reply.results:
                 if (result.session, result.number) == (session, number) and result.status not in _ELSEWHERE:
                     return result
@@ -64,7 +64,7 @@ class Operator:
         """Have a command ordered, through every front end that takes it, without waiting for its result: a service
         that has halted has none."""
         command = t.Command(0, _random_number(), 0, payload, kind)
-        pieces = wire.encode_request([command], [], self._secret)
+        pieces = client_wire.encode_request([command], [], self._secret)
         for endpoint in self._endpoints:
             channel = self._channels.open(endpoint)
             try:
@@ -77,13 +77,13 @@ class Operator:
         """Ask for something else than the application. Linearizable, like every read that is not stale."""
         number = _random_number()
 
-        def find(reply: wire.ClientReply) -> tuple[int, bytes] | None:
+        def find(reply: client_wire.ClientReply) -> tuple[int, bytes] | None:
             for id_, status, payload in reply.answers:
                 if id_ == number and status not in _ELSEWHERE:
                     return status, payload
             return None
 
-        status, payload = self._ask([], [wire.Read(number, question, False, subject)], find)
+        status, payload = self._ask([], [client_wire.Read(number, question, False, subject)], find)
         if status == t.FORBIDDEN:
             raise OperatorError(_NOT_KNOWN)
         if status != t.OK:
@@ -91,7 +91,10 @@ class Operator:
         return payload
 
     def _ask(
-        self, commands: list[t.Command], reads: list[wire.Read], find: Callable[[wire.ClientReply], Found | None]
+        self,
+        commands: list[t.Command],
+        reads: list[client_wire.Read],
+        find: Callable[[client_wire.ClientReply], Found | None],
     ) -> Found:
         """Send the same to one front end after the other, until one has an answer."""
         end_s = time.monotonic() + self._timeout_s
@@ -100,7 +103,7 @@ class Operator:
             channel = self._channels.open(self._endpoints[turn % len(self._endpoints)])
             turn += 1
             try:
-                found = _exchange(channel, wire.encode_request(commands, reads, self._secret), find)
+                found = _exchange(channel, client_wire.encode_request(commands, reads, self._secret), find)
             finally:
                 channel.close()
             if found is not None:
@@ -114,7 +117,9 @@ _ELSEWHERE = (t.OVERLOADED, t.HALTED, t.WAITING)
 _NOT_KNOWN = "the cluster does not know this operator: these are another cluster's keys, or another one's secret"
 
 
-def _exchange(channel: Channel, pieces: list[bytes], find: Callable[[wire.ClientReply], Found | None]) -> Found | None:
+def _exchange(
+    channel: Channel, pieces: list[bytes], find: Callable[[client_wire.ClientReply], Found | None]
+) -> Found | None:
     for piece in pieces:
         channel.send(piece)
     end_s = time.monotonic() + PATIENCE_S
@@ -122,7 +127,7 @@ def _exchange(channel: Channel, pieces: list[bytes], find: Callable[[wire.Client
         channel.wait(left_s)
         for message in channel.receive():
             try:
-                found = find(wire.decode_reply(message))
+                found = find(client_wire.decode_reply(message))
             except MalformedTuple as error:
                 raise OperatorError(f"the front end speaks another version: {error}") from error
             if found is not None:

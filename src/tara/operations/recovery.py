@@ -22,8 +22,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from tara.configuration.placement import placement_of
 from tara.configuration.state import ANY_SITE, LOCK_FILE, ClusterState, StateFile
+from tara.host.placement import placement_of
 from tara.operations.founding import install
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError

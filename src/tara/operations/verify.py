@@ -10,8 +10,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from tara.configuration.placement import placement_of
 from tara.configuration.state import COPY_FILE, STATE_FILE, ClusterState, StateFile, unpack_state
+from tara.host.placement import placement_of
 from tara.operations.backup import read_backup
 from tara.protocol.errors import ConfigurationError, NodeHalted, TaraError
 from tara.protocol.graph import Graph, Stage

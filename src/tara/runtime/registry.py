@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, TextIO
 
 import msgspec
 
-from tara.configuration.placement import container_label, placement_of
 from tara.configuration.settings import Settings, shape_of
 from tara.configuration.state import ClusterState, StateFile
+from tara.host.placement import container_label, placement_of
 from tara.host.wish import Wish
 from tara.net import bounds
 from tara.net.certificates import load_member_keys

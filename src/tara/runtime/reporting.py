@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tara.observability.metrics import Histogram, process_report
+from tara.host.latency import Histogram
+from tara.observability.metrics import process_report
 from tara.protocol import tuples as t
 from tara.protocol.graph import PARTITIONED
 from tara.protocol.node import Node
@@ -67,7 +68,7 @@ def status_report(container: "Container", digest: bool) -> dict[str, object]:
     return {
         **status,
         "partitions": partitions,
-        "lives": container.lives,
+        "lives": container.site.lives,
         "counters": _counters(container),
         "histograms": {
             "latency": container.latency.histogram.report(),

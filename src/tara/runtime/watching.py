@@ -5,8 +5,8 @@ A view that lasted for less than a look is not seen, but counted: `views_entered
 
 from collections.abc import Mapping
 
+from tara.host.counters import Counters
 from tara.observability.events import EventLog
-from tara.observability.metrics import Counters
 from tara.protocol.graph import Graph
 from tara.protocol.node import Node
 from tara.protocol.nodes.committer import Committer

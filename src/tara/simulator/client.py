@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tara.host import client_wire
 from tara.protocol import tuples as t
 from tara.simulator.linearizability import Operation
 from tara.simulator.workload import POISON, Call, wrap
@@ -38,6 +39,8 @@ class Client:
         self._caller = world.subject.caller()
         self.principal = world.subject.principal(index)
         self.site = index % world.graph.sites
+        #: How front ends call its connection; another one in each life.
+        self.connection = b"%d" % index
         self.session = 0
         self._nonce = 0
         self._opened_ms = -1.0
@@ -83,6 +86,7 @@ class Client:
     def restart(self) -> None:
         """The client's process died: what is in flight has an unknown outcome; its next life has a new session."""
         self._abandon()
+        self.connection += b"'"
         self._caller = self._world.subject.caller()
 
     def pause(self, until_ms: float) -> None:
@@ -118,12 +122,18 @@ class Client:
             max(self._plan.pipeline, self._burst) - len(self.in_flight),
             oldest + self._plan.limits.session_pipeline_max - self._number,
         )
+        if self._is_idle(now_ms):
+            return
         if self._left > 0 and room > 0 and (now_ms >= self._next_ms or self._burst):
             count = min(self._left, room) if self._burst else 1
             self._burst = 0
             commands = [self._make(now_ms) for _ in range(count)]
             self._submit([command for command in commands if command is not None])
             self._next_ms = now_ms + self._draw.expovariate(1 / self._plan.think_ms)
+
+    def _is_idle(self, now_ms: float) -> bool:
+        """While only the first partition is used, those whose sessions are in others have nothing to say."""
+        return now_ms < self._world.idle_until_ms and self.session % self._world.graph.partitions != 0
 
     def _open(self, now_ms: float) -> None:
         if self._opened_ms >= 0 and now_ms - self._opened_ms < self._patience_ms:
@@ -147,7 +157,7 @@ class Client:
             payload = wrap(operation, call.payload)
             command = t.Command(self.session, 0, 0, payload, t.QUERY, self.principal)
             self._asked[operation] = Sent(command, call, operation, now_ms, now_ms)
-            self._world.ask(self, t.Question(operation, payload, 0, self.principal))
+            self._say([], [client_wire.Read(operation, payload)])
             return None
         return self._number_next(call, operation, now_ms, now_ms)
 
@@ -187,11 +197,20 @@ class Client:
         self._world.count_fault("client_retry")
 
     def _submit(self, commands: list[t.Command]) -> None:
-        self._world.submit(self, commands)
+        if commands:
+            self._say(commands, [])
+
+    def _say(self, commands: list[t.Command], reads: list[client_wire.Read]) -> None:
+        self._world.say(self.site, self.connection, self.principal, commands, reads)
 
     # What it hears
 
-    def receive(self, result: t.Result, now_ms: float) -> None:
+    def receive(self, reply: client_wire.ClientReply) -> None:
+        for result in reply.results:
+            self._receive(result, self._world.now_ms)
+        self._hear(reply.answers)
+
+    def _receive(self, result: t.Result, now_ms: float) -> None:
         if result.session == 0:
             if result.number == self._nonce and self.session == 0 and result.status == t.OK:
                 self.session = msgspec.msgpack.decode(result.payload)[0]
@@ -202,13 +221,19 @@ class Client:
             # An earlier copy may have executed before the session ended: unknown, like everything in flight.
             self._abandon()
             return
-        if result.status == t.UNACKNOWLEDGED:
-            # The replicas keep too much. It stays in flight, and is sent again with what else is: soon, because that
-            # says which results have come.
-            self._world.count_fault("unacknowledged")
+        if result.status in (t.UNACKNOWLEDGED, t.OVERLOADED):
+            # The replicas keep too much, or there is no room for it now. It stays in flight, and is sent again with
+            # what else is: soon, because that says which results have come.
+            self._world.count_fault("unacknowledged" if result.status == t.UNACKNOWLEDGED else "overloaded")
             if self._again_at_ms == math.inf:
                 self._again_at_ms = now_ms + self._again_ms
                 self._again_ms = min(2 * self._again_ms, self.AGAIN_MS_MAX)
+            return
+        if result.status == t.WAITING:
+            self.in_flight[result.number].sent_ms = now_ms
+            return
+        if result.status == t.HALTED:
+            # Another site may execute it: when its patience is over, it asks there.
             return
         self._patience_ms = self._plan.client_timeout_ms
         self._again_ms = self.AGAIN_MS
@@ -219,24 +244,24 @@ class Client:
             # It has no place in the history: nobody has executed it, and nobody will.
             self._world.monitor.skipped(sent.operation)
         elif sent.call.model != POISON:
-            self._take_answer(sent, result)
+            self._take_answer(sent, result.status, result.payload)
 
-    def hear(self, answers: list[t.Answer]) -> None:
-        """Answers to questions that were not ordered."""
-        for answer in answers:
-            sent = self._asked.pop(answer.ticket, None)
-            if sent is None:
+    def _hear(self, answers: list[tuple[int, int, bytes]]) -> None:
+        """Answers to questions that were not ordered. If there was no room for one, or nobody to answer it, it will
+        be."""
+        for operation, status, payload in answers:
+            if operation not in self._asked or status in (t.OVERLOADED, t.HALTED):
                 continue
             self.answered += 1
             self._world.reads += 1
-            self._take_answer(sent, answer)
+            self._take_answer(self._asked.pop(operation), status, payload)
 
-    def _take_answer(self, sent: Sent, answer: t.Result | t.Answer) -> None:
+    def _take_answer(self, sent: Sent, status: int, payload: bytes) -> None:
         subject = self._world.subject
-        if answer.status not in subject.statuses:
-            self._world.monitor.violation("results", f"{sent.call.model} was answered {answer}")
-        self._caller.heard(sent.call, answer.status, answer.payload)
-        self._record(sent, self._world.now_ms, subject.result(answer.status, answer.payload))
+        if status not in subject.statuses:
+            self._world.monitor.violation("results", f"{sent.call.model} was answered {status} {payload!r}")
+        self._caller.heard(sent.call, status, payload)
+        self._record(sent, self._world.now_ms, subject.result(status, payload))
 
     def _record(self, sent: Sent, returned_ms: float | None, result: Any) -> None:
         if sent.call.model == POISON:

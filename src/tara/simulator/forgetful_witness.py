@@ -67,7 +67,7 @@ class ForgetfulWitness(Story):
     def _ask(self, site: int) -> None:
         number = self.graph.number(Stage.REQUEST_SOURCE, site)
         question = t.Question(self.world.next_unique(), b"")
-        self.world.arrive(self.world.host_of(number), [(t.Ask([question]), number)])
+        self.world.deliver(self.world.host_of(number), [(t.Ask([question]), number)])
 
     def _others_are_ahead(self) -> bool:
         reached = {

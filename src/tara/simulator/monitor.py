@@ -90,8 +90,8 @@ class Monitor:
         self._judged: dict[tuple[int, int], int] = {}
         #: Of each life of an executor: the execution number below which it has executed everything.
         self._reached: dict[tuple[int, int], int] = {}
-        #: By ticket: what anybody had executed when the question was asked.
-        self._asked: dict[int, int] = {}
+        #: By site, the front end's life and ticket: what anybody had executed when the question was asked.
+        self._asked: dict[tuple[int, int, int], int] = {}
 
     def violation(self, kind: str, detail: str) -> NoReturn:
         raise Violation(kind, detail)
@@ -206,7 +206,7 @@ class Monitor:
                 self._reached[number, life] = max(saved, self._reached.get((number, life), 0))
             case t.Questions():
                 for question in tuple_.questions:
-                    self._asked.setdefault(question.ticket, len(self.log))
+                    self._asked.setdefault((tuple_.source, question.life, question.ticket), len(self.log))
             case t.Answers() if self._world.graph.names[number].stage is Stage.EXECUTOR:
                 self._answers(number, life, tuple_)
             case t.Stable():
@@ -245,7 +245,7 @@ class Monitor:
     def _answers(self, number: int, life: int, answers: t.Answers) -> None:
         reached = self._reached.get((number, life), 0)
         for answer in answers.answers:
-            needed = self._asked.get(answer.ticket, 0)
+            needed = self._asked.get((answers.executor, answer.life, answer.ticket), 0)
             self._require(
                 reached >= needed,
                 "reads",

@@ -16,6 +16,10 @@ from unittest import mock
 import msgspec
 from msgspec import Struct
 
+from tara.host import peer_wire
+from tara.host.admission import Arrivals
+from tara.host.effects import Effect
+from tara.host.site import Site
 from tara.host.skipping import ReplicaReport, Step
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
@@ -41,7 +45,6 @@ from tara.protocol.window import Window
 from tara.simulator import fatal_command as fatal_command_module
 from tara.simulator import world as world_module
 from tara.simulator.campaign import Job, run_seed
-from tara.simulator.world import World
 
 Patch = Callable[[], contextlib.AbstractContextManager[object]]
 
@@ -253,7 +256,15 @@ def votes_in_any_view() -> Iterator[None]:
 
 @_mutant("what a step persisted is synced before what it emitted leaves", durability="disk")
 def send_before_sync() -> Iterator[None]:
-    with _replace(World, "sync_before_send", False):
+    original = Site._send_frames
+
+    def send_frames(self: Site) -> Iterator[Effect]:
+        persisted, self._persisted = self._persisted, []
+        yield from original(self)
+        self._persisted = persisted + self._persisted
+        yield from self._sync()
+
+    with _replace(Site, "_send_frames", send_frames):
         yield
 
 
@@ -488,7 +499,20 @@ def any_memory_may_vote() -> Iterator[None]:
             start = msgspec.structs.replace(start, memories=memories)
         original(self, start)
 
-    with _replace(Committer, "_on_start", on_start):
+    with _replace(Committer, "_on_start", on_start), _any_life_is_heard():
+        yield
+
+
+@contextlib.contextmanager
+def _any_life_is_heard() -> Iterator[None]:
+    """Who has heard of a newer life of a container drops what an older one sends. But not everybody has heard."""
+    original = Arrivals._meet
+
+    def meet(self: Arrivals, header: peer_wire.Header) -> None:
+        self.lives[header.container] = min(self.lives[header.container], header.life)
+        original(self, header)
+
+    with _replace(Arrivals, "_meet", meet):
         yield
 
 

@@ -66,7 +66,7 @@ def heal(world: World) -> None:
             world.lose(container)
         elif not container.alive:
             world.restart_later(container, 50)
-    world.clear_network()
+    world.network.clear()
 
 
 def _lost(world: World) -> list[Container]:
@@ -83,7 +83,7 @@ def _lost(world: World) -> list[Container]:
         return [container for container in world.containers if (container.site - first) % sites < f]
     lost = []
     for container in world.containers:
-        name = world.graph.names[container.index]
+        name = world.graph.names[container.numbers[0]]
         replicas = world.graph.replicas(name.stage)
         shift = 0 if name.stage in FRONT_END else list(Stage).index(name.stage) + name.partition
         if (name.replica - first - shift) % replicas < f:
@@ -252,20 +252,20 @@ def _partition(world: World, fault: Fault) -> bool:
     first, second = _two_sites(world, fault)
     others = [site for site in range(world.graph.sites) if site != first] if fault.other % 2 else [second]
     for other in others:
-        world.block(first, other, until_ms)
-        world.block(other, first, until_ms)
+        world.network.block(first, other, until_ms)
+        world.network.block(other, first, until_ms)
     return True
 
 
 def _one_way(world: World, fault: Fault) -> bool:
     first, second = _two_sites(world, fault)
-    world.block(first, second, world.now_ms + fault.duration_ms)
+    world.network.block(first, second, world.now_ms + fault.duration_ms)
     return True
 
 
 def _slow_link(world: World, fault: Fault) -> bool:
     first, second = _two_sites(world, fault)
-    world.slow(first, second, world.now_ms + fault.duration_ms)
+    world.network.slow(first, second, world.now_ms + fault.duration_ms)
     return True
 
 
@@ -273,10 +273,12 @@ def _controller_cut(world: World, fault: Fault) -> bool:
     """A controller hears nothing from the executors of other sites; and when that is over, perhaps another one."""
     partition, sites = fault.other % world.graph.partitions, world.graph.sites
     number = world.graph.number(Stage.CONTROLLER, fault.target % sites, partition)
-    world.block("progress", number, world.now_ms + fault.duration_ms)
+    world.network.block("progress", number, world.now_ms + fault.duration_ms)
     if fault.other % 4 < 2:
         number = world.graph.number(Stage.CONTROLLER, (fault.target + 1) % sites, partition)
-        world.after(2 * fault.duration_ms, world.block, "progress", number, world.now_ms + 3 * fault.duration_ms)
+        world.after(
+            2 * fault.duration_ms, world.network.block, "progress", number, world.now_ms + 3 * fault.duration_ms
+        )
     return True
 
 
@@ -361,12 +363,12 @@ def _stranger(world: World, fault: Fault) -> bool:
     stranger = principal_of(b"the secret of a stranger")
     command = t.Command(client.session, number, number, payload, kind, stranger)
     for site in range(world.graph.sites):
-        world.submit_to(site, fault.other % world.graph.partitions, [command])
+        world.say(site, b"a stranger", stranger, [command])
     return True
 
 
 def _idle_partition(world: World, fault: Fault) -> bool:
-    """All clients use partition 0."""
+    """All clients that have something to say use partition 0."""
     world.idle_until_ms = world.now_ms + fault.duration_ms
     return True
 

@@ -32,10 +32,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     durability: str
     #: One container per site, or one per node.
     packing: str
-    #: All tuples of a step to one peer share a frame and its fate.
-    frames: bool
-    #: Tuples between containers are encoded and decoded, as on a real wire.
-    wire: bool
     clients: int
     commands_per_client: int
     keys: int
@@ -115,6 +111,7 @@ FATAL_ROOM = 32
 DURABILITIES = ("disk", "memory")
 NOISE = (
     "read_ordered",
+    "overloaded",
     "unacknowledged",
     "drop",
     "duplicate",
@@ -159,8 +156,6 @@ def make_plan(
         limits=limits,
         durability=durability,
         packing=draw.choice(("site", "site", "node")),
-        frames=draw.random() < 0.5,
-        wire=draw.random() < 0.25,
         clients=clients,
         commands_per_client=draw.randrange(260, 380) // clients,
         keys=draw.randrange(2, 6),

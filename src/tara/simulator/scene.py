@@ -29,8 +29,6 @@ def quiet_plan(limits: Limits, packing: str = "site", rate_mbit: float = 0.0) ->
         limits=limits,
         durability="disk",
         packing=packing,
-        frames=True,
-        wire=True,
         clients=0,
         commands_per_client=0,
         keys=1,

@@ -163,11 +163,9 @@ _SIMPLER: list[dict[str, Any]] = [
     {"duplicate": 0.0},
     {"reorder": 0.0},
     {"replay": 0.0},
-    {"wire": False},
     {"pipeline": 1},
     {"keys": 1},
     {"packing": "site"},
-    {"frames": True},
 ]
 
 

@@ -86,7 +86,7 @@ class Story(abc.ABC):
         self.world.stories.remove(self)
         delayed, self._delayed = self._delayed, []
         for peer, parcel in delayed:
-            self.world.arrive(peer, [parcel])
+            self.world.deliver(peer, [parcel])
 
     # Steps
 
@@ -120,7 +120,7 @@ class Story(abc.ABC):
         for number, name in enumerate(self.graph.names):
             mine = name.stage is stage and name.partition == self.partition
             if mine and self.graph.site(name) in sites:
-                self.world.arrive(self.world.host_of(number), [(part, number) for part in parts])
+                self.world.deliver(self.world.host_of(number), [(part, number) for part in parts])
         return True
 
     def lose_delayed(self, chosen: Callable[[t.Tuple], bool]) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from tara.host.placement import container_label
 from tara.protocol import tuples as t
 from tara.protocol.graph import Receivers
 from tara.protocol.node import Outbox
@@ -27,9 +28,7 @@ class Transcript:
         self.say(world.now_ms, f"{self._who(world, container)} (life {container.life}) {what}")
 
     def _who(self, world: "World", container: "Container") -> str:
-        if world.plan.packing == "node":
-            return world.graph.label(container.index)
-        return f"site {container.index}"
+        return container_label(world.graph, world.plan.packing, container.numbers)
 
     def step(self, world: "World", container: "Container", number: int, tuple_: t.Tuple | None, outbox: Outbox) -> None:
         """A node processed a tuple (None: the time passed)."""

@@ -1,42 +1,51 @@
-"""The virtual world: containers of nodes on a virtual network, clock, disk and store.
+"""The virtual world: sites on a virtual network, clock, disk and store.
 
-Everything happens in events, one after the other. An event that reaches a container is a step, as in the live
-runtime: nodes of the container work until they have nothing left to say to each other; then what they persisted is
-synced; then what they emitted leaves, peer by peer. A crash can come between any two of these.
+Everything happens in events, one after the other. An event that reaches a container is a step of its site, the same one
+that the live runtime drives (`tara.host.site`); what the site wants done happens here, one effect after the other. A
+crash can come between any two of them.
 """
 
 import heapq
 import random
 from array import array
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from tara.application import StateMachine
+from tara.host import client_wire
 from tara.host.condition import described
+from tara.host.counters import Counters
+from tara.host.effects import Effect, Executes, Halt, Hand, Inputs, Message, Reply, Send, Store, Sync, Trouble, Unbar
+from tara.host.placement import placement_of
+from tara.host.site import Site, SiteSpec
 from tara.host.strikes import Strikes, next_life
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Stage
 from tara.protocol.journal import Written
+from tara.protocol.limits import Limits
 from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.nodes.committer import Committer, segment_head
 from tara.protocol.nodes.factory import NODE_TYPES, create
 from tara.protocol.places import CELLS, EXECUTED, EXECUTING, THREADS
+from tara.protocol.principals import principal_of
 from tara.simulator.client import Client
 from tara.simulator.disk import Disk, StoredCheckpoint
 from tara.simulator.fatal_command import FatalCommand
 from tara.simulator.monitor import Monitor
+from tara.simulator.network import Network
 from tara.simulator.plan import Plan
 from tara.simulator.story import Story
 from tara.simulator.subject import subject_of
 from tara.simulator.transcript import Transcript
-from tara.simulator.uplinks import Uplinks
 from tara.simulator.violation import Violation
 from tara.simulator.workload import Audited
 
 TICK_MS = 10
+_IN_MULTICAST = ("crash_in_multicast", "crash_in_start")
+Reads = Sequence[client_wire.Read]
 Parcel = tuple[t.Tuple, int]  # a tuple, and the number of the node that it is for
 
 
@@ -50,14 +59,18 @@ class Container:
         self.disk = disk
         self.life = 0
         self.alive = False
-        self.nodes: dict[int, Node] = {}
-        self.outboxes: dict[int, Outbox] = {}
+        self.host: Site | None = None
+        #: What its nodes have said in this step that has not been seen to.
+        self.emissions: list[tuple[int, t.Tuple]] = []
         #: Where in its next step it will crash, if it will.
         self.doom: str | None = None
         self.paused_until_ms = 0.0
-        self.waiting: list[Parcel] = []
+        #: What came while it stood still.
+        self.waiting = Inputs()
         #: Per executor: checkpoints below are not to be saved any more.
         self.discarded: dict[int, int] = {}
+        #: It has begun to send, in the step in which it is to crash.
+        self.sending = False
         self.clock_offset_ms = 0.0
         #: By how much the clock was set back; shows in the next life.
         self.next_clock_offset_ms = 0.0
@@ -69,11 +82,21 @@ class Container:
         #: The application has ended the process.
         self.ended = False
 
+    @property
+    def nodes(self) -> dict[int, Node]:
+        return {} if self.host is None else self.host.nodes
+
+    @property
+    def running(self) -> Site:
+        assert self.host is not None
+        return self.host
+
+
+class ProcessEnded(Exception):
+    """The application has taken its process with it."""
+
 
 class World:
-    #: A host syncs before it sends. Only a mutant does otherwise.
-    sync_before_send = True
-
     def __init__(
         self, plan: Plan, transcript: Transcript | None = None, application: Callable[[], StateMachine] | None = None
     ) -> None:
@@ -104,19 +127,13 @@ class World:
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
         self._unique = 0
-        self._link_ms: dict[tuple[int, int], float] = {}
-        #: Links that are down or slow, and until when: (from container's site, to site) or kinds of their own.
-        self._blocked: dict[tuple[Any, ...], float] = {}
-        self._slow: dict[tuple[int, int], float] = {}
         self._store_trouble: dict[str, float] = {}
-        self._old_frames: deque[tuple[int, int, list[Parcel]]] = deque(maxlen=64)
-        #: Where links have a rate.
-        self._uplinks = (
-            Uplinks(self, plan.rate_mbit, self.graph.names, self._send_frame) if plan.rate_mbit > 0 else None
-        )
         self.healed = False
         self.containers = self._make_containers()
         self._host = {number: container for container in self.containers for number in container.numbers}
+        self.network = Network(self)
+        #: Whom a secret stands for, of those who do not go by what it says.
+        self._principals: dict[bytes, bytes] = {}
         self.zombies: list[Container] = []
         #: Who delays tuples on their way.
         self.stories: list[Story] = []
@@ -132,13 +149,10 @@ class World:
             self.count_fault("smallest_window")
 
     def _make_containers(self) -> list[Container]:
-        numbers = range(len(self.graph.names))
-        sites = [self.graph.site(name) for name in self.graph.names]
-        if self.plan.packing == "node":
-            return [Container(number, sites[number], [number], Disk()) for number in numbers]
+        placement = placement_of(self.graph, self.plan.packing)
         return [
-            Container(site, site, [number for number in numbers if sites[number] == site], Disk())
-            for site in range(self.graph.sites)
+            Container(index, self.graph.site(self.graph.names[numbers[0]]), numbers, Disk())
+            for index, numbers in enumerate(placement)
         ]
 
     # Events
@@ -183,9 +197,8 @@ class World:
         container.clock_offset_ms += container.next_clock_offset_ms
         container.next_clock_offset_ms = 0.0
         container.doom = None
-        container.waiting = []
+        container.waiting = Inputs()
         container.paused_until_ms = 0.0
-        container.nodes, container.outboxes = {}, {}
         container.ended = False
         if not genesis:
             self.restarts += 1
@@ -194,7 +207,9 @@ class World:
         disk.cell[:THREADS] = array("Q", [0] * THREADS)
         self._replay(container, genesis)
         self._tell("starts", container)
-        self._step(container, [])
+        self._go_on(container, container.running.begin())
+        if container.alive:
+            self._step(container, Inputs())
         for number, node in container.nodes.items():
             self.monitor.inspect(number, container.life, node)
         self.after(self.draw.random() * TICK_MS, self._tick, container, container.life)
@@ -202,14 +217,11 @@ class World:
     def _replay(self, container: Container, genesis: bool) -> None:
         """Make the nodes, with what the journal has. A damaged one is restored; if nobody can know what was promised,
         it is given up."""
-        disk, nodes = container.disk, container.nodes
+        disk = container.disk
         journals = disk.replay()
         damaged = bool(disk.problems)
-
-        def committers() -> dict[int, Committer]:
-            return {number: node for number, node in nodes.items() if isinstance(node, Committer)}
-
-        disk.resumed = lambda: segment_head(committers())
+        # Whoever takes its place has another disk.
+        disk.resumed = lambda: segment_head(container.running.committers())
         try:
             self._create(container, journals, genesis)
         except NodeHalted as error:
@@ -222,7 +234,8 @@ class World:
             disk.restore(
                 [
                     (number, node.restored())
-                    for number, node in [pair for pair in committers().items() if not pair[1].recovering]
+                    for number, node in container.running.committers().items()
+                    if not node.recovering
                 ]
             )
             self.count_fault("journal_repaired")
@@ -233,22 +246,71 @@ class World:
             self.count_fault("holes")
 
     def _create(self, container: Container, journals: dict[int, list[t.ReplayedEntry]], genesis: bool) -> None:
+        spec = SiteSpec(
+            cluster=1,
+            era=1,
+            shape=0,
+            container=container.index,
+            placement=[other.numbers for other in self.containers],
+            limits=self.plan.limits,
+            journal=self.journals,
+        )
+        container.emissions = []
+        site = container.host = Site(spec, container.life, Counters(), partial(self._make, container, container.life))
+        site.principal_of = self._principal_of
         for number in container.numbers:
-            name = self.graph.names[number]
             # Proposers lose what they knew with every start; a committer's number is in its journal, if it has one.
             memory = GENESIS_MEMORY if genesis else container.life
             boot = Boot(container.life, memory, genesis, self._clock(container))
             application = self._application
-            if name.stage is Stage.EXECUTOR:
+            if self.graph.names[number].stage is Stage.EXECUTOR:
                 disk = container.disk
                 barred, executed = frozenset(disk.strikes.barred), disk.cell[EXECUTED]
                 boot = boot._replace(cell=disk.cell, barred=barred, executed=executed)
                 application = partial(self._fragile, container, container.life)
-            outbox = container.outboxes[number] = Outbox()
-            entries = journals.get(number, [])
-            container.nodes[number] = create(
-                name, self.graph, self.plan.limits, boot, outbox, application, entries, self.types
-            )
+            site.create(number, boot, application, journals.get(number, []))
+
+    def _make(
+        self,
+        container: Container,
+        life: int,
+        name: Name,
+        graph: Graph,
+        limits: Limits,
+        boot: Boot,
+        outbox: Outbox,
+        application: Callable[[], StateMachine],
+        journal: list[t.ReplayedEntry],
+    ) -> Node:
+        """A node that is watched."""
+        node = create(name, graph, limits, boot, outbox, application, journal, self.types)
+        number = graph.number(name.stage, name.replica, name.partition)
+        process, tick, emissions = node.process, node.tick, container.emissions
+
+        def see(tuple_: t.Tuple | None) -> None:
+            if container.ended and container.life == life:
+                raise ProcessEnded
+            if self.transcript is not None:
+                self.transcript.step(self, container, number, tuple_, outbox)
+            emissions.extend([(number, emitted) for emitted, _ in outbox.emitted])
+
+        def watched_process(tuple_: t.Tuple) -> None:
+            self.monitor.processes(number, life, tuple_)
+            process(tuple_)
+            see(tuple_)
+
+        def watched_tick(now_ms: float) -> None:
+            tick(now_ms)
+            see(None)
+            if self.draw.random() < 0.2:
+                self.monitor.inspect(number, life, node)
+
+        emissions.extend([(number, emitted) for emitted, _ in outbox.emitted])
+        node.process, node.tick = watched_process, watched_tick  # type: ignore[method-assign]
+        return node
+
+    def _principal_of(self, secret: bytes, key: bytes, is_member: bool) -> bytes:
+        return self._principals.get(secret) or principal_of(secret, key, is_member)
 
     def _fragile(self, container: Container, life: int) -> StateMachine:
         """An application that breaks down where it is to."""
@@ -274,10 +336,8 @@ class World:
     def crash(self, container: Container) -> None:
         container.alive = False
         container.doom = None
-        container.nodes, container.outboxes = {}, {}
-        container.waiting = []
-        if self._uplinks is not None:
-            self._uplinks.crashed(container)
+        container.host = None
+        container.waiting = Inputs()
         self._tell("crashes", container)
         if not self.journals and container in self.containers:
             self.wipe(container, checkpoints=True)
@@ -304,7 +364,7 @@ class World:
         zombie on the old one."""
         zombie = Container(container.index, container.site, container.numbers, container.disk)
         zombie.life, zombie.alive = container.life, True
-        zombie.nodes, zombie.outboxes = container.nodes, container.outboxes
+        zombie.host, zombie.emissions = container.host, container.emissions
         zombie.clock_offset_ms = container.clock_offset_ms
         if self.draw.random() < 0.7:
             zombie.known_until_ms = {other.index: self.now_ms + self.draw.randrange(600) for other in self.containers}
@@ -330,142 +390,136 @@ class World:
         if not container.alive or container.life != life:
             return
         if self.now_ms >= container.paused_until_ms:
-            waiting, container.waiting = container.waiting, []
-            self._step(container, waiting, tick=True)
+            waiting, container.waiting = container.waiting, Inputs()
+            waiting.tick = True
+            self._step(container, waiting)
         self.after(TICK_MS, self._tick, container, life)
 
-    def arrive(self, container: Container, parcels: list[Parcel], sender: int | None = None) -> None:
-        """The parcels of a container (None: of somebody else) have come for the nodes of a container."""
+    def arrive(self, container: Container, inputs: Inputs, sender: int | None = None) -> None:
+        """Something of a container (None: of somebody else) has come."""
         for zombie in [zombie for zombie in self.zombies if zombie.index == container.index]:
             if sender is None or zombie.known_until_ms is None:
-                self._step(zombie, parcels)
+                self._step(zombie, inputs)
             elif self.now_ms < zombie.known_until_ms[sender]:
-                self._step(zombie, parcels)
+                self._step(zombie, inputs)
                 return
         if not container.alive:
             return
         if self.now_ms < container.paused_until_ms:
-            container.waiting.extend(parcels)
+            container.waiting.frames = container.waiting.frames + inputs.frames
+            container.waiting.messages = container.waiting.messages + inputs.messages
+            container.waiting.tuples = container.waiting.tuples + inputs.tuples
         else:
-            self._step(container, parcels)
+            self._step(container, inputs)
+
+    def deliver(self, container: Container, parcels: list[Parcel]) -> None:
+        """Tuples have come for the nodes of a container."""
+        self.arrive(container, Inputs(tuples=list(parcels)))
 
     # A step
 
-    def _step(self, container: Container, parcels: list[Parcel], tick: bool = False) -> None:
-        queue = deque(parcels)
-        sends: list[Parcel] = []
-        host: list[Parcel] = []
-        emissions: list[tuple[int, t.Tuple]] = []
-        written: list[Written] = []
-        for number in list(container.nodes):
-            if tick:
-                self._drive(container, number, None, queue, sends, host, emissions, written)
-            else:
-                self._collect(container, number, queue, sends, host, emissions, written)
-        while queue and not container.ended:
-            tuple_, number = queue.popleft()
-            if self._uplinks is not None and type(tuple_) is t.Stable:
-                self._uplinks.heard(container, tuple_)
-            if number in container.nodes:
-                self._drive(container, number, tuple_, queue, sends, host, emissions, written)
-        if container.ended:
+    def _step(self, container: Container, inputs: Inputs) -> None:
+        self._go_on(container, container.running.step(inputs, self._clock(container)))
+
+    def _go_on(self, container: Container, effects: Iterator[Effect]) -> None:
+        site = container.host
+        try:
+            for effect in effects:
+                if self._strikes(container, effect):
+                    self._die(container)
+                    return
+                self._do(container, effect)
+                if container.host is not site:
+                    return
+        except ProcessEnded:
             # Where the process was when it ended, it has not left.
             container.disk.cell[EXECUTING] = self.fatal.counter if self.fatal is not None else 0
             self.crash(container)
             self.restart_later(container, self.draw.choice((20, 50, 200)))
             return
-        self._finish(container, sends, host, emissions, written)
+        self._see(container)
+        if container.doom in _IN_MULTICAST and container.sending:
+            self._die(container)
+        container.sending = False
 
-    def _drive(
-        self, container: Container, number: int, tuple_: t.Tuple | None, queue: deque[Parcel], *collected: Any
-    ) -> None:
-        """Let a node process a tuple, or (None) the time."""
-        node = container.nodes[number]
-        try:
-            if tuple_ is None:
-                node.tick(self._clock(container))
-            else:
-                self.monitor.processes(number, container.life, tuple_)
-                node.process(tuple_)
-        except (NodeHalted, AssertionError) as error:
-            raise Violation("halted", f"{self.graph.label(number)}: {error!r} on {tuple_!r}"[:2000]) from error
-        if self.transcript is not None:
-            self.transcript.step(self, container, number, tuple_, container.outboxes[number])
-        if tuple_ is None and self.draw.random() < 0.2:
-            self.monitor.inspect(number, container.life, node)
-        self._collect(container, number, queue, *collected)
-
-    def _collect(
-        self,
-        container: Container,
-        number: int,
-        queue: deque[Parcel],
-        sends: list[Parcel],
-        host: list[Parcel],
-        emissions: list[tuple[int, t.Tuple]],
-        written: list[Written],
-    ) -> None:
-        outbox = container.outboxes[number]
-        if outbox.persisted:
-            written.extend((number, entry) for entry in outbox.persisted)
-            outbox.persisted = []
-        for tuple_, receivers in outbox.emitted:
-            emissions.append((number, tuple_))
-            for receiver in receivers.numbers:
-                if receiver < 0:
-                    host.append((tuple_, number))
-                elif receiver in container.nodes:
-                    queue.append((tuple_, receiver))
-                else:
-                    sends.append((tuple_, receiver))
-        if outbox.emitted:
-            outbox.emitted = []
-
-    def _finish(
-        self,
-        container: Container,
-        sends: list[Parcel],
-        host: list[Parcel],
-        emissions: list[tuple[int, t.Tuple]],
-        written: list[Written],
-    ) -> None:
-        """Sync, then send; unless the container is to crash somewhere on the way."""
-        frames = self._frames(sends)
-        if self.now_ms < self.start_doom_until_ms and any(type(emission[1]) is t.Start for emission in emissions):
+    def _strikes(self, container: Container, effect: Effect) -> bool:
+        """Whether the container dies here, before it has done this."""
+        if isinstance(effect, Sync):
+            if container.disk.full and self.journals:
+                # Nothing can be promised.
+                return True
+            if self._doom(container) == "crash_before_sync":
+                if self.journals:
+                    container.disk.tear(effect.entries, self.draw)
+                    self.count_fault("torn_tail")
+                return True
+        if not isinstance(effect, Send):
+            return False
+        if self.now_ms < self.start_doom_until_ms and any(type(said) is t.Start for _, said in container.emissions):
             self.start_doom_until_ms = 0.0
             container.doom = "crash_in_start"
-        doom = container.doom if written or (frames and not self._waits_for_sync(container)) else None
-        if doom and not self.journals and not self.may_fail([container]):
+        doom = self._doom(container)
+        if doom in ("crash_before_sync", "crash_after_sync"):
+            # One that never has anything to sync dies here.
+            return not any(self.graph.names[number].stage is Stage.COMMITTER for number in container.numbers)
+        if doom in _IN_MULTICAST:
+            # Before this frame, or behind the last one of the step, or in between.
+            container.sending = True
+            return self.draw.random() < 0.3
+        return False
+
+    def _doom(self, container: Container) -> str | None:
+        """How it is to die, if that may be now."""
+        if container.doom and not self.journals and not self.may_fail([container]):
             # Others have failed since: it has to wait for them.
-            doom = None
-        if written and container.disk.full and self.journals:
-            # Nothing can be promised.
-            self._die(container)
-            return
-        if doom == "crash_before_sync":
-            if written and self.journals:
-                container.disk.tear(written, self.draw)
-                self.count_fault("torn_tail")
-            if not self.sync_before_send:
-                self._send(container, frames)
-            self._die(container)
-            return
-        if written:
-            self._sync(container, written)
+            return None
+        return container.doom
+
+    def _see(self, container: Container) -> None:
+        """What the nodes have said is about to leave."""
+        emissions = container.emissions.copy()
+        container.emissions.clear()
         for number, tuple_ in emissions:
             self.monitor.emitted(number, container.life, container.disk.generation, tuple_)
-        if doom == "crash_after_sync":
-            self._die(container)
-            return
-        if doom in ("crash_in_multicast", "crash_in_start"):
-            self._send(container, frames[: self.draw.randrange(len(frames) + 1)])
-            self._die(container)
-            return
-        self._send(container, frames)
-        for tuple_, number in host:
-            self._to_host(container, number, tuple_)
+            from_sink = self.graph.names[number].stage is Stage.REPLY_SINK
+            if self.on_results is not None and isinstance(tuple_, t.Results) and from_sink:
+                self.on_results(container.site, tuple_)
 
-    def _sync(self, container: Container, written: list[Written]) -> None:
+    def _do(self, container: Container, effect: Effect) -> None:
+        match effect:
+            case Sync(entries, collected):
+                self._sync(container, entries, collected)
+                if self._doom(container) == "crash_after_sync":
+                    self._see(container)
+                    self._die(container)
+            case Send():
+                self._see(container)
+                full = self.network.send(container, self.containers[effect.container], effect.frames)
+                container.running.sent(effect, len(effect.frames), full)
+            case Reply(connection, messages):
+                self._see(container)
+                self._reply(container, connection, list(messages))
+            case Store(number, job):
+                self._see(container)
+                self._to_store(container, number, job)
+            case Unbar(_, counter):
+                strikes = container.disk.strikes
+                barred = [place for place in strikes.barred if place != counter]
+                container.disk.strikes = Strikes([0] * THREADS, [0] * THREADS, barred)
+            case Executes(number, halted):
+                expected = self.fatal is not None and halted.counter == self.fatal.counter and not halted.checkpoint
+                if halted.reason and not expected:
+                    raise Violation("halted", f"{self.graph.label(number)} has {described(halted)}")
+            case Halt(number, reason):
+                raise Violation("halted", f"{self.graph.label(number)}: {reason}"[:2000])
+            case Trouble("bad_frame", sender, reason):
+                raise Violation("refused", f"container {container.index} refused what a {sender} sent: {reason}"[:2000])
+            case Trouble():
+                self.count_fault("foreign_frame")
+            case Hand():
+                raise Violation("routes", "results for a gateway, and there is none")
+
+    def _sync(self, container: Container, written: list[Written], collected: bool) -> None:
         if self.journals:
             container.disk.append(written)
         self.monitor.persisted(written, container.disk.generation)
@@ -476,8 +530,8 @@ class World:
                 self.monitor.inspect(number, container.life, container.nodes[number])
         if not self.journals:
             return
-        if any(isinstance(entry, t.Collected) for _, entry in written):
-            committers = {number: node for number, node in container.nodes.items() if isinstance(node, Committer)}
+        if collected:
+            committers = container.running.committers()
             container.disk.roll(lambda number: committers[number].commits.min)
         if self.draw.random() < 0.02:
             self._check_replay(container)
@@ -495,14 +549,9 @@ class World:
             assert isinstance(twin, Committer)
             self.monitor.same_committer(number, node, twin)
 
-    def _waits_for_sync(self, container: Container) -> bool:
-        """Is it to crash beside a sync, and will there be one?"""
-        if container.doom not in ("crash_before_sync", "crash_after_sync"):
-            return False
-        return any(self.graph.names[number].stage is Stage.COMMITTER for number in container.numbers)
-
     def _die(self, container: Container) -> None:
         doom, zombie = container.doom, container in self.zombies
+        container.sending = False
         self.crash(container)
         if zombie:
             self.zombies.remove(container)
@@ -511,104 +560,21 @@ class World:
             self.count_fault(doom)
         self.restart_later(container, self.draw.choice((20, 50, 200, 700)))
 
-    # Network
-
-    def _frames(self, sends: list[Parcel]) -> list[tuple[Container, list[Parcel]]]:
-        if self.plan.frames:
-            by_peer: dict[int, list[Parcel]] = {}
-            for tuple_, number in sends:
-                by_peer.setdefault(self._host[number].index, []).append((tuple_, number))
-            return [(self.containers[index], parcels) for index, parcels in by_peer.items()]
-        return [(self._host[number], [(tuple_, number)]) for tuple_, number in sends]
-
-    def _send(self, sender: Container, frames: list[tuple[Container, list[Parcel]]]) -> None:
-        decoded: dict[int, t.Tuple] = {}
-        for peer, parcels in frames:
-            if self.plan.wire:
-                parcels = [(self._through_wire(tuple_, decoded), number) for tuple_, number in parcels]
-            parcels = [parcel for parcel in parcels if not self._is_blocked(sender, peer, parcel)]
-            for story in self.stories:
-                parcels = [parcel for parcel in parcels if not story.take(sender, peer, parcel)]
-            if not parcels:
-                continue
-            if self._uplinks is not None and sender.site != peer.site:
-                self._uplinks.send(sender, peer, parcels)
-            else:
-                self._send_frame(sender, peer, parcels)
-
-    def _through_wire(self, tuple_: t.Tuple, decoded: dict[int, t.Tuple]) -> t.Tuple:
-        if id(tuple_) not in decoded:
-            decoded[id(tuple_)] = t.decode_tuple(t.encode(tuple_))
-        return decoded[id(tuple_)]
-
-    def _is_blocked(self, sender: Container, peer: Container, parcel: Parcel) -> bool:
-        if not self._blocked:
-            return False
-        tuple_, number = parcel
-        now = self.now_ms
-        if self._blocked.get((sender.site, peer.site), 0) > now:
-            return True
-        return isinstance(tuple_, t.Progress) and self._blocked.get(("progress", number), 0) > now
-
-    def _send_frame(self, sender: Container, peer: Container, parcels: list[Parcel]) -> None:
-        plan, draw = self.plan, self.draw
-        delay = plan.delay_ms * (0.5 + draw.random())
-        if self.healed:
-            self._deliver_in_order(sender, peer, parcels, delay)
-            return
-        if self._slow.get((sender.site, peer.site), 0) > self.now_ms:
-            delay += draw.randrange(50, 400)
-        chance = draw.random()
-        if chance < plan.drop:
-            self.count_fault("drop")
-            return
-        if draw.random() < plan.duplicate:
-            self.count_fault("duplicate")
-            self.after(delay + draw.randrange(100), self.arrive, peer, parcels, sender.index)
-        if draw.random() < plan.replay:
-            self._old_frames.append((sender.index, peer.index, parcels))
-            if draw.random() < 0.3:
-                self.count_fault("replay")
-                _, index, old = self._old_frames[draw.randrange(len(self._old_frames))]
-                self.after(delay, self.arrive, self.containers[index], old)
-        if draw.random() < plan.reorder:
-            self.count_fault("reorder")
-            self.after(delay + draw.randrange(1, 60), self.arrive, peer, parcels, sender.index)
-            return
-        self._deliver_in_order(sender, peer, parcels, delay)
-
-    def _deliver_in_order(self, sender: Container, peer: Container, parcels: list[Parcel], delay: float) -> None:
-        link = (sender.index, peer.index)
-        arrival = max(self.now_ms + delay, self._link_ms.get(link, 0.0))
-        self._link_ms[link] = arrival
-        self.at(arrival, self.arrive, peer, parcels, sender.index)
-
-    def clear_network(self) -> None:
-        self._blocked.clear()
-        self._slow.clear()
-
-    def block(self, sender: Any, receiver: Any, until_ms: float) -> None:
-        self._blocked[sender, receiver] = until_ms
-
-    def slow(self, sender: int, receiver: int, until_ms: float) -> None:
-        self._slow[sender, receiver] = until_ms
-
     # Clients
 
-    def submit(self, client: Client, commands: list[t.Command]) -> None:
-        partitions = self.graph.partitions
-        partition = 0 if self.now_ms < self.idle_until_ms else (client.index + self.draw.randrange(2)) % partitions
-        self.submit_to(client.site, partition, commands)
+    def say(self, site: int, connection: bytes, principal: bytes, commands: list[t.Command], reads: Reads = ()) -> None:
+        """A message to the front end of a site. Whom it is from, the front end finds out by the secret."""
+        self._principals[principal] = principal
+        front_end = self._host[self.graph.number(Stage.REPLY_SINK, site)]
+        for data in client_wire.encode_request(commands, list(reads), principal):
+            for delay in self._client_delays():
+                self.after(delay, self.arrive, front_end, Inputs(messages=[Message(connection, data)]))
 
     def submit_to(self, site: int, partition: int, commands: list[t.Command]) -> None:
+        """Give commands to a request source, past its front end."""
         number = self.graph.number(Stage.REQUEST_SOURCE, site, partition)
         for delay in self._client_delays():
-            self.after(delay, self.arrive, self._host[number], [(t.Submit(commands), number)])
-
-    def ask(self, client: Client, question: t.Question) -> None:
-        number = self.graph.number(Stage.REQUEST_SOURCE, client.site)
-        for delay in self._client_delays():
-            self.after(delay, self.arrive, self._host[number], [(t.Ask([question]), number)])
+            self.after(delay, self.deliver, self._host[number], [(t.Submit(commands), number)])
 
     def _client_delays(self) -> list[float]:
         """When copies of a message to or from a client arrive: once, unless it is lost or doubled."""
@@ -622,23 +588,12 @@ class World:
                 delays.append(delays[0] + self.draw.randrange(200))
         return delays
 
-    def _reply(self, container: Container, results: t.Results) -> None:
-        if self.on_results is not None:
-            self.on_results(container.site, results)
-        by_client: dict[int, list[t.Result]] = {}
-        for result in results.results:
-            for client in self.clients:
-                # As a front end does it: by whom the answer is for, and by the session.
-                mine = result.principal == client.principal and result.session in (0, client.session)
-                if mine and client.site == container.site:
-                    by_client.setdefault(client.index, []).append(result)
-        for index, mine_results in by_client.items():
-            for delay in self._client_delays():
-                self.after(delay, self._receive, self.clients[index], mine_results)
-
-    def _receive(self, client: Client, results: list[t.Result]) -> None:
-        for result in results:
-            client.receive(result, self.now_ms)
+    def _reply(self, container: Container, connection: bytes, messages: list[bytes]) -> None:
+        for client in self.clients:
+            if client.connection == connection and client.site == container.site:
+                for data in messages:
+                    for delay in self._client_delays():
+                        self.after(delay, client.receive, client_wire.decode_reply(data))
 
     # The store
 
@@ -648,45 +603,19 @@ class World:
     def _store_has(self, kind: str) -> bool:
         return not self.healed and self._store_trouble.get(kind, 0) > self.now_ms
 
-    def _to_host(self, container: Container, number: int, tuple_: t.Tuple) -> None:
+    def _to_store(self, container: Container, number: int, job: t.Tuple) -> None:
         life = container.life
-        match tuple_:
-            case t.Results():
-                self._reply(container, tuple_)
-            case t.Answers():
-                for client in self.clients:
-                    for delay in self._client_delays():
-                        self.after(delay, client.hear, tuple_.answers)
+        delay = self.draw.randrange(1, 500 if self._store_has("store_slow") else 20)
+        match job:
             case t.Save():
-                delay = self.draw.randrange(1, 500 if self._store_has("store_slow") else 20)
-                self.after(delay, self._save, container, life, number, tuple_)
+                self.after(delay, self._save, container, life, number, job)
             case t.Load():
-                delay = self.draw.randrange(1, 500 if self._store_has("store_slow") else 20)
-                self.after(delay, self._load, container, life, number, tuple_)
-            case t.Halted():
-                self._on_halted(container, number, tuple_)
-            case t.Unbarred(counter):
-                strikes = container.disk.strikes
-                barred = [place for place in strikes.barred if place != counter]
-                container.disk.strikes = Strikes([0] * THREADS, [0] * THREADS, barred)
-            case t.AskIndex():
-                source = self.graph.number(Stage.REQUEST_SOURCE, container.site)
-                self.after(self.plan.delay_ms * self.draw.random(), self.arrive, self._host[source], [(tuple_, source)])
+                self.after(delay, self._load, container, life, number, job)
             case t.Discard():
-                container.discarded[number] = tuple_.below
+                container.discarded[number] = job.below
                 stored = container.disk.checkpoints_of(number)
-                for old in [known for known in stored if known < tuple_.below and known < max(stored)]:
+                for old in [known for known in stored if known < job.below and known < max(stored)]:
                     del stored[old]
-
-    def _on_halted(self, container: Container, number: int, halted: t.Halted) -> None:
-        if self.graph.names[number].stage is Stage.EXECUTOR:
-            expected = self.fatal is not None and halted.counter == self.fatal.counter and not halted.checkpoint
-            if halted.reason and not expected:
-                raise Violation("halted", f"{self.graph.label(number)} has {described(halted)}")
-            return
-        for partition in range(self.graph.partitions):
-            source = self.graph.number(Stage.REQUEST_SOURCE, container.site, partition)
-            self.after(self.plan.delay_ms * self.draw.random(), self.arrive, self._host[source], [(halted, source)])
 
     def _save(self, container: Container, life: int, number: int, save: t.Save) -> None:
         if not container.alive or container.life != life:
@@ -702,18 +631,18 @@ class World:
         if container in self.zombies:
             # It tells of a copy that nobody will find.
             self.wiped[container.index] = max(save.number, self.wiped.get(container.index, 0))
-        self.arrive(container, [(t.Saved(stored.id), number)])
+        self.deliver(container, [(t.Saved(stored.id), number)])
 
     def _load(self, container: Container, life: int, number: int, load: t.Load) -> None:
         if not container.alive or container.life != life:
             return
         stored = None if self._store_has("store_failing") and load.minimum else self._find(container, number, load)
         if stored is None:
-            self.arrive(container, [(t.Loaded(None, b"", []), number)])
+            self.deliver(container, [(t.Loaded(None, b"", []), number)])
             return
         if load.minimum:
             self.checkpoints_loaded += 1
-        self.arrive(container, [(t.Loaded(stored.id, stored.state, stored.chunks), number)])
+        self.deliver(container, [(t.Loaded(stored.id, stored.state, stored.chunks), number)])
 
     def _find(self, container: Container, number: int, load: t.Load) -> StoredCheckpoint | None:
         """The newest intact checkpoint that is new enough: the executor's own, else a holder's."""

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from tara.observability.metrics import Histogram
+from tara.host.latency import Histogram
 from tara.protocol import journal as format
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError

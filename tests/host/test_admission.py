@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tara.client import wire as client_wire
-from tara.configuration.placement import placement_of
 from tara.experiments.hostile import ClientFrames, ControlMessages, FileQuestions, Identity, PeerFrames, recorded
+from tara.host import client_wire, peer_wire
+from tara.host.admission import Admission
+from tara.host.placement import placement_of
 from tara.net.file_exchange import Ask
 from tara.observability.heartbeats import decode_status
 from tara.protocol import tuples as t
@@ -20,11 +21,10 @@ from tara.protocol.graph import EDGES, Graph, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.proposer import HeldRequests
 from tara.runtime import control
+from tara.simulator.network import Network
 from tara.simulator.plan import make_plan
 from tara.simulator.run import play
-from tara.simulator.world import Container, World
-from tara.transport import wire
-from tara.transport.admission import Admission
+from tara.simulator.world import Container
 
 ME = Identity(cluster=0xABC123, era=1, container=1, life=1, shape=0x77AA55)
 LIMITS = Limits(checkpoint_interval=1024, window=4096)
@@ -34,8 +34,8 @@ MEMORIES = [1] * GRAPH.members
 FAR = 1 << 60
 
 
-def brings(numbers: list[int], tuple_: t.Tuple) -> wire.Frame:
-    return wire.Frame(wire.Header(t.FORMAT_VERSION, *ME), [(numbers, tuple_)], [], [])  # type: ignore[list-item]
+def brings(numbers: list[int], tuple_: t.Tuple) -> peer_wire.Frame:
+    return peer_wire.Frame(peer_wire.Header(t.FORMAT_VERSION, *ME), [(numbers, tuple_)], [], [])  # type: ignore[list-item]
 
 
 def takers(kind: type[t.Tuple]) -> list[int]:
@@ -70,19 +70,19 @@ def test_whatever_happens_an_honest_node_is_not_refused(
     """Simulated runs with all their faults, view changes and lost memories: every tuple that leaves for another
     container would be admitted there."""
     seen: Counter[type[t.Tuple]] = Counter()
-    send = World._send_frame
+    travel = Network._travel
 
-    def watch(world: World, sender: Container, peer: Container, parcels: list[tuple[t.Tuple, int]]) -> None:
-        admission = Admission(world.graph, world.plan.limits, peer.numbers)
-        for tuple_, number in parcels:
-            seen[type(tuple_)] += 1
-            assert admission.refusal(brings([number], tuple_)) is None, tuple_
-            if isinstance(tuple_, t.Commit):
-                end = tuple_.first + len(tuple_.requests)
-                assert admission.open(wire.Vote(tuple_.partition, end, msgspec.Raw(t.encode(tuple_)))) == tuple_
-        send(world, sender, peer, parcels)
+    def watch(network: Network, sender: Container, peer: Container, data: bytes) -> None:
+        """One that is refused where it arrives ends the run."""
+        frame = peer_wire.decode_frame(data)
+        seen.update([type(tuple_) for _, tuple_ in frame.parcels])
+        admission = Admission(network._world.graph, network._world.plan.limits, peer.numbers)
+        for _, vote in frame.votes:
+            # Not every vote is opened there.
+            seen[type(admission.open(vote))] += 1
+        travel(network, sender, peer, data)
 
-    monkeypatch.setattr(World, "_send_frame", watch)
+    monkeypatch.setattr(Network, "_travel", watch)
     for seed in seeds:
         assert play(make_plan(seed, f, partitions)).violation is None
     assert {t.Start, t.Record, t.Commit, t.Proposal, t.ReadIndex, t.Presence, t.Vote} <= seen.keys()
@@ -95,12 +95,12 @@ def test_mutations_with_a_right_header_are_refused_and_those_with_a_wrong_one_se
     for _ in range(5_000):
         data = frames.next()
         try:
-            header = wire.decode_header(data)
-            if header != wire.Header(t.FORMAT_VERSION, *ME):
+            header = peer_wire.decode_header(data)
+            if header != peer_wire.Header(t.FORMAT_VERSION, *ME):
                 refused["foreign"] += 1
                 continue
-            assert data.startswith(wire.beginning(header))
-            frame = wire.decode_frame(data)
+            assert data.startswith(peer_wire.beginning(header))
+            frame = peer_wire.decode_frame(data)
         except MalformedTuple:
             refused["bad"] += 1
             continue
@@ -197,8 +197,8 @@ def test_numbers_that_cannot_be_added_to_are_not_read(number: int, place: int) -
 
 def test_a_stranger_s_tuples_are_not_even_decoded() -> None:
     """Nobody who does not know the cluster makes a container take a large frame apart."""
-    header = wire.Header(t.FORMAT_VERSION, ME.cluster + 1, *ME[1:])
-    assert wire.decode_header(t.encode([header, [["nonsense"] * 1000], [], []])) == header
+    header = peer_wire.Header(t.FORMAT_VERSION, ME.cluster + 1, *ME[1:])
+    assert peer_wire.decode_header(t.encode([header, [["nonsense"] * 1000], [], []])) == header
 
 
 def test_a_progress_far_away_costs_no_time() -> None:
@@ -241,9 +241,9 @@ def test_admission_costs_little_beside_decoding() -> None:
     admission = Admission(GRAPH, LIMITS, HERE)
     requests = [t.Request(0, 1, number, 1_700_000_000_000, bytes(80)) for number in range(20)]
     commit = t.Commit(1, 0, 1, 0, requests)
-    header = wire.Header(t.FORMAT_VERSION, *ME)
-    data = t.encode(wire.OutgoingFrame(header, [(tuple(takers(t.Commit)), msgspec.Raw(t.encode(commit)))], [], []))
-    frame = wire.decode_frame(data)
+    header = peer_wire.Header(t.FORMAT_VERSION, *ME)
+    data = t.encode(peer_wire.OutgoingFrame(header, [(tuple(takers(t.Commit)), msgspec.Raw(t.encode(commit)))], [], []))
+    frame = peer_wire.decode_frame(data)
 
     def best_s(work: Callable[[], object]) -> float:
         times = []
@@ -254,5 +254,5 @@ def test_admission_costs_little_beside_decoding() -> None:
             times.append(time.perf_counter() - began_s)
         return min(times) / 500
 
-    share = best_s(lambda: admission.refusal(frame)) / best_s(lambda: wire.decode_frame(data))
+    share = best_s(lambda: admission.refusal(frame)) / best_s(lambda: peer_wire.decode_frame(data))
     assert share < 1.0

@@ -3,26 +3,25 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tara.client import wire as client_wire
+from tara.host import client_wire, peer_wire
 from tara.host.fragments import Assembly
 from tara.host.outgoing import Outgoing
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph
-from tara.transport import wire
 
-HEADER = wire.Header(t.FORMAT_VERSION, 1, 1, 0, 1, 7)
+HEADER = peer_wire.Header(t.FORMAT_VERSION, 1, 1, 0, 1, 7)
 
 
-def outgoing(parcels: list[int], votes: list[int]) -> wire.OutgoingFrame:
+def outgoing(parcels: list[int], votes: list[int]) -> peer_wire.OutgoingFrame:
     """A frame with a tuple of each of these sizes."""
     waiting = Outgoing(Graph(1, 1).names)
     for number, size in enumerate(parcels):
         requests = t.Requests([t.Request(0, 1, number, 0, bytes(size))])
-        waiting.add((number,), requests, wire.encode(requests))
+        waiting.add((number,), requests, peer_wire.encode(requests))
     for number, size in enumerate(votes):
         commit = t.Commit(0, 0, 1, number, [t.Request(0, 1, number, 0, bytes(size))])
-        waiting.add((number,), commit, wire.encode(commit))
-    return wire.frame_of(HEADER, waiting.take())
+        waiting.add((number,), commit, peer_wire.encode(commit))
+    return peer_wire.frame_of(HEADER, waiting.take())
 
 
 sizes = st.lists(st.integers(0, 400), max_size=12)
@@ -32,10 +31,10 @@ sizes = st.lists(st.integers(0, 400), max_size=12)
 def test_a_long_frame_leaves_in_pieces(parcels: list[int], votes: list[int], bytes_max: int) -> None:
     if not parcels and not votes:
         parcels = [1]
-    pieces = wire.encode_frame(outgoing(parcels, votes), bytes_max)
+    pieces = peer_wire.encode_frame(outgoing(parcels, votes), bytes_max)
 
     assert all(len(piece) <= bytes_max for piece in pieces)
-    frames = [wire.decode_frame(piece) for piece in pieces]
+    frames = [peer_wire.decode_frame(piece) for piece in pieces]
     assert all(frame.header == HEADER for frame in frames)
     assert [numbers for frame in frames for numbers, _ in frame.parcels] == [[n] for n in range(len(parcels))]
     assert [vote.end for frame in frames for _, vote in frame.votes] == [n + 1 for n in range(len(votes))]
@@ -43,21 +42,21 @@ def test_a_long_frame_leaves_in_pieces(parcels: list[int], votes: list[int], byt
 
 def test_a_frame_that_is_short_enough_leaves_as_it_is() -> None:
     frame = outgoing([100, 100], [100])
-    whole = wire.encode(frame)
+    whole = peer_wire.encode(frame)
 
-    assert wire.encode_frame(frame, len(whole)) == [whole]
-    assert len(wire.encode_frame(frame, len(whole) - 1)) == 2
+    assert peer_wire.encode_frame(frame, len(whole)) == [whole]
+    assert len(peer_wire.encode_frame(frame, len(whole) - 1)) == 2
 
 
 def test_a_tuple_that_is_longer_than_a_piece_leaves_as_fragments() -> None:
     waiting = Outgoing(Graph(1, 1).names)
     requests = t.Requests([t.Request(0, 1, 0, 0, bytes(200_000))])
-    waiting.add((5,), requests, wire.encode(requests))
+    waiting.add((5,), requests, peer_wire.encode(requests))
     assembly, whole = Assembly(1 << 20), None
     while pieces := waiting.take():
-        (data,) = wire.encode_frame(wire.frame_of(HEADER, pieces), 1 << 20)
-        frame = wire.decode_frame(data)
-        assert data.startswith(wire.beginning(HEADER))
+        (data,) = peer_wire.encode_frame(peer_wire.frame_of(HEADER, pieces), 1 << 20)
+        frame = peer_wire.decode_frame(data)
+        assert data.startswith(peer_wire.beginning(HEADER))
         assert not frame.parcels
         (fragment,) = frame.fragments
         assert whole is None

@@ -1,6 +1,6 @@
 """The questions of clients: who asked which one, and what each connection is to be told."""
 
-from tara.client import wire as client_wire
+from tara.host import client_wire
 from tara.host.fair_table import FairTable
 from tara.protocol import tuples as t
 

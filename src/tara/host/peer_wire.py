@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 from msgspec import Raw, Struct
 
-from tara.client.wire import check_version, encode_in_pieces
+from tara.host.client_wire import check_version, encode_in_pieces
 from tara.host.fragments import Fragment, fragment_of
 from tara.host.outgoing import Piece
 from tara.protocol import tuples as t

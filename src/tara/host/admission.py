@@ -12,11 +12,11 @@ A frame is admitted or refused as a whole; what a vote holds is judged when some
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tara.host.peer_wire import Frame, Header, Vote, beginning, decode_frame, decode_header
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple
 from tara.protocol.graph import EDGES, PARTITIONED, Graph, Stage
 from tara.protocol.limits import Limits
-from tara.transport.wire import Frame, Header, Vote, beginning, decode_frame, decode_header
 
 _OUTSIDE = (Stage.CLIENT, Stage.STORE)
 

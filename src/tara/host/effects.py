@@ -1,0 +1,105 @@
+"""What a site takes and what it wants done: the whole interface between a host and its driver."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from tara.protocol import tuples as t
+from tara.protocol.journal import Written
+
+
+class Message(NamedTuple):
+    """What a client has sent."""
+
+    connection: bytes
+    data: bytes
+    #: The digest of the key that the connection has shown, if any, and whether that is a member's.
+    key: bytes = b""
+    is_member: bool = False
+    #: What waits for this connection to be read.
+    unread_bytes: int = 0
+
+
+class Inputs(Struct):
+    """What has come since the last step."""
+
+    #: Of peers, in the order of each.
+    frames: list[bytes] = []
+    messages: list[Message] = []
+    #: For nodes that are here, by number: answers of their stores.
+    tuples: list[tuple[t.Tuple, int]] = []
+    #: It is time for a tick.
+    tick: bool = False
+    #: What waits on all connections to be read.
+    unread_bytes: int = 0
+
+
+class Sync(NamedTuple):
+    """Make this durable before anything else is done."""
+
+    entries: list[Written]
+    #: Slots are needed no longer: a journal may begin a new segment, and drop old ones.
+    collected: bool
+
+
+class Send(NamedTuple):
+    """Frames for a container; what became of them is told with `Site.sent`."""
+
+    container: int
+    frames: list[bytes]
+    tuples: int
+
+
+class Reply(NamedTuple):
+    """Messages for a connection of a client."""
+
+    connection: bytes
+    messages: Iterable[bytes]
+    #: What of it answers commands.
+    results: list[t.Result]
+
+
+class Hand(NamedTuple):
+    """Results for the gateway."""
+
+    results: list[t.Result]
+
+
+class Store(NamedTuple):
+    """A job for the store of an executor."""
+
+    number: int
+    job: t.Tuple
+
+
+class Unbar(NamedTuple):
+    """A command is not barred any more, for an executor."""
+
+    number: int
+    counter: int
+
+
+class Executes(NamedTuple):
+    """An executor has halted, or executes again."""
+
+    number: int
+    halted: t.Halted
+
+
+class Halt(NamedTuple):
+    """A node was stopped, because an invariant of it is broken."""
+
+    number: int
+    reason: str
+
+
+class Trouble(NamedTuple):
+    """To be noted: something was refused."""
+
+    kind: str
+    sender: str
+    reason: str
+
+
+Effect = Sync | Send | Reply | Hand | Store | Unbar | Executes | Halt | Trouble
