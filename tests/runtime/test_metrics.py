@@ -56,7 +56,7 @@ def test_one_command_in_sixteen_is_timed() -> None:
     sampler = LatencySampler()
     for number in range(10 * SAMPLE_EVERY):
         sampler.arrived([command(5, number)], 1.0)
-        sampler.answered([result(5, number)], 1.0)
+        sampler.answered([result(5, number)], lambda: 1.0)
 
     assert sampler.requests == 10 * SAMPLE_EVERY
     assert sum(sampler.histogram.counts) == 10
@@ -65,10 +65,10 @@ def test_one_command_in_sixteen_is_timed() -> None:
 def test_a_sample_is_closed_by_its_own_result_only() -> None:
     sampler = LatencySampler()
     sampler.arrived([command(5, 1)], 1.0)
-    sampler.answered([result(5, 0), result(6, 1), t.Result(5, 1, 0, t.OVERLOADED, b"")], 1.0)
+    sampler.answered([result(5, 0), result(6, 1), t.Result(5, 1, 0, t.OVERLOADED, b"")], lambda: 1.0)
     assert sum(sampler.histogram.counts) == 0
 
-    sampler.answered([result(5, 1)], 1.5)
+    sampler.answered([result(5, 1)], lambda: 1.5)
 
     assert sum(sampler.histogram.counts) == 1
     assert sampler.histogram.sum_s == 0.5
@@ -103,7 +103,7 @@ def test_the_sampler_costs_little_beside_what_is_done_in_any_case() -> None:
         for some in commands:
             sampler.arrived(some, 1.0)
         for few in results:
-            sampler.answered(few, 2.0)
+            sampler.answered(few, lambda: 2.0)
 
     def code() -> None:
         for some in commands:

@@ -5,6 +5,7 @@ is open: tens of nanoseconds per command.
 """
 
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import TypedDict
 
 from tara.protocol import tuples as t
@@ -70,7 +71,8 @@ class LatencySampler:
             if known is None or now_s - known[1] > SAMPLE_AGE_S_MAX:
                 self._open[command.session] = (command.number, now_s)
 
-    def answered(self, results: list[t.Result], now_s: float) -> None:
+    def answered(self, results: list[t.Result], clock_s: Callable[[], float]) -> None:
+        """The clock is looked at only if one of them was timed."""
         waiting = self._open
         if not waiting:
             return
@@ -79,4 +81,4 @@ class LatencySampler:
             # A command that is refused for now comes again: its client is still waiting.
             if sample is not None and sample[0] == result.number and result.status != t.OVERLOADED:
                 del waiting[result.session]
-                self.histogram.add(now_s - sample[1])
+                self.histogram.add(clock_s() - sample[1])

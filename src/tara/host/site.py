@@ -169,7 +169,8 @@ class Site:
         """All nodes are there: what they persisted when they were made is synced."""
         for number in self.nodes:
             self._collect(number)
-        yield from self._sync()
+        if self._persisted:
+            yield self._sync()
 
     @property
     def is_idle(self) -> bool:
@@ -396,20 +397,21 @@ class Site:
         self.counters.frames_bad += 1
         self._effects.append(Trouble("bad_frame", sender, reason))
 
-    def _sync(self) -> Iterator[Effect]:
-        if self._persisted:
-            entries, self._persisted = self._persisted, []
-            self.counters.journal_entries += len(entries)
-            yield Sync(entries, any(type(entry) is t.Collected for _, entry in entries))
+    def _sync(self) -> Sync:
+        entries, self._persisted = self._persisted, []
+        self.counters.journal_entries += len(entries)
+        return Sync(entries, any(type(entry) is t.Collected for _, entry in entries))
 
     def _send_frames(self) -> Iterator[Effect]:
         """Sync, then frames for each peer, as far as its link takes them."""
-        yield from self._sync()
-        everything, bytes_max = self._ticked, self.spec.limits.frame_bytes_max
+        if self._persisted:
+            yield self._sync()
+        everything = self._ticked
         for container, outgoing in enumerate(self.outgoing):
             while outgoing.is_due(everything) and not self.full[container]:
                 pieces = outgoing.take(everything)
-                frames = peer_wire.encode_frame(peer_wire.frame_of(self._header, pieces), bytes_max)
+                frame = peer_wire.frame_of(self._header, pieces)
+                frames = peer_wire.encode_frame(frame, self.spec.limits.frame_bytes_max)
                 yield Send(container, frames, len(pieces))
         self._ticked = False
 

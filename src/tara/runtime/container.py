@@ -470,9 +470,16 @@ class Container:
     def _now_ms(self) -> float:
         return self._clock_base_ms + time.monotonic() * 1e3
 
+    def _now_s(self) -> float:
+        return self._now_ms() / 1e3
+
     def _receive_messages(self, front_end: Server) -> list[Message]:
+        received = front_end.receive()
+        if self._keys is None and not self.budget.kept_bytes:
+            # Nobody has keys, and everybody reads.
+            return [Message(connection, data) for connection, data in received]
         messages = []
-        for connection, data in front_end.receive():
+        for connection, data in received:
             peer = front_end.principal(connection)
             if self._keys is not None and not peer.digest:
                 # It is gone already, and with it who it was.
@@ -510,10 +517,10 @@ class Container:
         if self._front_end is not None:
             for message in reply.messages:
                 self._front_end.send(reply.connection, message)
-        self.latency.answered(reply.results, self._now_ms() / 1e3)
+        self.site.latency.answered(reply.results, self._now_s)
 
     def _hand(self, hand: Hand) -> None:
-        self.latency.answered(hand.results, self._now_ms() / 1e3)
+        self.site.latency.answered(hand.results, self._now_s)
         if self.gateway is not None:
             self.gateway.take(hand.results)
 

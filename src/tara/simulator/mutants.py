@@ -262,7 +262,8 @@ def send_before_sync() -> Iterator[None]:
         persisted, self._persisted = self._persisted, []
         yield from original(self)
         self._persisted = persisted + self._persisted
-        yield from self._sync()
+        if self._persisted:
+            yield self._sync()
 
     with _replace(Site, "_send_frames", send_frames):
         yield
