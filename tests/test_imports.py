@@ -17,8 +17,8 @@ LAYERS = [
     "tara.application",
     # Not in the table: applications by name.
     "tara.named",
-    "tara.simulator",
     "tara.client",
+    "tara.simulator",
     "tara.observability",
     "tara.storage",
     "tara.transport",

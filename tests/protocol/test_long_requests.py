@@ -1,5 +1,6 @@
 """Requests that are long: what is held, sent again and waited for is bounded in bytes."""
 
+import msgspec
 import pytest
 
 from tara.protocol import tuples as t
@@ -186,3 +187,16 @@ def test_a_source_tells_which_long_commands_wait_until_its_own_site_has_them_and
     assert waiting() == [2]
     source.tick(1_500.0 + STANDSTILL_MS)
     assert waiting() == []
+
+
+def test_what_the_replicas_did_not_keep_is_ordered_again() -> None:
+    """That the first copy is decided, the source hears with the next reports; its client has heard, and repeats it."""
+    source = Bench().make(RequestSource, Stage.REQUEST_SOURCE)
+    command = t.Command(7, 3, 0, b"payload", t.EXECUTE, b"owner")
+    assert len(source.feed(t.Submit([command])).emitted) == 1
+    again = msgspec.structs.replace(command, acknowledged=3)
+    assert source.feed(t.Submit([again])).emitted == []
+
+    source.node.forget(t.Result(7, 3, 0, t.UNACKNOWLEDGED, b"", b"owner"))
+
+    assert len(source.feed(t.Submit([again])).emitted) == 1

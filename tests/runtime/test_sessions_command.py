@@ -63,7 +63,7 @@ def test_sessions_are_listed_with_their_owners(plain: Processes) -> None:
     ):
         named.execute(PUT)
         unnamed.put("key", b"value")
-        session = unnamed.client._session.id
+        session = unnamed.client._conversation.session.id
         listed = json.loads(run("sessions", "--json", "--data-dir", plain.settings.data_dir))["sessions"]
         (found,) = [row for row in listed if row["name"] == "listed"]
         (other,) = [row for row in listed if row["session"] == session]
@@ -110,7 +110,7 @@ def test_who_cannot_read_the_data_directory_is_no_operator(plain: Processes, tmp
     with patient(plain.endpoints) as client:
         client.put("key", b"value")
         with pytest.raises(OperatorError, match="does not know this operator"):
-            stranger.order(t.CLOSE, client.client._session.id)
+            stranger.order(t.CLOSE, client.client._conversation.session.id)
         client.put("key", b"value")
 
 

@@ -59,7 +59,7 @@ def test_a_stranger_neither_writes_in_a_session_nor_gets_its_answers(site: Conta
     """Also if he knows whose it is, and writes that into his commands."""
     with patient(site.client_address, secret=SECRET) as alice:
         alice.put("account", b"100")
-        session = alice.client._session
+        session = alice.client._conversation.session
         stranger = Stranger(site.client_address)
         stranger.send(t.Command(session.id, session._number, 0, PUT, t.EXECUTE, claimed))
         (refused,) = stranger.hear(1)

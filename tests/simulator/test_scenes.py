@@ -618,14 +618,14 @@ def test_what_a_request_holds_before_a_fatal_command_is_answered_at_once_and_exe
     scene.submit(0, [t.Command(session, 1 + step, 0, payload) for step, payload in enumerate(payloads)])
     result = scene.wait((session, 1))
     assert any(executor.halted for executor in scene.executors())
-    world.monitor.answered(mock.Mock(index=0), operation, result)
+    world.monitor.answered(mock.Mock(index=0), result)
     with pytest.raises(Violation, match="never executed"):
         world.monitor.finish()
     assert scene.wait((session, 2)).status == t.SKIPPED
     world.monitor.finish()
     wrong = msgspec.structs.replace(result, number=2)
     with pytest.raises(Violation, match="executed was"):
-        world.monitor.answered(mock.Mock(index=0), operation, wrong)
+        world.monitor.answered(mock.Mock(index=0), wrong)
 
 
 def test_a_replica_that_lost_everything_does_not_execute_what_was_skipped() -> None:

@@ -15,8 +15,9 @@ from typing import TypedDict, Unpack
 
 import msgspec
 
-from tara.client.errors import ClientClosed, ClientError, NotReachable, Refused, ServiceHalted
-from tara.client.reads import Question, Reads
+from tara.client.conversation import Conversation
+from tara.client.errors import ClientClosed, ClientError, NotReachable, Refused
+from tara.client.reads import Question
 from tara.client.session import Call, Session, State
 from tara.host import client_wire
 from tara.net.channel import Channel, Channels
@@ -85,29 +86,26 @@ class Client:
         (or, without keys, the secret) of whoever opened it. They have to agree what they send by `claim`. `keys` is the
         directory with this client's keys; a cluster that has keys refuses clients without. `secret` is what only the
         owner of the session knows, 16 to 64 bytes; by default a random one, which ends with this object."""
-        self._endpoints = parse_endpoints(endpoints)
-        self._secret = _checked(secret, bool(name) and keys is None)
+        addresses = parse_endpoints(endpoints)
+        session = Session(SESSION_TIMEOUT_MS, lambda: int.from_bytes(os.urandom(7), "big") + 1, name)
+        first = int.from_bytes(os.urandom(2), "big")
+        secret = _checked(secret, bool(name) and keys is None)
+        self._conversation = Conversation(addresses, first, session, secret, on_event)
         self._channels = Channels(keys)
         self._connected_s = 0.0
         #: Why the last connection did not come about, if that is known.
         self._refusal: str | None = None
         self._timeout_s = timeout_s
         self._on_state = on_state
-        self._on_event = on_event
         self._state = State.CONNECTING
         self._calls: deque[Call] = deque()
         self._questions: deque[Question] = deque()
-        self._reads = Reads()
         self._closing = False
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self._lock = threading.Lock()
-        self._current = int.from_bytes(os.urandom(2), "big") % len(self._endpoints)
-        self._session = Session(SESSION_TIMEOUT_MS, lambda: int.from_bytes(os.urandom(7), "big") + 1, name)
         self._ever_heard = False
-        #: Front ends that have said, since something last executed, that their replica executes nothing.
-        self._halted_at: set[str] = set()
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="tara-client", daemon=True)
         self._thread.start()
@@ -175,7 +173,7 @@ class Client:
         return future, done
 
     def _not_reachable(self) -> NotReachable:
-        where = ", ".join(self._endpoints)
+        where = ", ".join(self._conversation.endpoints)
         if self._refusal is not None:
             return Refused(f"no connection to {where}: {self._refusal}")
         return NotReachable(f"no answer from {where}")
@@ -211,37 +209,27 @@ class Client:
         """Nobody is to wait for a thread that is gone."""
         reason = ClientClosed(f"the client failed: {self._failure!r}" if self._failure else "the client is closed")
         with self._lock:
-            while self._calls:
-                self._session.submit(self._calls.popleft())
-            while self._questions:
-                self._reads.submit(self._questions.popleft())
-            self._session.fail(reason)
-            self._reads.fail(reason)
+            self._pass_on()
+            self._conversation.fail(reason)
+
+    def _pass_on(self) -> None:
+        while self._calls:
+            self._conversation.submit(self._calls.popleft())
+        while self._questions:
+            self._conversation.ask(self._questions.popleft())
 
     def _serve(self) -> None:
-        channel = self._connect()
+        conversation, channel = self._conversation, self._connect()
         while not self._closing:
             now_s = time.monotonic()
-            while self._calls:
-                self._session.submit(self._calls.popleft())
-            while self._questions:
-                self._reads.submit(self._questions.popleft())
-            for late in self._reads.late(now_s):
-                expected = int(self._reads.usual_bytes)
-                self._session.submit(Call(late.payload, t.QUERY, late.deadline_s, late.done, expected))
-            self._session.check(now_s)
-            if self._reads.move_on and not self._session.move_on:
-                self._session.give_up()
-            broken = channel.broken and now_s - self._connected_s >= CONNECT_PAUSE_S
-            if broken or self._session.move_on:
-                # What is on its way here is lost: the answers to it, too.
-                self._session.move_on = self._reads.move_on = False
-                channel = self._move_on(channel)
-                self._session.take_back()
-                self._reads.ask_again()
-            commands = self._session.due(now_s)
-            self._send(channel, commands)
-            self._wait(channel, min(self._session.wait_s(now_s), self._reads.wait_s(now_s)))
+            self._pass_on()
+            if conversation.turn(now_s, channel.broken and now_s - self._connected_s >= CONNECT_PAUSE_S):
+                self._tell(State.LOST)
+                self._disconnect(channel)
+                channel = self._connect()
+            for message in conversation.messages(now_s):
+                channel.send(message)
+            self._wait(channel, conversation.wait_s(now_s))
             self._receive(channel)
         self._disconnect(channel)
 
@@ -258,24 +246,11 @@ class Client:
 
     def _connect(self) -> Channel:
         self._connected_s = time.monotonic()
-        return self._channels.open(self._endpoints[self._current])
+        return self._channels.open(self._conversation.here)
 
     def _disconnect(self, channel: Channel) -> None:
         self._refusal = channel.refusal or self._refusal
         channel.close()
-
-    def _move_on(self, channel: Channel) -> Channel:
-        """To the next front end."""
-        self._tell(State.LOST)
-        self._disconnect(channel)
-        self._current = (self._current + 1) % len(self._endpoints)
-        return self._connect()
-
-    def _send(self, channel: Channel, commands: list[t.Command]) -> None:
-        reads = self._reads.due(time.monotonic())
-        if commands or reads:
-            for piece in client_wire.encode_request(commands, reads, self._secret):
-                channel.send(piece)
 
     def _receive(self, channel: Channel) -> None:
         now_s = time.monotonic()
@@ -286,37 +261,7 @@ class Client:
                 continue
             self._ever_heard = True
             self._tell(State.CONNECTED)
-            for event in reply.events:
-                self._on_event(event.counter, event.payload)
-            for result in reply.results:
-                self._session.hear(result, now_s)
-            if reply.endpoints:
-                self._learn(reply.endpoints)
-            for id_, status, payload in reply.answers:
-                self._reads.hear(id_, status, payload, now_s)
-            if any(result.status == t.OK for result in reply.results):
-                self._halted_at.clear()
-        said = self._session.halted or self._reads.halted
-        if said is not None:
-            self._session.halted = self._reads.halted = None
-            self._leave_halted(said)
-
-    def _leave_halted(self, said: str) -> None:
-        """The replica here executes nothing: try the next front end, or tell who waits that there is none."""
-        self._halted_at.add(self._endpoints[self._current])
-        if self._halted_at.issuperset(self._endpoints):
-            reason = ServiceHalted(f"no replica executes: {said}")
-            self._session.stop(reason)
-            self._reads.fail(reason)
-            self._halted_at.clear()
-        else:
-            self._session.move_on = True
-
-    def _learn(self, endpoints: list[str]) -> None:
-        """The service has moved, or has front ends that we were not told of."""
-        here = self._endpoints[self._current]
-        self._endpoints = endpoints if here in endpoints else [here, *endpoints]
-        self._current = self._endpoints.index(here)
+            self._conversation.hear(reply, now_s)
 
     def _tell(self, state: State) -> None:
         if state is not self._state:

@@ -543,6 +543,8 @@ class Site:
         routes, replies = self._client_routes, self._replies
         for result in results.results:
             connection = routes.of_result(result)
+            if result.status == t.UNACKNOWLEDGED:
+                self._forget(result)
             if connection is not None:
                 waiting = replies.get(connection)
                 if waiting is None:
@@ -552,6 +554,11 @@ class Site:
         for event in results.events:
             for receiver in routes.of_event(event) - {GATEWAY}:
                 self._published.setdefault(receiver, []).append(event)
+
+    def _forget(self, refused: t.Result) -> None:
+        source = self.nodes.get(self._sources[refused.session % len(self._sources)])
+        if isinstance(source, RequestSource):
+            source.forget(refused)
 
     def _reply(self, connection: bytes, reply: client_wire.ClientReply) -> None:
         """At the end of the step, but before results."""

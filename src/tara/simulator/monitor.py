@@ -374,7 +374,7 @@ class Monitor:
         ]
         self._require(states[0] == states[1], "replay", "{}: {} would come back as {}", number, states[0], states[1])
 
-    def answered(self, client: "Client", operation: int, result: t.Result) -> None:
+    def answered(self, client: "Client", result: t.Result) -> None:
         key, fatal = (result.session, result.number), self._world.fatal
         halted = fatal is not None and result.counter < fatal.counter and not self.was_executed(fatal.counter)
         if halted and key not in self._results:

@@ -564,9 +564,13 @@ class World:
 
     def say(self, site: int, connection: bytes, principal: bytes, commands: list[t.Command], reads: Reads = ()) -> None:
         """A message to the front end of a site. Whom it is from, the front end finds out by the secret."""
+        self.send_message(site, connection, principal, client_wire.encode_request(commands, list(reads), principal))
+
+    def send_message(self, site: int, connection: bytes, principal: bytes, pieces: list[bytes]) -> None:
+        """One that is encoded, with the principal as its secret."""
         self._principals[principal] = principal
         front_end = self._host[self.graph.number(Stage.REPLY_SINK, site)]
-        for data in client_wire.encode_request(commands, list(reads), principal):
+        for data in pieces:
             for delay in self._client_delays():
                 self.after(delay, self.arrive, front_end, Inputs(messages=[Message(connection, data)]))
 

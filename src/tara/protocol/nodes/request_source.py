@@ -154,6 +154,12 @@ class RequestSource(Node):
         self.backlog_bytes = size
         return refused
 
+    def forget(self, refused: t.Result) -> None:
+        """The replicas did not keep a command that went through here, and its client sends it again. That this one is
+        decided is heard only later: until then the repetition would pass for one that is still on its way."""
+        for kind in (t.EXECUTE, t.QUERY):
+            self._taken.discard((refused.session, refused.number, kind, refused.principal))
+
     def _on_submit(self, submit: t.Submit) -> None:
         self.take(submit.commands)
         self._pump()
