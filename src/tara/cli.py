@@ -218,8 +218,10 @@ def _check_gateway(settings: "Settings") -> None:
 
 def _serve(cluster: "Cluster") -> None:
     """Until it is interrupted, or told to go down."""
+    from tara.net.allocator import give_memory_back
     from tara.runtime.start_phases import process_began_s
 
+    give_memory_back()
     try:
         cluster.start(process_began_s())
         if cluster.settings.app == "coordination":

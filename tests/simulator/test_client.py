@@ -10,7 +10,7 @@ COMMANDS = 28
 
 
 def test_what_the_replicas_do_not_keep_is_sent_again_soon() -> None:
-    """A session keeps a few results only, and the client sends much more at once. Each time it sends the rest again it
+    """A session keeps three results only, and the client sends much more at once. Each time it sends the rest again it
     says which results it has: that takes as many turns as there are handfuls, but none of them is a long one."""
     limits = Limits(window=64, checkpoint_interval=16, session_bytes_max=1_000, session_pipeline_max=32)
     plan = msgspec.structs.replace(
@@ -24,4 +24,4 @@ def test_what_the_replicas_do_not_keep_is_sent_again_soon() -> None:
     client.burst()
     world.run_until(world.now_ms + 2_000)
     assert client.done, sorted(client.in_flight)
-    assert world.faults["unacknowledged"] > COMMANDS
+    assert world.faults["unacknowledged"] >= COMMANDS // 3 - 1

@@ -444,8 +444,9 @@ class Container:
         site, inputs = self.site, Inputs()
         if links:
             inputs.frames = self._links.receive()
-            for container in self._links.take_writable():
-                site.full[container] = False
+        # Also of links that were broken or replaced in the meantime: what waited there is gone.
+        for container in self._links.take_writable():
+            site.full[container] = False
         if clients and self._front_end is not None:
             inputs.messages = self._receive_messages(self._front_end)
             inputs.unread_bytes = self.budget.kept_bytes

@@ -220,8 +220,6 @@ class World:
         disk = container.disk
         journals = disk.replay()
         damaged = bool(disk.problems)
-        # Whoever takes its place has another disk.
-        disk.resumed = lambda: segment_head(container.running.committers())
         try:
             self._create(container, journals, genesis)
         except NodeHalted as error:
@@ -258,6 +256,8 @@ class World:
         container.emissions = []
         site = container.host = Site(spec, container.life, Counters(), partial(self._make, container, container.life))
         site.principal_of = self._principal_of
+        # Of this life: a zombie goes on with it, and with its disk.
+        container.disk.resumed = lambda: segment_head(site.committers())
         for number in container.numbers:
             # Proposers lose what they knew with every start; a committer's number is in its journal, if it has one.
             memory = GENESIS_MEMORY if genesis else container.life
