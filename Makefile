@@ -18,7 +18,7 @@ STAMP := $(VENV)/.setup-done
 .PHONY: help
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
-	@printf '\nVariables: PYTHON=%s (interpreter for setup), JOBS=%s (parallel processes), SOAK_MINUTES=%s, SOAK_FRAMES=%s\n' '$(PYTHON)' '$(JOBS)' '$(SOAK_MINUTES)' '$(SOAK_FRAMES)'
+	@printf '\nVariables: PYTHON=%s (interpreter for setup), JOBS=%s and TEST_JOBS=%s (parallel processes), SOAK_MINUTES=%s, SOAK_FRAMES=%s\n' '$(PYTHON)' '$(JOBS)' '$(TEST_JOBS)' '$(SOAK_MINUTES)' '$(SOAK_FRAMES)'
 
 .PHONY: setup
 setup: $(STAMP) java ## Create .venv and install the project with its development tools

@@ -414,7 +414,7 @@ def test_two_controllers_that_are_wrong_one_after_the_other_depose_nobody() -> N
     view = scene.view
     for replica in (0, 1):
         cut = world.graph.number(Stage.CONTROLLER, replica)
-        world.network.block("progress", cut, world.now_ms + 600)
+        world.network.cut_off(cut, world.now_ms + 600)
         controller = scene.node(Controller, Stage.CONTROLLER, replica)
         suspected = False
         for number in range(120):

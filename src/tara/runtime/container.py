@@ -18,7 +18,6 @@ from msgspec import Struct
 from tara.host.condition import described
 from tara.host.counters import Counters
 from tara.host.effects import Effect, Executes, Halt, Hand, Inputs, Message, Reply, Send, Store, Sync, Trouble, Unbar
-from tara.host.latency import LatencySampler
 from tara.host.placement import serves_clients
 from tara.host.site import Site, SiteSpec
 from tara.net import bounds
@@ -557,10 +556,6 @@ class Container:
     def nodes(self) -> dict[int, Node]:
         """The nodes that run here, by number. To be looked at only."""
         return self.site.nodes
-
-    @property
-    def latency(self) -> LatencySampler:
-        return self.site.latency
 
     def release(self) -> None:
         """Let go of what the next life needs."""

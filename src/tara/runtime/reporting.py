@@ -71,7 +71,7 @@ def status_report(container: "Container", digest: bool) -> dict[str, object]:
         "lives": container.site.lives,
         "counters": _counters(container),
         "histograms": {
-            "latency": container.latency.histogram.report(),
+            "latency": container.site.latency.histogram.report(),
             "journal_sync": (journal.sync_times if journal is not None else Histogram()).report(),
         },
         "process": process_report(),
@@ -85,7 +85,7 @@ def _counters(container: "Container") -> dict[str, Any]:
     counters: dict[str, Any] = {
         **msgspec.to_builtins(container.counters),
         **msgspec.to_builtins(StoreCounts()),
-        "requests": container.latency.requests,
+        "requests": container.site.latency.requests,
         "resends": sum(node.resent for node in nodes),
         "view_changes": sum(node.views_entered for node in nodes if isinstance(node, Committer)),
         "log_errors": container.events.errors,

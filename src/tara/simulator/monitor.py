@@ -20,6 +20,7 @@ Checks, by kind:
   results        commands succeed unless they are made to fail
   invariant      an application of one's own is in no state that it must not be in
   halted         no node halts or breaks an assertion
+  refused        no site refuses a frame or a message of an honest one
   linearizable   the history of the clients (at the end)
   liveness       everything is answered, laggards catch up, views stop changing (when the faults have stopped)
 """

@@ -273,12 +273,10 @@ def _controller_cut(world: World, fault: Fault) -> bool:
     """A controller hears nothing from the executors of other sites; and when that is over, perhaps another one."""
     partition, sites = fault.other % world.graph.partitions, world.graph.sites
     number = world.graph.number(Stage.CONTROLLER, fault.target % sites, partition)
-    world.network.block("progress", number, world.now_ms + fault.duration_ms)
+    world.network.cut_off(number, world.now_ms + fault.duration_ms)
     if fault.other % 4 < 2:
         number = world.graph.number(Stage.CONTROLLER, (fault.target + 1) % sites, partition)
-        world.after(
-            2 * fault.duration_ms, world.network.block, "progress", number, world.now_ms + 3 * fault.duration_ms
-        )
+        world.after(2 * fault.duration_ms, world.network.cut_off, number, world.now_ms + 3 * fault.duration_ms)
     return True
 
 

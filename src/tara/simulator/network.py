@@ -5,7 +5,7 @@ is full: what waits beyond that waits in the queues of the host, in the order th
 """
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Raw
 
@@ -28,8 +28,10 @@ class Network:
         self._world = world
         self._plan = world.plan
         self._bytes_per_ms = world.plan.rate_mbit * 1e6 / 8 / 1e3
-        #: Links that are down or slow, and until when: (from container's site, to site) or kinds of their own.
-        self._blocked: dict[tuple[Any, ...], float] = {}
+        #: Links that are down or slow, and until when: (from container's site, to site).
+        self._blocked: dict[tuple[int, int], float] = {}
+        #: Controllers that hear nothing from executors, and until when.
+        self._cut: dict[int, float] = {}
         self._slow: dict[tuple[int, int], float] = {}
         #: When the last frame of a link arrives.
         self._link_ms: dict[tuple[int, int], float] = {}
@@ -40,10 +42,15 @@ class Network:
 
     def clear(self) -> None:
         self._blocked.clear()
+        self._cut.clear()
         self._slow.clear()
 
-    def block(self, sender: Any, receiver: Any, until_ms: float) -> None:
+    def block(self, sender: int, receiver: int, until_ms: float) -> None:
         self._blocked[sender, receiver] = until_ms
+
+    def cut_off(self, controller: int, until_ms: float) -> None:
+        """No progress reaches this node."""
+        self._cut[controller] = until_ms
 
     def slow(self, sender: int, receiver: int, until_ms: float) -> None:
         self._slow[sender, receiver] = until_ms
@@ -77,7 +84,7 @@ class Network:
         world = self._world
         if self._blocked.get((sender.site, peer.site), 0) > world.now_ms:
             return
-        if self._blocked or world.stories:
+        if world.stories or max(self._cut.values(), default=0.0) > world.now_ms:
             left = self._without_delayed(sender, peer, frame)
             if left is None:
                 return
@@ -105,7 +112,7 @@ class Network:
 
     def _is_held_up(self, sender: "Container", peer: "Container", parcel: "Parcel") -> bool:
         tuple_, number = parcel
-        if isinstance(tuple_, t.Progress) and self._blocked.get(("progress", number), 0) > self._world.now_ms:
+        if isinstance(tuple_, t.Progress) and self._cut.get(number, 0.0) > self._world.now_ms:
             return True
         return any(story.take(sender, peer, parcel) for story in self._world.stories)
 
