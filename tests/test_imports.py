@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent / "src" / "tara"
 LAYERS = [
     "tara.protocol",
     "tara.host",
+    "tara.storage",
     "tara.net",
     "tara.application",
     # Not in the table: applications by name.
@@ -20,7 +21,6 @@ LAYERS = [
     "tara.client",
     "tara.simulator",
     "tara.observability",
-    "tara.storage",
     "tara.transport",
     "tara.configuration",
     "tara.runtime",

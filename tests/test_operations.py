@@ -13,7 +13,8 @@ from tara.observability import prometheus
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "operations.md").read_text()
-RUNTIME = "".join(path.read_text() for path in sorted((ROOT / "src" / "tara" / "runtime").glob("*.py")))
+TARA = ROOT / "src" / "tara"
+RUNTIME = "".join(path.read_text() for part in ("runtime", "storage") for path in sorted((TARA / part).glob("*.py")))
 
 
 @pytest.mark.parametrize("name", known_settings())

@@ -216,19 +216,19 @@ def test_a_replica_that_executes_right_after_a_checkpoint_was_loaded_agrees_with
     assert send(limit).status == t.OK
     assert send(limit + 1).status == t.FAILED
     world.trouble_store("store_failing", 0)
-    load = world._load
+    to_store = world._to_store
 
-    def late(container: Container, life: int, number: int, job: t.Load) -> None:
+    def late(container: Container, life: int, number: int, job: t.Tuple) -> None:
         """The commits that it has missed arrive after the threshold, before the checkpoint is there."""
-        if number == executor and job.minimum:
+        if number == executor and isinstance(job, t.Load) and job.minimum:
             held.holds = False
             for peer, parcel in held.kept:
                 assert isinstance(parcel[0], t.Commit)
                 if parcel[0].first >= 32:
                     world.deliver(peer, [parcel])
-        load(container, life, number, job)
+        to_store(container, life, number, job)
 
-    with mock.patch.object(world, "_load", late):
+    with mock.patch.object(world, "_to_store", late):
         scene.run(2_000)
     assert world.checkpoints_loaded > 0
     assert scene.states_equal()

@@ -9,7 +9,8 @@ from tara.application import StateMachine
 from tara.host.placement import placement_of
 from tara.protocol.graph import Graph
 from tara.protocol.limits import Limits
-from tara.runtime.container import Container, ContainerSpec, Start
+from tara.runtime.container import Container, ContainerSpec
+from tara.storage.site_storage import Start
 from tara.transport.gateway import Options
 from tests.patience import DEADLINE_S
 

@@ -29,11 +29,12 @@ from tara.storage.log_format import (
 )
 from tara.storage.log_reader import LogBounds, LogReader, LogTruncated, best_log
 from tara.storage.log_rows import SCHEMA
-from tara.storage.log_writer import ASIDE, EncodedRun, LogSettings, LogWriter
+from tara.storage.log_writer import ASIDE, WAITS_MAX, EncodedRun, LogSettings, LogWriter
 from tara.storage.store import CheckpointStore
 from tests.patience import DEADLINE_S, await_condition
 from tests.runtime.histories import INTERVAL, bench, executor, handed_over, history, puts
 from tests.runtime.small_disk import SmallDisk
+from tests.storage.workers import work_for
 
 Handed = Sequence[t.Executed | t.Save]
 
@@ -442,13 +443,14 @@ def test_a_peer_that_never_gets_there_is_not_waited_for_endlessly(tmp_path: Path
     directories = [tmp_path / f"log-{replica}" for replica in range(2)]
     written(directories[1], handed[: checkpoint_of(handed, 4)])
     log = DecidedLog(directories[0], settings(), directories)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_module, "RETRY_S", 0.01)
-        last = handed[checkpoint_of(handed, 5) - 1]
-        assert isinstance(last, t.Save)
-        log.checkpoint(last.number, last.state)
-        assert log.await_sealed(5, lambda: False)
-    log.close()
+    last = handed[checkpoint_of(handed, 5) - 1]
+    assert isinstance(last, t.Save)
+    log.checkpoint(last.number, last.state)
+    tries = 0
+    while log.sealed < 5:
+        assert log.work() == log_module.RETRY_S or log.sealed == 5
+        tries += 1
+    assert tries == WAITS_MAX + 1
 
     assert log.status()["first"] == 81
 
@@ -530,6 +532,7 @@ def test_reading_goes_on_while_the_log_is_written(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(log_module, "FLUSH_S", 0.002)
     handed = simple(3000, interval=100)
     log = DecidedLog(tmp_path, settings(interval=100), [])
+    worker = work_for(log)
     counters: list[int] = []
 
     def follow() -> None:
@@ -545,7 +548,7 @@ def test_reading_goes_on_while_the_log_is_written(tmp_path: Path, monkeypatch: p
             log.checkpoint(tuple_.number, tuple_.state)
             time.sleep(0.01)
     thread.join(DEADLINE_S)
-    log.close()
+    worker.close()
 
     assert log.errors == []
     assert counters == list(range(1, 3001))
@@ -553,11 +556,12 @@ def test_reading_goes_on_while_the_log_is_written(tmp_path: Path, monkeypatch: p
 
 def test_rows_become_visible_without_a_checkpoint_or_another_row(tmp_path: Path) -> None:
     log = DecidedLog(tmp_path, settings(), [])
+    worker = work_for(log)
     await_condition(lambda: log.status()["last"] == 0, "the log to be open")
     log.append(simple(5)[0])  # type: ignore[arg-type]
     await_condition(lambda: LogReader(tmp_path).bounds().end == 2, "the row")
 
-    log.close()
+    worker.close()
 
 
 def test_a_checkpoint_is_written_only_when_the_log_up_to_it_is_durable(tmp_path: Path) -> None:
@@ -569,6 +573,7 @@ def test_a_checkpoint_is_written_only_when_the_log_up_to_it_is_durable(tmp_path:
     woken = threading.Semaphore(0)
     directory = tmp_path / "checkpoints-0"
     store = CheckpointStore(directory, 7, 1, [directory], woken.release, log)
+    workers = [work_for(log), work_for(store)]
     for tuple_ in handed:
         store.submit(tuple_)
     await_condition(lambda: log.errors, "an error")
@@ -581,7 +586,8 @@ def test_a_checkpoint_is_written_only_when_the_log_up_to_it_is_durable(tmp_path:
     (saved,) = store.take()
     assert isinstance(saved, t.Saved)
     assert LogReader(obstacle).bounds() >= LogBounds(1, 17)
-    store.close()
+    for worker in workers:
+        worker.close()
     assert LogReader(obstacle).bounds() == LogBounds(1, 21)
 
 
@@ -598,9 +604,11 @@ def test_a_log_that_falls_far_behind_lets_go_and_catches_up_from_a_peer(tmp_path
             log.checkpoint(tuple_.number, tuple_.state)
     assert log.status()["waiting"] == log_module.BACKLOG_INTERVALS_MAX * INTERVAL + 1
 
+    log.work()
+    assert log.status()["waiting"] == log_module.BACKLOG_INTERVALS_MAX * INTERVAL + 1
     directories[0].unlink()
-    assert log.await_sealed(400 // INTERVAL, lambda: False)
-    log.close()
+    log.work()
+    assert log.sealed == 400 // INTERVAL
 
     assert LogReader(directories[0]).read(1).num_rows == 400
     assert ranges(directories[0]) == ranges(directories[1])

@@ -13,7 +13,7 @@ from tara.simulator.campaign import Job, run_seed, summarize
 from tara.simulator.plan import BEYOND_MEMORY, NOISE, SCHEDULED, make_plan
 from tara.simulator.run import Outcome, play
 from tara.simulator.transcript import Transcript
-from tara.simulator.world import Container, World
+from tara.simulator.world import DATA, Container, World
 
 
 def total(outcomes: list[Outcome]) -> Counter[str]:
@@ -79,9 +79,9 @@ def test_without_journals_what_crashes_rejoins_and_never_more_than_f_at_once(f: 
     lost: list[int] = []
     crash = World.crash
 
-    def crash_and_count(self: World, container: Container) -> None:
-        crash(self, container)
-        assert not any(disk.replay() for disk in (box.disk for box in self.containers))
+    def crash_and_count(self: World, container: Container, power: bool = False) -> None:
+        crash(self, container, power)
+        assert not any(box.disk.paths(DATA, (".journal",)) for box in self.containers)
         down = Counter(self.graph.names[number].partition for number in self.rejoins_due)
         lost.append(max(down.values(), default=0))
 

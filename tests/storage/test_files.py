@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from tara.storage import files
+from tara.storage.disk import LOCAL
 from tara.storage.lives import Lives, lives_path, read_lives, write_lives
 
 
 def test_a_file_is_written_as_a_whole_and_for_its_user_only(tmp_path: Path) -> None:
     path = tmp_path / "made" / "for" / "it"
-    files.make_directory(path.parent)
+    LOCAL.make_directory(path.parent)
     files.write_whole(path, [b"a", b"b" * (files.UNSYNCED_BYTES_MAX + 1), b"c"])
     assert path.stat().st_size == files.UNSYNCED_BYTES_MAX + 3
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -26,7 +27,7 @@ def test_what_could_not_be_written_leaves_nothing(tmp_path: Path, monkeypatch: p
     def fail(descriptor: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(os, "fdatasync", fail)
     with pytest.raises(OSError, match="Input/output"):
         files.write_whole(path, [b"after"])
     assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [("file", b"before")]

@@ -18,7 +18,8 @@ from tara.protocol.node import Boot, Outbox
 from tara.protocol.nodes.committer import Committer
 from tara.storage import files
 from tara.storage import journal as journal_module
-from tara.storage.journal import MARKER_FILE, FileJournal, Identity, JournalError, StaleJournal, journal_name
+from tara.storage.disk import LocalDisk
+from tara.storage.journal import MARKER_FILE, FileJournal, Identity, JournalError, NoRoom, StaleJournal, journal_name
 from tests.runtime.small_disk import SmallDisk
 
 IDENTITY = Identity(7, 1, 0)
@@ -164,34 +165,27 @@ def no_room_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_room_is_too_large")
-def test_an_append_waits_for_room_and_leaves_no_torn_record(tmp_path: Path) -> None:
-    troubles: list[OSError] = []
+def test_an_append_that_has_no_room_leaves_no_torn_record(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     journal.append([voted(0)])
     size = next(tmp_path.glob("*.journal")).stat().st_size
-    with SmallDisk(size + 10) as disk:
-
-        def trouble(error: OSError) -> None:
-            troubles.append(error)
+    with SmallDisk(size + 10):
+        for _ in range(2):
+            with pytest.raises(NoRoom, match="cannot be written"):
+                journal.append([voted(1, 100)])
             assert next(tmp_path.glob("*.journal")).stat().st_size == size
-            if len(troubles) == 2:
-                disk.grow()
-
-        journal._on_trouble = trouble
-        journal.append([voted(1, 100)])
+    journal.append([voted(1, 100)])
     journal.close()
 
-    assert len(troubles) == 2
     assert reopened(tmp_path)[5] == [voted(0)[1], voted(1, 100)[1]]
 
 
 @pytest.mark.usefixtures("no_room_is_too_large")
-def test_an_append_gives_up_when_there_is_no_room_for_long(tmp_path: Path) -> None:
-    journal = FileJournal(tmp_path, IDENTITY, patience_s=0.3)
-    journal.resumed = lambda: [(5, PROMISED)]
+def test_a_journal_whose_disk_stays_full_is_what_it_was(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
     journal.append([voted(0)])
     with SmallDisk(next(tmp_path.glob("*.journal")).stat().st_size + 10):
-        with pytest.raises(JournalError, match="cannot be written"):
+        with pytest.raises(NoRoom):
             journal.append([voted(1, 100)])
         journal.close()
 
@@ -199,7 +193,7 @@ def test_an_append_gives_up_when_there_is_no_room_for_long(tmp_path: Path) -> No
 
 
 def test_a_failure_that_is_not_a_full_disk_is_final_at_once(tmp_path: Path) -> None:
-    troubles: list[OSError] = []
+    troubles: list[Exception] = []
     journal = FileJournal(tmp_path, IDENTITY, on_trouble=troubles.append)
     journal.resumed = lambda: [(5, PROMISED)]
     journal.append([voted(0)])
@@ -213,7 +207,7 @@ def test_a_failure_that_is_not_a_full_disk_is_final_at_once(tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("no_room_is_too_large")
 def test_a_new_segment_that_has_no_room_is_not_begun(tmp_path: Path) -> None:
-    troubles: list[OSError] = []
+    troubles: list[Exception] = []
     journal = FileJournal(tmp_path, IDENTITY, segment_bytes=10, on_trouble=troubles.append)
     journal.resumed = lambda: [(5, PROMISED)]
     journal.append([voted(0)])
@@ -238,17 +232,17 @@ def test_a_part_of_a_record_that_cannot_be_cut_off_is_final(tmp_path: Path, monk
     """A full disk that copies on write can refuse even that. Nothing may follow the part: it would be lost with it."""
     journal = opened(tmp_path)
     journal.append([voted(0)])
-    written_bytes = os.write
+    written_bytes = os.pwrite
 
-    def write(file: int, data: bytes) -> int:
+    def write(file: int, data: bytes, offset: int) -> int:
         if len(data) <= 30:
             raise OSError(errno.ENOSPC, "No space left")
-        return written_bytes(file, data[:30])
+        return written_bytes(file, data[:30], offset)
 
     def truncate(file: int, length: int) -> None:
         raise OSError(errno.ENOSPC, "No space left")
 
-    monkeypatch.setattr(os, "write", write)
+    monkeypatch.setattr(os, "pwrite", write)
     monkeypatch.setattr(os, "ftruncate", truncate)
     with pytest.raises(JournalError, match="a part of a record cannot be cut off"):
         journal.append([voted(1)])
@@ -298,21 +292,14 @@ def test_what_the_disk_cannot_read_is_damage(tmp_path: Path, monkeypatch: pytest
     """One page of a segment costs the records in it, and not the whole journal."""
     written(tmp_path, [voted(0)], *[[voted(1, 400)]] * 3, [voted(9)])
     segment = next(tmp_path.glob("*.journal"))
-    read, size = os.pread, segment.stat().st_size
+    read, size = LocalDisk.read, segment.stat().st_size
 
-    def read_bytes(path: Path) -> bytes:
-        if path == segment:
+    def failing(disk: LocalDisk, path: Path, offset: int = 0, length: int = -1) -> bytes:
+        if path == segment and (length < 0 or offset == 4096):
             raise OSError(errno.EIO, "Input/output error")
-        with path.open("rb") as file:
-            return file.read()
+        return read(disk, path, offset, length)
 
-    def pread(file: int, length: int, offset: int) -> bytes:
-        if offset == 4096:
-            raise OSError(errno.EIO, "Input/output error")
-        return read(file, length, offset)
-
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    monkeypatch.setattr(os, "pread", pread)
+    monkeypatch.setattr(LocalDisk, "read", failing)
     found = reopened(tmp_path)[5]
     assert size > 3 * 4096
     assert (found[0], t.Lost() in found, found[-1]) == (voted(0)[1], True, voted(9)[1])

@@ -11,6 +11,7 @@ import pytest
 
 from tara.protocol import tuples as t
 from tara.storage import store as store_module
+from tara.storage.disk import LocalDisk
 from tara.storage.files import DAMAGED, DAMAGED_KEPT
 from tara.storage.store import (
     CheckpointStore,
@@ -23,6 +24,7 @@ from tara.storage.store import (
 )
 from tests.patience import DEADLINE_S
 from tests.runtime.small_disk import SmallDisk
+from tests.storage.workers import work_for
 
 
 class Stores:
@@ -32,6 +34,7 @@ class Stores:
         self._woken = threading.Semaphore(0)
         directories = [root / f"checkpoints-{replica}" for replica in range(3)]
         self.stores = [CheckpointStore(own, 7, 1, directories, self._woken.release) for own in directories]
+        self._workers = [work_for(store) for store in self.stores]
         self.directories = directories
 
     def ask(self, replica: int, job: t.Save | t.Load) -> t.Tuple:
@@ -134,6 +137,7 @@ def test_a_checkpoint_of_another_era_is_not_used(tmp_path: Path, stores: Stores)
     stores.ask(0, t.Save(3, b"state", []))
     woken = threading.Semaphore(0)
     other = CheckpointStore(stores.directories[0], 7, 2, [], woken.release)
+    work_for(other)
     other.submit(t.Load(0, []))
 
     assert woken.acquire(timeout=DEADLINE_S)
@@ -202,15 +206,15 @@ def test_a_copy_that_the_disk_cannot_read_is_refused_and_written_again(
 ) -> None:
     stores.ask(0, t.Save(3, b"old", []))
     stores.ask(0, t.Save(4, b"new", []))
-    bad, read_bytes = checkpoint_path(stores.directories[0], 4), Path.read_bytes
+    bad, read = checkpoint_path(stores.directories[0], 4), LocalDisk.read
     inode = bad.stat().st_ino
 
-    def failing(path: Path) -> bytes:
+    def failing(disk: LocalDisk, path: Path, offset: int = 0, length: int = -1) -> bytes:
         if path.exists() and path.stat().st_ino == inode:
             raise OSError(errno.EIO, "Input/output error")
-        return read_bytes(path)
+        return read(disk, path, offset, length)
 
-    monkeypatch.setattr(Path, "read_bytes", failing)
+    monkeypatch.setattr(LocalDisk, "read", failing)
     loaded = stores.ask(0, t.Load(0, []))
     assert isinstance(loaded, t.Loaded)
     assert loaded.state == b"old"
@@ -231,7 +235,7 @@ def test_a_checkpoint_that_is_there_is_announced_when_its_name_is_durable(
 ) -> None:
     stores.ask(0, t.Save(3, b"state", []))
     synced: list[Path] = []
-    monkeypatch.setattr(store_module, "sync_directory", synced.append)
+    monkeypatch.setattr(LocalDisk, "sync_directory", lambda disk, directory: synced.append(directory))
     assert isinstance(stores.ask(0, t.Save(3, b"state", [])), t.Saved)
     assert synced == [stores.directories[0]]
 
@@ -240,7 +244,7 @@ def test_what_crashes_have_left_is_removed(tmp_path: Path) -> None:
     directory = tmp_path / "checkpoints-0"
     directory.mkdir()
     (directory / "000000000005.checkpoint.77.tmp").write_bytes(bytes(1000))
-    CheckpointStore(directory, 7, 1, [directory], lambda: None).close()
+    CheckpointStore(directory, 7, 1, [directory], lambda: None)
     assert list(directory.iterdir()) == []
 
 
@@ -254,7 +258,7 @@ def test_a_disk_that_became_read_only_is_reported_and_the_store_lives_on(
         raise OSError(errno.EROFS, "Read-only file system")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", read_only)
+        patch.setattr(LocalDisk, "unlink", read_only)
         patch.setattr(store_module, "write_whole", read_only)
         stores.stores[0].submit(t.Discard(4))
         stores.stores[0].submit(t.Save(5, b"state", []))

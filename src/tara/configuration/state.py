@@ -19,7 +19,8 @@ from tara.configuration.settings import Settings
 from tara.host.placement import placement_of, serves_clients
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import Graph
-from tara.storage.files import make_directory, set_aside, write_whole
+from tara.storage.disk import LOCAL
+from tara.storage.files import set_aside, write_whole
 from tara.transport.where import free_ports
 
 STATE_FILE = "cluster.json"
@@ -206,7 +207,7 @@ class StateFile:
         """Claim the directory for this process; a second cluster here would hand out the same lives again. The lock
         ends with the process, or when the descriptor is closed."""
         try:
-            make_directory(self._directory)
+            LOCAL.make_directory(self._directory)
             lock = os.open(self._directory / LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o600)
         except OSError as error:
             raise ConfigurationError(f"data_dir = {self._directory}: cannot be used: {error.strerror}") from error
@@ -224,7 +225,7 @@ class StateFile:
             if self._revision is None and self.exists():
                 self.read()
             revision = (self._revision or 0) + 1
-            make_directory(self._directory)
+            LOCAL.make_directory(self._directory)
             data = pack_state(state, revision)
             write_whole(self._paths[0], (data,))
             self._revision = revision

@@ -22,7 +22,7 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, TaraError
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
-from tara.runtime.container import Container, ContainerSpec, Start
+from tara.runtime.container import Container, ContainerSpec
 from tara.storage import log as log_module
 from tara.storage.files import DamagedFile
 from tara.storage.journal import Identity, journal_directory, journal_name, read_journal
@@ -30,6 +30,7 @@ from tara.storage.lives import read_lives
 from tara.storage.log import log_directory
 from tara.storage.log_format import LogError
 from tara.storage.log_reader import LogReader
+from tara.storage.site_storage import Start
 
 #: How long a start may take.
 PATIENCE_S = 20.0
@@ -162,7 +163,7 @@ def _is_clean(directory: Path, spec: ContainerSpec) -> bool:
 def _is_ready(container: Container) -> bool:
     """Whether the executor has a state, and the log was read and has no gaps."""
     executors = [node for node in container.nodes.values() if isinstance(node, Executor)]
-    logs = [store.log.status() for store in container.stores.values() if store.log is not None]
+    logs = [store.log.status() for store in container.storage.stores.values() if store.log is not None]
     return all(node.restored for node in executors) and all(log["unread"] == 0 and log["gaps"] == 0 for log in logs)
 
 

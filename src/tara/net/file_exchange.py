@@ -25,11 +25,7 @@ from tara.net.channel import Channel
 from tara.net.port import OnTrouble, Terms
 from tara.net.server import Address, Server
 from tara.protocol.errors import TaraError
-
-CHECKPOINTS = "checkpoints"
-LOG = "log"
-#: The directory for what arrives, beside the files of the replica that asked for it.
-INCOMING = "incoming"
+from tara.storage.remote import CHECKPOINTS, LOG
 
 PIECE_BYTES = 1 << 19
 #: Larger than any answer of this protocol.

@@ -28,7 +28,8 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.sessions import SessionsState
-from tara.storage.files import sync_directory, write_whole
+from tara.storage.disk import LOCAL
+from tara.storage.files import write_whole
 from tara.storage.store import (
     CHECKPOINT_FILES,
     StoreError,
@@ -202,7 +203,7 @@ def restore(path: Path, settings: Settings) -> ClusterState:
         install(unfinished, cluster, _first_sessions(backup), backup.chunks)
         StateFile(unfinished).write(cluster)
         unfinished.rename(directory)
-        sync_directory(unfinished.parent)
+        LOCAL.sync_directory(unfinished.parent)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise BackupError(f"{directory}: {error}") from error

@@ -12,7 +12,7 @@ from tara.protocol import tuples as t
 from tara.protocol.graph import Graph, Stage
 from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.sessions import SessionsState
-from tara.storage.files import make_directory
+from tara.storage.disk import LOCAL
 from tara.storage.store import checkpoint_directory, checkpoint_path, digest_of, write_checkpoint
 
 
@@ -30,7 +30,7 @@ def install(data_dir: Path, cluster: ClusterState, sessions: SessionsState, chun
     checkpoint = t.CheckpointId(cluster.threshold, digest_of(state, chunks))
     for replica in range(2 * cluster.f + 1):
         store = checkpoint_directory(data_dir, replica)
-        make_directory(store)
+        LOCAL.make_directory(store)
         write_checkpoint(
             checkpoint_path(store, checkpoint.number), cluster.cluster, cluster.era, checkpoint, state, chunks
         )

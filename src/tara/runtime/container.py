@@ -18,38 +18,34 @@ from msgspec import Struct
 from tara.host.condition import described
 from tara.host.counters import Counters
 from tara.host.effects import Effect, Executes, Halt, Hand, Inputs, Message, Reply, Send, Store, Sync, Trouble, Unbar
+from tara.host.latency import Histogram
 from tara.host.placement import serves_clients
 from tara.host.site import Site, SiteSpec
 from tara.net import bounds
 from tara.net.budget import Budget
 from tara.net.certificates import load_member_keys
-from tara.net.file_exchange import CHECKPOINTS, INCOMING, LOG, FileServer, RemoteFiles
+from tara.net.file_exchange import FileServer, RemoteFiles
 from tara.net.links import Links
 from tara.net.port import Terms
 from tara.net.principal import Kind
 from tara.net.server import Address, Server, clients_max
 from tara.observability.events import EventLog
-from tara.protocol import places
-from tara.protocol import tuples as t
-from tara.protocol.errors import ConfigurationError, NodeHalted
+from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import Graph, Stage
 from tara.protocol.limits import Limits
-from tara.protocol.node import GENESIS_MEMORY, Boot, Node
-from tara.protocol.nodes.committer import segment_head
+from tara.protocol.node import Node
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.sessions import Application
 from tara.runtime.reporting import status_report
-from tara.storage.execution_record import ExecutionRecord, record_path
-from tara.storage.journal import SEGMENT_BYTES, FileJournal, Identity, StaleJournal, journal_directory
-from tara.storage.log import DecidedLog, log_directory
-from tara.storage.log_format import LogIdentity
-from tara.storage.log_writer import LogSettings
-from tara.storage.store import CheckpointStore, checkpoint_directory
+from tara.storage.journal import FULL_DISK_PATIENCE_S, FULL_DISK_PAUSE_S, SEGMENT_BYTES, NoRoom
+from tara.storage.log import log_directory
+from tara.storage.remote import CHECKPOINTS, INCOMING, LOG
+from tara.storage.site_storage import SiteStorage, Start, StorageSpec
+from tara.storage.store import checkpoint_directory
+from tara.storage.worker import Worker
 from tara.transport.gateway import Gateway, Options, make_gateway
 
 TICK_MS = 5.0
-#: Problems of a journal that an event tells of.
-DAMAGE_SHOWN = 20
 
 
 class ContainerSpec(Struct, frozen=True, kw_only=True):
@@ -100,16 +96,6 @@ class ContainerSpec(Struct, frozen=True, kw_only=True):
         )
 
 
-class Start(Struct, frozen=True, kw_only=True):
-    """What the registry tells a container when it has registered."""
-
-    life: int
-    genesis: bool
-    #: Whether the journal that is here is the one that the last life wrote; and its name from now on.
-    keep_journal: bool = True
-    journal: str = ""
-
-
 class Container:
     def __init__(
         self,
@@ -139,9 +125,22 @@ class Container:
             number: container for container, numbers in enumerate(spec.placement) for number in numbers
         }
         self._site: Site | None = None
-        self.stores: dict[int, CheckpointStore] = {}
-        self._records: dict[int, ExecutionRecord] = {}
-        self.journal: FileJournal | None = None
+        self.storage = SiteStorage(
+            spec.of_site(),
+            StorageSpec(
+                data_dir=Path(spec.data_dir),
+                segment_bytes=spec.segment_bytes,
+                log_retention_bytes=spec.log_retention_bytes,
+                threshold=spec.threshold,
+            ),
+            self.events,
+            self.counters,
+            self._remote_files,
+            lambda: os.eventfd_write(self._wake, 1),
+        )
+        #: The threads of its logs and stores.
+        self._workers: list[Worker] = []
+        self.sync_times = Histogram()
         self.gateway: Gateway | None = None
         self._clock_base_ms = time.time() * 1e3 - time.monotonic() * 1e3
         self._next_tick_ms = 0.0
@@ -151,7 +150,7 @@ class Container:
             Reply: self._reply,
             Hand: self._hand,
             Store: self._store,
-            Unbar: lambda unbar: self._records[unbar.number].unbar(unbar.counter),
+            Unbar: lambda unbar: self.storage.records[unbar.number].unbar(unbar.counter),
             Executes: self._on_executes,
             Halt: self._on_halt,
             Trouble: lambda trouble: self.events.flood(trouble.kind, sender=trouble.sender, reason=trouble.reason),
@@ -244,45 +243,31 @@ class Container:
 
     def start(self, start: Start) -> None:
         """Make the nodes: with what the journal has, if there is one."""
-        spec = self.spec
         self.events.life = start.life
-        journals: dict[int, list[t.ReplayedEntry]] = {}
-        directory = Path(spec.data_dir)
-        if spec.durability == "disk":
-            identity = Identity(spec.cluster, spec.era, spec.container)
-            self.journal = FileJournal(
-                journal_directory(directory, spec.container),
-                identity,
-                spec.segment_bytes,
-                on_trouble=lambda error: self.events.flood("journal_waits", reason=str(error)),
-            )
-            if not start.keep_journal and not self.journal.is_empty:
-                self._set_aside(self.journal, StaleJournal("this container has run elsewhere since it was written"))
-            if start.journal:
-                self.journal.rename(start.journal)
-            journals = self._replay(self.journal)
-        try:
-            self._create_nodes(start, journals)
-        except (NodeHalted, AssertionError) as error:
-            # A journal that reads well but makes no sense is as good as none.
-            if self.journal is None or not journals:
-                raise
-            self._set_aside(self.journal, error)
-            self._create_nodes(start, {})
-        if self.journal is not None:
-            self._go_on_with(self.journal)
+        storage = self.storage
+        self._site = storage.start(start, partial(self._make_site, start.life), self._application, self._now_ms())
+        for store in storage.stores.values():
+            if store.log is not None:
+                worker = Worker("decided-log", store.log.work)
+                store.log.wake = worker.wake
+                self._workers.append(worker)
+        for store in storage.stores.values():
+            worker = Worker("checkpoint-store", store.work)
+            store.wake = worker.wake
+            self._workers.append(worker)
         self._files.start(
             {
-                (kind, replica): path(directory, replica)
-                for replica in (self.graph.names[number].replica for number in self.stores)
+                (kind, replica): path(Path(self.spec.data_dir), replica)
+                for replica in (self.graph.names[number].replica for number in storage.stores)
                 for kind, path in ((CHECKPOINTS, checkpoint_directory), (LOG, log_directory))
             }
         )
-        entries = sum(map(len, journals.values()))
-        self.events.info(
-            "started", how="genesis" if start.genesis else "rejoined", journal_entries=entries, nodes=len(self.nodes)
-        )
         self._start_gateway()
+
+    def _make_site(self, life: int) -> Site:
+        site = Site(self.spec.of_site(), life, self.counters)
+        site.know_front_ends(self._front_ends)
+        return site
 
     def _start_gateway(self) -> None:
         executor = self.site.executor
@@ -290,107 +275,6 @@ class Container:
             name = getattr(executor.application, "gateway", None)
             if name is not None:
                 self.gateway = make_gateway(name, _Site(self, executor), self.spec.gateway)
-
-    def _go_on_with(self, journal: FileJournal) -> None:
-        """The committers have come back from the journal: say what was damaged, and what they do not know any more."""
-        committers = self.site.committers()
-        journal.resumed = lambda: segment_head(self.site.committers())
-        aside = None
-        if journal.broken:
-            aside = journal.restore(
-                [(number, node.restored()) for number, node in committers.items() if not node.recovering]
-            )
-        else:
-            journal.mark()
-        if journal.problems:
-            self.counters.journals_repaired += 1
-            self.events.error(
-                "journal_repaired",
-                damage=journal.problems[:DAMAGE_SHOWN],
-                holes={self.graph.label(number): len(node.holes) for number, node in committers.items()},
-                kept_in=str(aside) if aside is not None else None,
-            )
-
-    def _replay(self, journal: FileJournal) -> dict[int, list[t.ReplayedEntry]]:
-        """What the journal has. From one that cannot be trusted, nothing: the committers rejoin without memory, under
-        the number of this life, which no life before it had."""
-        try:
-            return journal.replay()
-        except StaleJournal as error:
-            self._set_aside(journal, error)
-            return {}
-
-    def _set_aside(self, journal: FileJournal, reason: Exception) -> None:
-        name = journal.name
-        target = journal.set_aside()
-        journal.rename(name)
-        self.counters.journals_set_aside += 1
-        self.events.error("journal_set_aside", reason=f"{type(reason).__name__}: {reason}", kept_in=str(target))
-
-    def _create_nodes(self, start: Start, journals: dict[int, list[t.ReplayedEntry]]) -> None:
-        spec, now_ms = self.spec, self._now_ms()
-        directory = Path(spec.data_dir)
-        site = self._site = Site(spec.of_site(), start.life, self.counters)
-        site.know_front_ends(self._front_ends)
-        for number in spec.placement[spec.container]:
-            name = self.graph.names[number]
-            memory = GENESIS_MEMORY if start.genesis else start.life
-            boot = Boot(start.life, memory, start.genesis, now_ms, spec.threshold, spec.log_retention_bytes is not None)
-            if name.stage is Stage.EXECUTOR:
-                record = self._execution_record(number)
-                barred = frozenset(record.strikes.barred)
-                boot = boot._replace(cell=record.cell, barred=barred, executed=record.executed)
-            site.create(number, boot, self._application, journals.get(number, []))
-            if name.stage is Stage.EXECUTOR:
-                stores = [checkpoint_directory(directory, replica) for replica in range(self.graph.sites)]
-                store = CheckpointStore(
-                    stores[name.replica],
-                    spec.cluster,
-                    spec.era,
-                    stores,
-                    lambda: os.eventfd_write(self._wake, 1),
-                    self._make_log(name.replica),
-                    self._remote_files(CHECKPOINTS, stores[name.replica]),
-                )
-                store.on_event = partial(self._on_store_event, self.graph.label(number))
-                self.stores[number] = store
-
-    def _execution_record(self, number: int) -> ExecutionRecord:
-        """Opened once in a life: that is a new beginning for it."""
-        if number in self._records:
-            return self._records[number]
-        spec, label = self.spec, self.graph.label(number)
-        path = record_path(Path(spec.data_dir), self.graph.names[number].replica)
-        record = self._records[number] = ExecutionRecord(path, spec.cluster, spec.era)
-        if record.trouble is not None:
-            self.events.warning("execution_record_refused", label, reason=record.trouble)
-        for place, times in zip(record.strikes.places, record.strikes.counts, strict=True):
-            if place:
-                self.events.warning("ended_in_application", label, at=places.describe(place), times=times)
-        return record
-
-    def _make_log(self, replica: int) -> DecidedLog | None:
-        spec, limits = self.spec, self.spec.limits
-        if spec.log_retention_bytes is None:
-            return None
-        directories = [log_directory(Path(spec.data_dir), index) for index in range(self.graph.sites)]
-        settings = LogSettings(
-            identity=LogIdentity(spec.cluster, spec.era),
-            partitions=limits.partitions,
-            checkpoint_interval=limits.checkpoint_interval,
-            retention_bytes=spec.log_retention_bytes,
-        )
-        remote = self._remote_files(LOG, directories[replica])
-        log = DecidedLog(directories[replica], settings, directories, remote)
-        log.on_problem = lambda reason: self.events.flood("log_problem", reason=reason)
-        return log
-
-    def _on_store_event(self, node: str, event: str, detail: int | str) -> None:
-        """On the store's thread."""
-        if event in ("checkpoint_saved", "checkpoint_loaded", "checkpoint_fetched"):
-            self.events.info(event, node, checkpoint=detail)
-        else:
-            self.events.flood(event, node, reason=detail)
 
     @property
     def site(self) -> Site:
@@ -451,7 +335,7 @@ class Container:
             inputs.unread_bytes = self.budget.kept_bytes
         if stores:
             os.eventfd_read(self._wake)
-            inputs.tuples = [(answer, number) for number, store in self.stores.items() for answer in store.take()]
+            inputs.tuples = self.storage.answers()
         if gateway and self.gateway is not None:
             self.gateway.receive()
         monotonic_ms = time.monotonic() * 1e3
@@ -499,14 +383,21 @@ class Container:
         self._doing[type(effect)](effect)
 
     def _sync(self, sync: Sync) -> None:
-        journal = self.journal
-        if journal is None:
+        if self.storage.journal is None:
             return
-        journal.append(sync.entries)
+        deadline_s = time.monotonic() + FULL_DISK_PATIENCE_S
+        while True:
+            started_s = time.perf_counter()
+            try:
+                self.storage.sync(self.site, sync.entries, sync.collected)
+                break
+            except NoRoom as error:
+                if time.monotonic() > deadline_s:
+                    raise
+                self.events.flood("journal_waits", reason=str(error))
+                time.sleep(FULL_DISK_PAUSE_S)
+        self.sync_times.add(time.perf_counter() - started_s)
         self.counters.journal_syncs += 1
-        if sync.collected:
-            committers = self.site.committers()
-            journal.roll(lambda number: committers[number].commits.min if number in committers else 0)
 
     def _send(self, send: Send) -> None:
         links, container = self._links, send.container
@@ -525,7 +416,7 @@ class Container:
             self.gateway.take(hand.results)
 
     def _store(self, store: Store) -> None:
-        self.stores[store.number].submit(store.job)  # type: ignore[arg-type]
+        self.storage.stores[store.number].submit(store.job)  # type: ignore[arg-type]
 
     def _on_executes(self, executes: Executes) -> None:
         """Its gateway reads the state of an executor, and ends with it."""
@@ -559,15 +450,16 @@ class Container:
 
     def release(self) -> None:
         """Let go of what the next life needs."""
-        if self.journal is not None:
-            self.journal.close()
+        self.storage.close()
         self._files.stop()
 
     def _close(self) -> None:
         if self.gateway is not None:
             self.gateway.close()
-        for store in self.stores.values():
-            store.close()
+        for store in self.storage.stores.values():
+            store.interrupt()
+        for worker in self._workers:
+            worker.close()
         self.release()
         self.events.info("stopped")
         self._links.close()

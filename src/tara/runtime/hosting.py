@@ -33,11 +33,12 @@ from tara.observability.events import EventLog, log_path, show
 from tara.observability.supervised import describe_end, report_all_threads
 from tara.protocol.errors import ConfigurationError, TaraError
 from tara.runtime import control
-from tara.runtime.container import Container, ContainerSpec, Start
+from tara.runtime.container import Container, ContainerSpec
 from tara.runtime.watching import Watch
 from tara.storage.files import DamagedFile
 from tara.storage.journal import journal_directory, journal_name
 from tara.storage.lives import Lives, read_lives, write_lives
+from tara.storage.site_storage import Start
 from tara.transport.where import here
 
 Kind = TypeVar("Kind")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tara.host.latency import Histogram
 from tara.observability.metrics import process_report
 from tara.protocol import tuples as t
 from tara.protocol.graph import PARTITIONED
@@ -59,12 +58,11 @@ def status_report(container: "Container", digest: bool) -> dict[str, object]:
                     "skip_asked": node.skip_asked,
                     "executed": node.executed,
                 }
-                log = container.stores[number].log
+                log = container.storage.stores[number].log
                 if log is not None:
                     status["log"] = log.status()
     if container.gateway is not None:
         status["gateway"] = container.gateway.status()
-    journal = container.journal
     return {
         **status,
         "partitions": partitions,
@@ -72,7 +70,7 @@ def status_report(container: "Container", digest: bool) -> dict[str, object]:
         "counters": _counters(container),
         "histograms": {
             "latency": container.site.latency.histogram.report(),
-            "journal_sync": (journal.sync_times if journal is not None else Histogram()).report(),
+            "journal_sync": container.sync_times.report(),
         },
         "process": process_report(),
         "nodes": {label: {"state": "halted", "reason": reason} for label, reason in container.counters.halted.items()}
@@ -90,7 +88,7 @@ def _counters(container: "Container") -> dict[str, Any]:
         "view_changes": sum(node.views_entered for node in nodes if isinstance(node, Committer)),
         "log_errors": container.events.errors,
     }
-    for store in container.stores.values():
+    for store in container.storage.stores.values():
         for key, count in msgspec.to_builtins(store.counts).items():
             counters[key] += count
     return counters

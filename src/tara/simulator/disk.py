@@ -1,228 +1,399 @@
-"""The virtual disk of a container: journals and checkpoints. It survives the container's process.
+"""A virtual disk, on which the real storage code runs (`tara.storage.disk.Disk`). It survives its container's process.
 
-A journal is bytes in the real format, with an end marker. What is written is durable after `sync`; a crash before that
-leaves some part of it, torn anywhere; after a power cut the end marker may be older than the journal.
+What is written is there for every process at once, and durable after a sync. A power cut takes what was not synced:
+names from some point on, writes to files in any order and torn anywhere. A process can end before any operation that
+changes something, and in the middle of a write. Any operation can fail for want of room, and a sync for good: then what
+was to be synced never will be, though processes still see it. What lies on the disk can be harmed in all ways that
+disks do harm.
 """
 
+import errno
 import random
-from array import array
-from collections.abc import Callable, Iterable
-from hashlib import blake2b
+from collections.abc import Callable
+from pathlib import Path, PurePath
 
-from tara.host.strikes import Strikes
-from tara.protocol import journal
-from tara.protocol import tuples as t
-from tara.protocol.places import CELLS
-from tara.simulator.violation import Violation
+#: What may happen to a file that nobody writes to.
+DAMAGES = ("flip", "zero", "cut", "remove", "swap", "stale", "misdirected")
+#: Files larger than this have no older contents that could come back.
+STALE_BYTES_MAX = 1 << 16
+ZEROED_BYTES = 200
 
-
-class StoredCheckpoint:
-    def __init__(self, number: int, state: bytes, chunks: Iterable[bytes]) -> None:
-        self.state = state
-        self.chunks = list(chunks)
-        self.id = t.CheckpointId(number, self._digest())
-
-    def _digest(self) -> bytes:
-        digest = blake2b(self.state, digest_size=16)
-        for chunk in self.chunks:
-            digest.update(chunk)
-        return digest.digest()
-
-    @property
-    def intact(self) -> bool:
-        return self._digest() == self.id.digest
-
-    def damage(self) -> None:
-        """Flip one bit."""
-        self.state = bytes([self.state[0] ^ 1]) + self.state[1:]
+Write = tuple[int, bytes | None]  # an offset and what was written there; None: the file was cut off there
 
 
-#: What may happen to a journal.
-DAMAGES = ("flip", "zero", "cut", "remove", "swap", "stale", "marker")
+class Crash(BaseException):
+    """The process has ended, here."""
 
 
-class Disk:
-    SEGMENT_BYTES = 2_000
+class Inode:
+    """A file, whatever its name is."""
 
-    def __init__(self, generation: int = 0) -> None:
-        #: Rises whenever the journal is lost.
-        self.generation = generation
-        #: The journal: the bytes of each segment by number, and what is known about it.
-        self._segments: dict[int, bytearray] = {}
-        self._known: dict[int, journal.Segment] = {}
-        self._sequence = 0
-        #: The end marker, and what the disk itself has of it; each with the one before it.
-        self._marker = b""
-        self._synced_marker = b""
-        #: What it has promised, for the end marker.
-        self.resumed: Callable[[], list[journal.Written]] = list
-        #: What the last `replay` found damaged.
-        self.problems: list[str] = []
-        self.broken = False
-        #: Older contents of the newest segment.
-        self._stale: dict[int, bytes] = {}
-        #: Per executor, by number.
-        self.checkpoints: dict[int, dict[int, StoredCheckpoint]] = {}
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = bytearray(data)
+        #: What is there after a power cut, and what was written since.
+        self.durable = bytearray(data)
+        self.unsynced: list[Write] = []
+        #: What was there before the last change.
+        self.before: bytes | None = None
+        self.mapped = False
+
+    def change(self, write: Write) -> None:
+        self.before = bytes(self.data) if len(self.data) <= STALE_BYTES_MAX else None
+        _apply(self.data, write)
+        self.unsynced.append(write)
+
+    def sync(self) -> None:
+        if self.mapped:
+            self.durable = bytearray(self.data)
+        for write in self.unsynced:
+            _apply(self.durable, write)
+        self.unsynced = []
+
+    def lose_power(self, draw: random.Random) -> None:
+        if self.mapped:
+            # A machine writes mapped memory when it likes.
+            data = self.data if draw.random() < 0.5 else self.durable
+            self.data, self.durable, self.mapped = bytearray(data), bytearray(data), False
+            return
+        in_order = draw.random() < 0.5
+        for write in self.unsynced[: draw.randrange(len(self.unsynced) + 1)]:
+            if in_order or write[1] is None or draw.random() < 0.5:
+                _apply(self.durable, write)
+            else:
+                _apply(self.durable, (write[0], _torn(write[1], draw)))
+        self.data, self.unsynced = bytearray(self.durable), []
+
+    def put(self, data: bytes) -> None:
+        """What is on the disk is this, whatever anybody wrote."""
+        self.data, self.durable, self.unsynced = bytearray(data), bytearray(data), []
+
+
+def _apply(data: bytearray, write: Write) -> None:
+    offset, written = write
+    if written is None:
+        del data[offset:]
+        return
+    if offset > len(data):
+        data.extend(bytes(offset - len(data)))
+    data[offset : offset + len(written)] = written
+
+
+def _torn(written: bytes, draw: random.Random) -> bytes:
+    """A part of it; or all of its length, but not all of its pages."""
+    if draw.random() < 0.5:
+        return written[: draw.randrange(len(written) + 1)]
+    torn = bytearray(written)
+    first, end = sorted((draw.randrange(len(torn) + 1), draw.randrange(len(torn) + 1)))
+    torn[first:end] = bytes(end - first)
+    return bytes(torn)
+
+
+class VirtualFile:
+    def __init__(self, disk: "VirtualDisk", path: Path, inode: Inode) -> None:
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+        self._size = len(inode.data)
+
+    def append(self, data: bytes) -> None:
+        self.write(self._size, data)
+        self._size += len(data)
+
+    def write(self, offset: int, data: bytes) -> None:
+        try:
+            self._disk.operate("write", self._path, len(data))
+        except (OSError, Crash):
+            if self._disk.draw.random() < 0.5:
+                # Some of it was written.
+                self._inode.change((offset, data[: self._disk.draw.randrange(len(data) + 1)]))
+            raise
+        self._inode.change((offset, data))
+
+    def truncate(self, size: int) -> None:
+        self._disk.operate("truncate", self._path)
+        self._inode.change((size, None))
+        self._size = size
+
+    def sync(self) -> None:
+        try:
+            self._disk.operate("sync", self._path, sum(len(data or b"") for _, data in self._inode.unsynced))
+        except OSError:
+            # The machine gives it up, but shows it as long as it runs.
+            self._inode.unsynced = []
+            raise
+        self._inode.sync()
+
+    def close(self) -> None:
+        pass
+
+
+class VirtualMap:
+    def __init__(self, disk: "VirtualDisk", path: Path, inode: Inode) -> None:
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+        self.buffer = inode.data
+
+    def flush(self) -> None:
+        self._disk.operate("sync", self._path)
+        self._inode.sync()
+
+
+class VirtualLock:
+    def __init__(self, locks: set[Path], path: Path) -> None:
+        self._locks = locks
+        self._path = path
+
+    def close(self) -> None:
+        self._locks.discard(self._path)
+
+
+Rename = tuple[Path | None, Path | None, Inode | None]  # a name goes, another one comes, for this file
+
+
+class VirtualDisk:
+    def __init__(self, draw: random.Random) -> None:
+        self.draw = draw
+        self._files: dict[Path, Inode] = {}
+        self._durable: dict[Path, Inode] = {}
+        #: Changes of names that are not durable yet.
+        self._unsynced: list[Rename] = []
+        self._directories: set[Path] = set()
+        self._locks: set[Path] = set()
+        #: Directories that are another disk's.
+        self.mounts: dict[Path, Callable[[], VirtualDisk | None]] = {}
+        #: After how many more operations the process ends; None: it does not.
+        self.ends_in: int | None = None
+        self.ended = False
+        #: Whether there is no room; and how often a call fails then.
         self.full = False
-        #: The execution record of its executor: what it is doing, and what is concluded from that at a start.
-        self.cell = array("Q", [0] * CELLS)
-        self.strikes = Strikes()
-        #: Bytes after which a new segment begins, and how many have begun since the first one.
-        self.segment_bytes = self.SEGMENT_BYTES
-        self.rolled = 0
+        self.full_share = 0.7
+        #: Called before each operation; may raise an OSError.
+        self.trouble: Callable[[str, Path], None] | None = None
+        #: What its operations cost: for each sync, and for each megabyte; and what they have cost since that was taken.
+        self.sync_ms = 0.0
+        self.megabyte_ms = 0.0
+        self.owed_ms = 0.0
 
-    def replay(self) -> dict[int, list[t.ReplayedEntry]]:
-        """What is there after a restart, by node. A torn tail is cut; a segment whose head is torn was never used."""
-        marker, problems = journal.read_marker(self._marker) if self._marker else (None, [])
-        scans = {number: journal.scan(bytes(data)) for number, data in self._segments.items()}
-        found = journal.assemble(scans, marker)
-        self.problems, self.broken, self._sequence = problems + found.problems, found.broken, found.sequence
-        if not self.broken:
-            for number in found.void:
-                del self._segments[number]
-                self._known.pop(number, None)
-            if found.order:
-                last = found.order[-1]
-                del self._segments[last][scans[last].end :]
-        return found.entries
+    # Operations
 
-    def append(self, entries: list[journal.Written]) -> None:
-        if self.broken:
-            raise Violation("halted", "a damaged journal was not restored before it was written")
-        if not self._segments:
-            self._begin(restored=False)
-        self._write(entries)
-        self._mark()
+    def operate(self, what: str, path: Path, size: int = 0) -> None:
+        """Something is about to change."""
+        if self.ended:
+            raise Crash
+        if self.ends_in is not None:
+            self.ends_in -= 1
+            if self.ends_in < 0:
+                self.ended = True
+                raise Crash
+        self.owed_ms += size / 1e6 * self.megabyte_ms + (self.sync_ms if what == "sync" else 0.0)
+        if self.full and what in ("write", "create", "rename", "map") and self.draw.random() < self.full_share:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        if self.trouble is not None:
+            self.trouble(what, path)
 
-    def _write(self, entries: list[journal.Written]) -> None:
-        last = max(self._segments)
-        packed = journal.pack(entries, self._sequence + 1, self._sync_word(last))
-        self._stale[last] = bytes(self._segments[last])
-        self._segments[last] += packed
-        self._known[last].note(entries, len(packed))
-        self._sequence += 1
+    def make_directory(self, directory: Path) -> None:
+        self._directories.update((directory, *directory.parents))
 
-    def _sync_word(self, segment: int) -> bytes:
-        return blake2b(f"{self.generation}/{segment}".encode(), digest_size=journal.SYNC_BYTES).digest()
+    def names(self, directory: Path) -> list[str]:
+        disk = self._disk_of(directory)
+        if disk is None or directory not in disk._directories:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(directory))
+        there = {path.name for path in disk._files if path.parent == directory}
+        there.update(path.name for path in disk._directories if path.parent == directory and path != directory)
+        return sorted(there)
 
-    def _begin(self, restored: bool) -> None:
-        number = max(self._segments, default=0) + 1
-        head = self._head(number, restored)
-        self._segments[number], self._known[number] = bytearray(journal.pack_head(head)), journal.Segment()
+    def exists(self, path: Path) -> bool:
+        disk = self._disk_of(path)
+        return disk is not None and (path in disk._files or path in disk._directories)
 
-    def _head(self, number: int, restored: bool = False) -> journal.Head:
-        return journal.Head(
-            cluster=1,
-            era=1,
-            container=1,
-            journal="virtual",
-            segment=number,
-            first=self._sequence + 1,
-            sync=self._sync_word(number).hex(),
-            restored=restored,
-        )
+    def size(self, path: Path) -> int:
+        return len(self._inode(path).data)
 
-    def _mark(self, both: bool = False) -> None:
-        slot = journal.pack_marker(
-            journal.Marker(
-                cluster=1,
-                era=1,
-                container=1,
-                journal="virtual",
-                first=min(self._segments),
-                segment=max(self._segments),
-                sequence=self._sequence,
-                states=self.resumed(),
-            )
-        )
-        self._marker = slot + (self._marker[: journal.MARKER_SLOT_BYTES] if self._marker and not both else slot)
-        if both or not self._synced_marker:
-            self._synced_marker = self._marker
+    def read(self, path: Path, offset: int = 0, length: int = -1) -> bytes:
+        if self.ended:
+            raise Crash
+        data = self._inode(path).data
+        if self.trouble is not None:
+            self.trouble("read", path)
+        return bytes(data[offset:] if length < 0 else data[offset : offset + length])
 
-    def mark(self) -> None:
-        """At the start of a life: the end marker is as new as the journal."""
-        if self._segments:
-            self._mark(both=True)
+    def create(self, path: Path, exclusive: bool = False) -> VirtualFile:
+        self._check_directory(path)
+        if exclusive and path in self._files:
+            raise FileExistsError(errno.EEXIST, "File exists", str(path))
+        self.operate("create", path)
+        inode = Inode()
+        self._rename((None, path, inode))
+        return VirtualFile(self, path, inode)
 
-    def restore(self, entries: list[journal.Written]) -> None:
-        """A new segment with all that the committers know takes the place of the damaged journal."""
-        old = list(self._segments)
-        self._begin(restored=True)
-        self._write(entries)
-        for number in old:
-            del self._segments[number]
-            self._known.pop(number, None)
-        self._stale.clear()
-        self.broken = False
-        self._mark(both=True)
+    def open(self, path: Path) -> VirtualFile:
+        return VirtualFile(self, path, self._inode(path))
 
-    def tear(self, entries: list[journal.Written], draw: random.Random) -> None:
-        """The process died while it appended these, or while it began a segment; perhaps the power failed. Nothing of
-        it survives whole."""
-        begins = not self._segments or draw.random() < 0.2
-        number = max(self._segments, default=0) + begins
-        torn = bytearray(journal.pack(entries, self._sequence + 1, self._sync_word(number)))
-        if draw.random() < 0.5:
-            del torn[draw.randrange(len(torn)) :]
+    def rename(self, path: Path, target: Path) -> None:
+        self._check_directory(target)
+        self.operate("rename", target)
+        if path in self._directories:
+            for inner in [inner for inner in self._directories if inner == path or path in inner.parents]:
+                self._directories.discard(inner)
+                self._directories.add(target / inner.relative_to(path))
+            for inner, inode in [(inner, inode) for inner, inode in self._files.items() if path in inner.parents]:
+                self._rename((inner, target / inner.relative_to(path), inode))
         else:
-            # The file has its length, but not all of its pages.
-            first, end = sorted((draw.randrange(len(torn)), draw.randrange(len(torn))))
-            torn[first : end + 1] = bytes(end + 1 - first)
-            torn[-1] ^= 1
-        if begins:
-            self._segments[number] = bytearray(journal.pack_head(self._head(number)))
-            del self._segments[number][draw.randrange(journal.HEAD_BYTES) :]
-            torn = torn if len(self._segments[number]) == journal.HEAD_BYTES else bytearray()
-        self._segments[number] += torn
-        if self._synced_marker and draw.random() < 0.5:
-            self._marker = self._synced_marker
+            self._rename((path, target, self._inode(path)))
 
-    def damage(self, draw: random.Random) -> str | None:
-        """Harm one thing of the journal that was durable; returns what. None: there is nothing to harm."""
-        kind = draw.choice(DAMAGES)
-        if not self._segments or (kind == "swap" and len(self._segments) < 2):
+    def unlink(self, path: Path) -> None:
+        if path in self._directories:
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
+        self._inode(path)
+        self.operate("unlink", path)
+        self._rename((path, None, None))
+
+    def remove_tree(self, directory: Path) -> None:
+        for path in [path for path in self._files if directory in path.parents]:
+            self.unlink(path)
+        self._directories = {path for path in self._directories if path != directory and directory not in path.parents}
+
+    def sync_directory(self, directory: Path) -> None:
+        self.operate("sync", directory)
+        touching = [
+            index
+            for index, (old, new, _) in enumerate(self._unsynced)
+            if directory in (None if old is None else old.parent, None if new is None else new.parent)
+        ]
+        # A file system writes the changes of names in their order.
+        self._settle_names(max(touching, default=-1) + 1)
+
+    def lock(self, path: Path) -> VirtualLock:
+        if path in self._locks:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable", str(path))
+        self._locks.add(path)
+        return VirtualLock(self._locks, path)
+
+    def map(self, path: Path, size: int) -> VirtualMap:
+        self.operate("map", path)
+        inode = self._files.get(path)
+        if inode is None or len(inode.data) != size:
+            inode = Inode(bytes(size))
+            self._rename((None, path, inode))
+        inode.mapped = True
+        return VirtualMap(self, path, inode)
+
+    def _disk_of(self, path: PurePath) -> "VirtualDisk | None":
+        """The disk that has this; None: nobody can get at it."""
+        for directory, mounted in self.mounts.items():
+            if directory == path or directory in path.parents:
+                return mounted()
+        return self
+
+    def _inode(self, path: Path) -> Inode:
+        disk = self._disk_of(path)
+        inode = None if disk is None else disk._files.get(path)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+        return inode
+
+    def _check_directory(self, path: Path) -> None:
+        if path.parent not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+
+    def _rename(self, change: Rename) -> None:
+        _apply_name(self._files, change)
+        self._unsynced.append(change)
+
+    def _settle_names(self, count: int) -> None:
+        for change in self._unsynced[:count]:
+            _apply_name(self._durable, change)
+        del self._unsynced[:count]
+
+    # What becomes of it
+
+    def end_process(self) -> None:
+        """Whoever used it is gone; what it wrote is there."""
+        self._locks.clear()
+        self.ends_in, self.ended = None, False
+        self.owed_ms = 0.0
+
+    def lose_power(self) -> None:
+        self._settle_names(self.draw.randrange(len(self._unsynced) + 1))
+        self._unsynced = []
+        self._files = dict(self._durable)
+        for inode in self._files.values():
+            inode.lose_power(self.draw)
+
+    def paths(self, within: Path, suffixes: tuple[str, ...] = ("",)) -> list[Path]:
+        """The files that are there, in this directory or in those in it."""
+        return sorted(path for path in self._files if within in path.parents and path.name.endswith(suffixes))
+
+    def forget(self, directory: Path) -> None:
+        """All that is in it is gone, and was never there."""
+        for files in (self._files, self._durable):
+            for path in [path for path in files if path == directory or directory in path.parents]:
+                del files[path]
+        self._unsynced = [change for change in self._unsynced if not _is_in(change, directory)]
+        self._directories = {path for path in self._directories if path != directory and directory not in path.parents}
+
+    def copy(self, other: "VirtualDisk", directory: Path) -> None:
+        """Have what the other one has there."""
+        self.make_directory(directory)
+        for path in other.paths(directory):
+            self.make_directory(path.parent)
+            inode = Inode(bytes(other._files[path].data))
+            self._files[path] = self._durable[path] = inode
+
+    def damage(self, path: Path, others: list[Path]) -> str | None:
+        """Harm a file that was durable; returns how, or None if that was not possible. `others`: of its kind."""
+        kind, draw, inode = self.draw.choice(DAMAGES), self.draw, self._files[path]
+        data = bytearray(inode.data)
+        if not data and kind != "remove":
             return None
-        number = draw.choice(sorted(self._segments))
-        data = self._segments[number]
         match kind:
             case "flip":
                 data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
             case "zero":
                 first = draw.randrange(len(data))
-                data[first : first + 200] = bytes(len(data[first : first + 200]))
+                data[first : first + ZEROED_BYTES] = bytes(len(data[first : first + ZEROED_BYTES]))
             case "cut":
                 del data[draw.randrange(len(data)) :]
             case "remove":
-                del self._segments[number]
-            case "swap":
-                other = draw.choice([known for known in sorted(self._segments) if known != number])
-                self._segments[number], self._segments[other] = self._segments[other], data
-            case "stale":
-                if number not in self._stale:
+                for files in (self._files, self._durable):
+                    files.pop(path, None)
+                return kind
+            case "swap" | "misdirected":
+                others = [other for other in others if other != path]
+                if not others:
                     return None
-                self._segments[number] = bytearray(self._stale[number])
-            case "marker":
-                self._marker = b"" if draw.random() < 0.5 else bytes(draw.randrange(256) for _ in range(40))
+                victim = self._files[draw.choice(others)]
+                if kind == "swap":
+                    mine, data = data, bytearray(victim.data)
+                    victim.put(bytes(mine))
+                else:
+                    # What was to be written here was written there.
+                    if inode.before is None:
+                        return None
+                    first = draw.randrange(len(data))
+                    written = bytes(data[first : first + ZEROED_BYTES])
+                    there = bytearray(victim.data)
+                    _apply(there, (min(first, len(there)), written))
+                    victim.put(bytes(there))
+                    data = bytearray(inode.before)
+            case "stale":
+                if inode.before is None:
+                    return None
+                data = bytearray(inode.before)
+        if data == inode.data:
+            return None
+        inode.put(bytes(data))
         return kind
 
-    def forget_journal(self) -> None:
-        self._segments, self._known, self._stale = {}, {}, {}
-        self._sequence, self._marker, self._synced_marker = 0, b"", b""
-        self.problems, self.broken = [], False
-        self.generation += 1
 
-    def roll(self, minimum: Callable[[int], int]) -> None:
-        """Begin a new segment if the last one is full, and drop those that are not needed any more."""
-        if self._segments and self._known[max(self._segments)].size > self.segment_bytes:
-            self.rolled += 1
-            self._begin(restored=False)
-            self._write(self.resumed())
-        order = sorted(self._segments)
-        while len(order) > 1 and self._known[order[0]].obsolete(minimum):
-            number = order.pop(0)
-            del self._segments[number], self._known[number]
-            self._stale.pop(number, None)
-        self._mark(both=True)
+def _apply_name(files: dict[Path, Inode], change: Rename) -> None:
+    old, new, inode = change
+    if old is not None:
+        files.pop(old, None)
+    if new is not None and inode is not None:
+        files[new] = inode
 
-    def checkpoints_of(self, executor: int) -> dict[int, StoredCheckpoint]:
-        return self.checkpoints.setdefault(executor, {})
+
+def _is_in(change: Rename, directory: Path) -> bool:
+    return any(path is not None and directory in path.parents for path in change[:2])

@@ -36,6 +36,7 @@ class HalfRemembered(Story):
         self._home = choice % self.graph.sites
         self._victim = self.committer_at(self._home)
         self._container = self.world.host_of(self.number(Stage.COMMITTER, self._victim))
+        self._usual_bytes = self._container.segment_bytes
         #: Whether it has lost its journal.
         self._lost = False
 
@@ -49,17 +50,27 @@ class HalfRemembered(Story):
         self._lost = self.forget(self._victim) > 0
         yield self._remembers_elsewhere
         #: Any size is a legal one.
-        self._container.disk.segment_bytes = 0
-        segments = self._container.disk.rolled
+        self._set_segment_bytes(0)
+        segments = self._segment()
         self.world.trouble_store("store_failing", 0)
-        yield lambda: self._container.disk.rolled > segments
+        yield lambda: self._segment() > segments
         self.world.crash(self._container)
         self.world.boot(self._container)
 
     def end(self) -> None:
-        self._container.disk.segment_bytes = self._container.disk.SEGMENT_BYTES
+        self._set_segment_bytes(self._usual_bytes)
         self.world.trouble_store("store_failing", 0)
         super().end()
+
+    def _set_segment_bytes(self, size: int) -> None:
+        self._container.segment_bytes = size
+        if self._container.storage is not None and self._container.storage.journal is not None:
+            self._container.storage.journal.segment_bytes = size
+
+    def _segment(self) -> int:
+        """The number of the last segment of its journal."""
+        storage = self._container.storage
+        return 0 if storage is None or storage.journal is None else storage.journal.segment
 
     def _has_voted_beyond_the_next_checkpoint(self) -> bool:
         node = self._committer(self.partition)

@@ -43,8 +43,8 @@ from tara.protocol.progress import SourceProgress
 from tara.protocol.sessions import Session, Sessions
 from tara.protocol.window import Window
 from tara.simulator import fatal_command as fatal_command_module
-from tara.simulator import world as world_module
 from tara.simulator.campaign import Job, run_seed
+from tara.storage import site_storage
 
 Patch = Callable[[], contextlib.AbstractContextManager[object]]
 
@@ -368,7 +368,7 @@ def recovering_committer_in_segment_head() -> Iterator[None]:
     def head(committers: Mapping[int, Committer]) -> list[Written]:
         return [(number, node.resumed()) for number, node in committers.items()]
 
-    with _replace(world_module, "segment_head", head):
+    with _replace(site_storage, "segment_head", head):
         yield
 
 

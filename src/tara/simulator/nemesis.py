@@ -16,7 +16,8 @@ from tara.simulator.half_remembered import HalfRemembered
 from tara.simulator.outdated_record import OutdatedRecord
 from tara.simulator.plan import Fault
 from tara.simulator.workload import wrap
-from tara.simulator.world import Container, World
+from tara.simulator.world import DATA, Container, World
+from tara.storage.journal import MARKER_FILE, journal_directory
 
 #: What a client needs of one site. Lost on the same sites: otherwise f losses per stage could leave it none.
 FRONT_END = (Stage.REQUEST_SOURCE, Stage.EXECUTOR, Stage.REPLY_SINK)
@@ -25,6 +26,8 @@ FRONT_END = (Stage.REQUEST_SOURCE, Stage.EXECUTOR, Stage.REPLY_SINK)
 #: What takes one container's memory, if there are no journals; and how long it waits if that would be one too many.
 _LOSING = ("crash", "crash_before_sync", "crash_after_sync", "crash_in_multicast", "amnesia", "zombie")
 _WAIT_MS = 50
+#: So many processes end because their machine lost its power.
+POWER_SHARE = 0.3
 _STORIES: dict[str, type[story.Story]] = {
     kind.kind: kind
     for kind in (
@@ -109,7 +112,7 @@ def _victim(world: World, fault: Fault) -> Container | None:
 
 
 def _kill(world: World, container: Container, delay_ms: float) -> None:
-    world.crash(container)
+    world.crash(container, power=world.draw.random() < POWER_SHARE)
     world.restart_later(container, delay_ms)
 
 
@@ -200,7 +203,7 @@ def _crash_stage(world: World, fault: Fault) -> bool:
 def _zombie(world: World, fault: Fault) -> bool:
     """A container is given up for lost and started again elsewhere, while the old process goes on for a while."""
     container = _victim(world, fault)
-    if container is None or world.fatal is not None:
+    if container is None or world.fatal is not None or container.rest is not None:
         return False
     world.split(container, copies_elsewhere=_copies_everywhere(world))
     world.after(fault.duration_ms, _end_zombies, world)
@@ -294,12 +297,20 @@ def _journal_damaged(world: World, fault: Fault) -> bool:
     container = _victim(world, fault)
     if container is None or not world.journals:
         return False
-    kind = container.disk.damage(world.draw)
+    directory = journal_directory(DATA, container.index)
+    paths = [path for path in container.disk.paths(directory, (".journal", MARKER_FILE)) if path.parent == directory]
+    if not paths:
+        return False
+    # Its segments, or now and then the end marker.
+    segments = [path for path in paths if path.suffix] or paths
+    chosen = world.draw.choice(segments if world.draw.random() < 0.85 else paths)
+    world.crash(container)
+    kind = container.disk.damage(chosen, segments)
+    world.restart_later(container, fault.duration_ms)
     if kind is None:
         return False
     world.repairs_due.add(container.index)
     world.count_fault(f"journal_{kind}")
-    _kill(world, container, fault.duration_ms)
     if fault.other % 4 < 2:
         # What it has lost matters when the next view is built from the records of those who are left.
         world.after(fault.duration_ms + 5, _suspect, world, fault)
@@ -309,19 +320,17 @@ def _journal_damaged(world: World, fault: Fault) -> bool:
 def _checkpoint_damaged(world: World, fault: Fault) -> bool:
     """One copy of one checkpoint; never the last intact one."""
     stored = [
-        (number, checkpoint)
+        (int(path.stem), container, path)
         for container in world.containers
-        for checkpoints in container.disk.checkpoints.values()
-        for number, checkpoint in checkpoints.items()
-        if checkpoint.intact
+        for path in container.disk.paths(DATA, (".checkpoint",))
+        if world.is_intact(container, path)
     ]
     if not stored:
         return False
-    number, victim = stored[fault.target % len(stored)]
-    if sum(1 for other, _ in stored if other >= number) < 2 * world.graph.f + 1:
+    number, container, path = stored[fault.target % len(stored)]
+    if sum(1 for other, _, _ in stored if other >= number) < 2 * world.graph.f + 1:
         return False
-    victim.damage()
-    return True
+    return container.disk.damage(path, []) is not None
 
 
 def _store(world: World, fault: Fault) -> bool:

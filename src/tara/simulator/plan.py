@@ -50,6 +50,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     replay: float
     #: A checkpoint can be read while its holder is down.
     store_shared: bool
+    #: What each executor keeps of the decided log; None: nothing.
+    log_retention_bytes: int | None
     #: Faults stop here: the network heals, what is down restarts, and the system has to recover.
     faults_end_ms: int
     #: But f replicas of each stage stay down for good, counted from this site (None: everything comes back).
@@ -169,6 +171,7 @@ def make_plan(
         reorder=draw.choice((0.0, 0.005, 0.05)),
         replay=draw.choice((0.0, 0.0, 0.005)),
         store_shared=draw.random() < 0.5,
+        log_retention_bytes=random.Random(f"log-{seed}").choice((None, 2_000, 1 << 20, 1 << 20)),
         faults_end_ms=faults_end_ms,
         lost_site=draw.randrange(2 * f + 1) if draw.random() < 0.4 else None,
         faults=sorted(

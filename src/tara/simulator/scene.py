@@ -43,6 +43,7 @@ def quiet_plan(limits: Limits, packing: str = "site", rate_mbit: float = 0.0) ->
         reorder=0.0,
         replay=0.0,
         store_shared=True,
+        log_retention_bytes=1 << 20,
         faults_end_ms=0,
         lost_site=None,
         faults=[],

@@ -5,12 +5,14 @@ that the live runtime drives (`tara.host.site`); what the site wants done happen
 crash can come between any two of them.
 """
 
+import errno
 import heapq
 import random
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from tara.application import StateMachine
@@ -20,30 +22,52 @@ from tara.host.counters import Counters
 from tara.host.effects import Effect, Executes, Halt, Hand, Inputs, Message, Reply, Send, Store, Sync, Trouble, Unbar
 from tara.host.placement import placement_of
 from tara.host.site import Site, SiteSpec
-from tara.host.strikes import Strikes, next_life
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Stage
 from tara.protocol.journal import Written
 from tara.protocol.limits import Limits
-from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
-from tara.protocol.nodes.committer import Committer, segment_head
+from tara.protocol.node import Boot, Node, Outbox
+from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.factory import NODE_TYPES, create
-from tara.protocol.places import CELLS, EXECUTED, EXECUTING, THREADS
+from tara.protocol.places import EXECUTING
 from tara.protocol.principals import principal_of
 from tara.simulator.client import Client
-from tara.simulator.disk import Disk, StoredCheckpoint
+from tara.simulator.disk import Crash, VirtualDisk
 from tara.simulator.fatal_command import FatalCommand
 from tara.simulator.monitor import Monitor
 from tara.simulator.network import Network
+from tara.simulator.notices import Notices
 from tara.simulator.plan import Plan
+from tara.simulator.remote import VirtualRemote
 from tara.simulator.story import Story
 from tara.simulator.subject import subject_of
 from tara.simulator.transcript import Transcript
 from tara.simulator.violation import Violation
 from tara.simulator.workload import Audited
+from tara.storage.execution_record import record_path
+from tara.storage.journal import (
+    FULL_DISK_PATIENCE_S,
+    FULL_DISK_PAUSE_S,
+    Identity,
+    JournalError,
+    NoRoom,
+    journal_directory,
+    read_journal,
+)
+from tara.storage.log import DecidedLog, log_directory
+from tara.storage.remote import CHECKPOINTS
+from tara.storage.site_storage import SiteStorage, Start, StorageSpec
+from tara.storage.store import CheckpointStore, StoreError, StoreFailed, checkpoint_directory, read_checkpoint
 
 TICK_MS = 10
+#: Where every container has its files, on its own disk.
+DATA = Path("/data")
+#: Bytes after which journals begin a new segment.
+SEGMENT_BYTES = 2_000
+#: How long a start that failed is not tried again.
+FAILED_START_MS = 100
+CLUSTER, ERA = 1, 1
 _IN_MULTICAST = ("crash_in_multicast", "crash_in_start")
 Reads = Sequence[client_wire.Read]
 Parcel = tuple[t.Tuple, int]  # a tuple, and the number of the node that it is for
@@ -52,7 +76,7 @@ Parcel = tuple[t.Tuple, int]  # a tuple, and the number of the node that it is f
 class Container:
     """A process that hosts nodes. Its disk survives it; a new life is a new process."""
 
-    def __init__(self, index: int, site: int, numbers: list[int], disk: Disk) -> None:
+    def __init__(self, index: int, site: int, numbers: list[int], disk: VirtualDisk) -> None:
         self.index = index
         self.site = site
         self.numbers = numbers
@@ -60,6 +84,18 @@ class Container:
         self.life = 0
         self.alive = False
         self.host: Site | None = None
+        self.storage: SiteStorage | None = None
+        #: Rises whenever its journal is lost; and whenever it begins a journal of another name.
+        self.generation = 0
+        self.journals = 0
+        self.segment_bytes = SEGMENT_BYTES
+        #: When its stores and logs work next.
+        self.due_ms: dict[object, float] = {}
+        #: The rest of a step that waits for the disk, and what has to be tried again before; and since when there has
+        #: been no room.
+        self.rest: Iterator[Effect] | None = None
+        self.again: Effect | None = None
+        self.full_since_ms: float | None = None
         #: What its nodes have said in this step that has not been seen to.
         self.emissions: list[tuple[int, t.Tuple]] = []
         #: Where in its next step it will crash, if it will.
@@ -67,8 +103,6 @@ class Container:
         self.paused_until_ms = 0.0
         #: What came while it stood still.
         self.waiting = Inputs()
-        #: Per executor: checkpoints below are not to be saved any more.
-        self.discarded: dict[int, int] = {}
         #: It has begun to send, in the step in which it is to crash.
         self.sending = False
         self.clock_offset_ms = 0.0
@@ -90,6 +124,11 @@ class Container:
     def running(self) -> Site:
         assert self.host is not None
         return self.host
+
+    @property
+    def kept(self) -> SiteStorage:
+        assert self.storage is not None
+        return self.storage
 
 
 class ProcessEnded(Exception):
@@ -151,7 +190,7 @@ class World:
     def _make_containers(self) -> list[Container]:
         placement = placement_of(self.graph, self.plan.packing)
         return [
-            Container(index, self.graph.site(self.graph.names[numbers[0]]), numbers, Disk())
+            Container(index, self.graph.site(self.graph.names[numbers[0]]), numbers, VirtualDisk(self.draw))
             for index, numbers in enumerate(placement)
         ]
 
@@ -200,13 +239,13 @@ class World:
         container.waiting = Inputs()
         container.paused_until_ms = 0.0
         container.ended = False
+        container.rest, container.again, container.full_since_ms, container.due_ms = None, None, None, {}
         if not genesis:
             self.restarts += 1
-        disk = container.disk
-        disk.strikes = next_life(disk.strikes, disk.cell[:THREADS])
-        disk.cell[:THREADS] = array("Q", [0] * THREADS)
-        self._replay(container, genesis)
         self._tell("starts", container)
+        if not self._start(container, genesis):
+            return
+        self._attach(container)
         self._go_on(container, container.running.begin())
         if container.alive:
             self._step(container, Inputs())
@@ -214,61 +253,62 @@ class World:
             self.monitor.inspect(number, container.life, node)
         self.after(self.draw.random() * TICK_MS, self._tick, container, container.life)
 
-    def _replay(self, container: Container, genesis: bool) -> None:
-        """Make the nodes, with what the journal has. A damaged one is restored; if nobody can know what was promised,
-        it is given up."""
-        disk = container.disk
-        journals = disk.replay()
-        damaged = bool(disk.problems)
-        try:
-            self._create(container, journals, genesis)
-        except NodeHalted as error:
-            if not damaged:
-                raise Violation("halted", f"container {container.index}: {error!r} in replay"[:2000]) from error
-            self.count_fault("journal_given_up")
-            self.wipe(container, checkpoints=False)
-            self._create(container, {}, genesis)
-        if disk.broken:
-            disk.restore(
-                [
-                    (number, node.restored())
-                    for number, node in container.running.committers().items()
-                    if not node.recovering
-                ]
-            )
-            self.count_fault("journal_repaired")
-        else:
-            disk.mark()
-        self.repairs_due.discard(container.index)
-        if damaged and self.has_holes(container):
-            self.count_fault("holes")
-
-    def _create(self, container: Container, journals: dict[int, list[t.ReplayedEntry]], genesis: bool) -> None:
+    def _start(self, container: Container, genesis: bool) -> bool:
+        """Whether it has started; else it will be tried again."""
         spec = SiteSpec(
-            cluster=1,
-            era=1,
+            cluster=CLUSTER,
+            era=ERA,
             shape=0,
             container=container.index,
             placement=[other.numbers for other in self.containers],
             limits=self.plan.limits,
             journal=self.journals,
         )
+        kept = StorageSpec(
+            data_dir=DATA,
+            segment_bytes=container.segment_bytes,
+            log_retention_bytes=self.plan.log_retention_bytes,
+        )
+        container.disk.end_process()
+        self._mount(container)
+        container.storage = SiteStorage(
+            spec,
+            kept,
+            Notices(self, container),
+            Counters(),
+            partial(self._remote_files, container),
+            lambda: None,
+            container.disk,
+            self.draw.randbytes,
+        )
+        start = Start(life=container.life, genesis=genesis, journal=f"{container.index}-{container.journals}")
+        make = partial(self._make_site, container, spec)
+        application = partial(self._fragile, container, container.life)
+        damaged = container.index in self.repairs_due
+        try:
+            container.host = container.storage.start(start, make, application, self._clock(container))
+        except (Crash, JournalError, OSError) as error:
+            self.count_fault("crash_in_storage" if isinstance(error, Crash) else "start_failed")
+            self.crash(container)
+            self.restart_later(container, FAILED_START_MS)
+            return False
+        self.repairs_due.discard(container.index)
+        if damaged and self.has_holes(container):
+            self.count_fault("holes")
+        return True
+
+    def _make_site(self, container: Container, spec: SiteSpec) -> Site:
         container.emissions = []
-        site = container.host = Site(spec, container.life, Counters(), partial(self._make, container, container.life))
+        site = Site(spec, container.life, Counters(), partial(self._make, container, container.life))
         site.principal_of = self._principal_of
-        # Of this life: a zombie goes on with it, and with its disk.
-        container.disk.resumed = lambda: segment_head(site.committers())
+        return site
+
+    def journal_lost(self, container: Container) -> None:
+        """What its committers had promised is forgotten."""
+        container.generation += 1
         for number in container.numbers:
-            # Proposers lose what they knew with every start; a committer's number is in its journal, if it has one.
-            memory = GENESIS_MEMORY if genesis else container.life
-            boot = Boot(container.life, memory, genesis, self._clock(container))
-            application = self._application
-            if self.graph.names[number].stage is Stage.EXECUTOR:
-                disk = container.disk
-                barred, executed = frozenset(disk.strikes.barred), disk.cell[EXECUTED]
-                boot = boot._replace(cell=disk.cell, barred=barred, executed=executed)
-                application = partial(self._fragile, container, container.life)
-            site.create(number, boot, application, journals.get(number, []))
+            if self.graph.names[number].stage is Stage.COMMITTER:
+                self.rejoins_due.add(number)
 
     def _make(
         self,
@@ -283,6 +323,7 @@ class World:
         journal: list[t.ReplayedEntry],
     ) -> Node:
         """A node that is watched."""
+        boot = boot._replace(listens=True)
         node = create(name, graph, limits, boot, outbox, application, journal, self.types)
         number = graph.number(name.stage, name.replica, name.partition)
         process, tick, emissions = node.process, node.tick, container.emissions
@@ -333,12 +374,17 @@ class World:
     def _clock(self, container: Container) -> float:
         return 1_000_000.0 + self.now_ms + container.clock_offset_ms
 
-    def crash(self, container: Container) -> None:
+    def crash(self, container: Container, power: bool = False) -> None:
+        """`power`: what was not synced may be gone."""
         container.alive = False
         container.doom = None
-        container.host = None
+        container.host = container.storage = container.rest = None
         container.waiting = Inputs()
+        container.disk.end_process()
         self._tell("crashes", container)
+        if power and self.journals:
+            container.disk.lose_power()
+            self.count_fault("power_cut")
         if not self.journals and container in self.containers:
             self.wipe(container, checkpoints=True)
 
@@ -348,30 +394,37 @@ class World:
             self.crash(container)
 
     def wipe(self, container: Container, checkpoints: bool) -> None:
-        """The container's disk is gone: what its committers had promised is forgotten."""
-        container.disk.forget_journal()
-        container.disk.cell, container.disk.strikes = array("Q", [0] * CELLS), Strikes()
-        if checkpoints and container.disk.checkpoints:
-            lost = max(number for held in container.disk.checkpoints.values() for number in (*held, 0))
-            self.wiped[container.index] = max(lost, self.wiped.get(container.index, 0))
-            container.disk.checkpoints.clear()
-        for number in container.numbers:
-            if self.graph.names[number].stage is Stage.COMMITTER:
-                self.rejoins_due.add(number)
+        """The container's disk is gone."""
+        disk = container.disk
+        disk.forget(journal_directory(DATA, container.index))
+        container.journals += 1
+        self.journal_lost(container)
+        for number in self._executors_of(container):
+            replica = self.graph.names[number].replica
+            disk.forget(record_path(DATA, replica))
+            if checkpoints:
+                lost = max(self.checkpoints_of(number), default=0)
+                self.wiped[container.index] = max(lost, self.wiped.get(container.index, 0))
+                disk.forget(checkpoint_directory(DATA, replica))
+                disk.forget(log_directory(DATA, replica))
 
     def split(self, container: Container, copies_elsewhere: bool) -> None:
         """Start a new life of the container on another host, with an empty disk, while the old process goes on as a
         zombie on the old one."""
         zombie = Container(container.index, container.site, container.numbers, container.disk)
-        zombie.life, zombie.alive = container.life, True
-        zombie.host, zombie.emissions = container.host, container.emissions
+        zombie.life, zombie.alive, zombie.generation = container.life, True, container.generation
+        zombie.host, zombie.emissions, zombie.storage = container.host, container.emissions, container.storage
         zombie.clock_offset_ms = container.clock_offset_ms
         if self.draw.random() < 0.7:
             zombie.known_until_ms = {other.index: self.now_ms + self.draw.randrange(600) for other in self.containers}
         self.zombies.append(zombie)
+        self._attach(zombie)
         self.after(TICK_MS, self._tick, zombie, zombie.life)
-        container.disk = Disk(zombie.disk.generation)
-        container.disk.checkpoints = {number: dict(held) for number, held in zombie.disk.checkpoints.items()}
+        container.disk, container.storage = VirtualDisk(self.draw), None
+        for number in self._executors_of(container):
+            replica = self.graph.names[number].replica
+            for directory in (checkpoint_directory(DATA, replica), log_directory(DATA, replica)):
+                container.disk.copy(zombie.disk, directory)
         self.wipe(container, checkpoints=copies_elsewhere)
         self.boot(container)
 
@@ -379,17 +432,13 @@ class World:
         self.after(delay_ms, self._restart, container)
 
     def _restart(self, container: Container) -> None:
-        if container.alive or container.lost:
-            return
-        if container.disk.full:
-            self.restart_later(container, 100)
-            return
-        self.boot(container)
+        if not container.alive and not container.lost:
+            self.boot(container)
 
     def _tick(self, container: Container, life: int) -> None:
         if not container.alive or container.life != life:
             return
-        if self.now_ms >= container.paused_until_ms:
+        if self.now_ms >= container.paused_until_ms and container.rest is None:
             waiting, container.waiting = container.waiting, Inputs()
             waiting.tick = True
             self._step(container, waiting)
@@ -405,7 +454,7 @@ class World:
                 return
         if not container.alive:
             return
-        if self.now_ms < container.paused_until_ms:
+        if self.now_ms < container.paused_until_ms or container.rest is not None:
             container.waiting.frames = container.waiting.frames + inputs.frames
             container.waiting.messages = container.waiting.messages + inputs.messages
             container.waiting.tuples = container.waiting.tuples + inputs.tuples
@@ -422,37 +471,57 @@ class World:
         self._go_on(container, container.running.step(inputs, self._clock(container)))
 
     def _go_on(self, container: Container, effects: Iterator[Effect]) -> None:
+        """Do one effect after the other, until one has to wait for the disk, or the process ends."""
         site = container.host
         try:
             for effect in effects:
                 if self._strikes(container, effect):
                     self._die(container)
                     return
-                self._do(container, effect)
+                wait_ms = self._do(container, effect)
                 if container.host is not site:
+                    return
+                if wait_ms:
+                    container.rest = effects
+                    self.after(wait_ms, self._resume, container, container.life)
                     return
         except ProcessEnded:
             # Where the process was when it ended, it has not left.
-            container.disk.cell[EXECUTING] = self.fatal.counter if self.fatal is not None else 0
+            for number in self._executors_of(container):
+                container.kept.records[number].cell[EXECUTING] = self.fatal.counter if self.fatal is not None else 0
             self.crash(container)
             self.restart_later(container, self.draw.choice((20, 50, 200)))
+            return
+        except Crash:
+            self._die(container)
             return
         self._see(container)
         if container.doom in _IN_MULTICAST and container.sending:
             self._die(container)
         container.sending = False
 
+    def _resume(self, container: Container, life: int) -> None:
+        """The disk has done what the step waited for."""
+        rest = container.rest
+        if rest is None or not container.alive or container.life != life:
+            return
+        if self.now_ms < container.paused_until_ms:
+            self.at(container.paused_until_ms, self._resume, container, life)
+            return
+        again, container.rest, container.again = container.again, None, None
+        self._go_on(container, rest if again is None else chain((again,), rest))
+        if container.alive and container.life == life and container.rest is None:
+            waiting, container.waiting = container.waiting, Inputs()
+            self._step(container, waiting)
+
     def _strikes(self, container: Container, effect: Effect) -> bool:
         """Whether the container dies here, before it has done this."""
-        if isinstance(effect, Sync):
-            if container.disk.full and self.journals:
-                # Nothing can be promised.
+        if isinstance(effect, Sync) and self._doom(container) == "crash_before_sync":
+            if not self.journals:
                 return True
-            if self._doom(container) == "crash_before_sync":
-                if self.journals:
-                    container.disk.tear(effect.entries, self.draw)
-                    self.count_fault("torn_tail")
-                return True
+            # Somewhere on the way.
+            container.disk.ends_in = self.draw.randrange(4)
+            self.count_fault("torn_tail")
         if not isinstance(effect, Send):
             return False
         if self.now_ms < self.start_doom_until_ms and any(type(said) is t.Start for _, said in container.emissions):
@@ -480,18 +549,16 @@ class World:
         emissions = container.emissions.copy()
         container.emissions.clear()
         for number, tuple_ in emissions:
-            self.monitor.emitted(number, container.life, container.disk.generation, tuple_)
+            self.monitor.emitted(number, container.life, container.generation, tuple_)
             from_sink = self.graph.names[number].stage is Stage.REPLY_SINK
             if self.on_results is not None and isinstance(tuple_, t.Results) and from_sink:
                 self.on_results(container.site, tuple_)
 
-    def _do(self, container: Container, effect: Effect) -> None:
+    def _do(self, container: Container, effect: Effect) -> float:
+        """Returns for how long its process has to wait for that."""
         match effect:
             case Sync(entries, collected):
-                self._sync(container, entries, collected)
-                if self._doom(container) == "crash_after_sync":
-                    self._see(container)
-                    self._die(container)
+                return self._sync(container, entries, collected)
             case Send():
                 self._see(container)
                 full = self.network.send(container, self.containers[effect.container], effect.frames)
@@ -501,11 +568,9 @@ class World:
                 self._reply(container, connection, list(messages))
             case Store(number, job):
                 self._see(container)
-                self._to_store(container, number, job)
-            case Unbar(_, counter):
-                strikes = container.disk.strikes
-                barred = [place for place in strikes.barred if place != counter]
-                container.disk.strikes = Strikes([0] * THREADS, [0] * THREADS, barred)
+                self._to_store(container, container.life, number, job)
+            case Unbar(number, counter):
+                container.kept.records[number].unbar(counter)
             case Executes(number, halted):
                 expected = self.fatal is not None and halted.counter == self.fatal.counter and not halted.checkpoint
                 if halted.reason and not expected:
@@ -518,27 +583,52 @@ class World:
                 self.count_fault("foreign_frame")
             case Hand():
                 raise Violation("routes", "results for a gateway, and there is none")
+        return 0.0
 
-    def _sync(self, container: Container, written: list[Written], collected: bool) -> None:
-        if self.journals:
-            container.disk.append(written)
-        self.monitor.persisted(written, container.disk.generation)
+    def _sync(self, container: Container, written: list[Written], collected: bool) -> float:
+        """If there is no room it is tried again, for a while; what the disk refuses for good ends the container."""
+        try:
+            container.kept.sync(container.running, written, collected)
+        except NoRoom:
+            self.count_fault("no_room")
+            if container.full_since_ms is None:
+                container.full_since_ms = self.now_ms
+            if self.now_ms - container.full_since_ms > FULL_DISK_PATIENCE_S * 1e3:
+                self._die(container)
+            container.again = Sync(written, collected)
+            return FULL_DISK_PAUSE_S * 1e3
+        except JournalError:
+            self.count_fault("journal_failed")
+            self._die(container)
+            return 0.0
+        container.full_since_ms = None
+        self._note_written(container, written)
+        if self._doom(container) in ("crash_before_sync", "crash_after_sync"):
+            self._see(container)
+            self._die(container)
+        return self._owed_ms(container)
+
+    def _note_written(self, container: Container, written: list[Written]) -> None:
+        self.monitor.persisted(written, container.generation)
         for number, entry in written:
             if isinstance(entry, t.Installed):
                 self.rejoins += 1
                 self.rejoins_due.discard(number)
                 self.monitor.inspect(number, container.life, container.nodes[number])
-        if not self.journals:
-            return
-        if collected:
-            committers = container.running.committers()
-            container.disk.roll(lambda number: committers[number].commits.min)
-        if self.draw.random() < 0.02:
+        if self.journals and self.draw.random() < 0.02:
             self._check_replay(container)
+
+    def _owed_ms(self, container: Container) -> float:
+        owed_ms, container.disk.owed_ms = container.disk.owed_ms, 0.0
+        return owed_ms
 
     def _check_replay(self, container: Container) -> None:
         """Would a restart right now find the committers as they are?"""
-        for number, entries in container.disk.replay().items():
+        identity = Identity(CLUSTER, ERA, container.index)
+        found = read_journal(journal_directory(DATA, container.index), identity, container.disk).found
+        if found.problems:
+            raise Violation("replay", f"container {container.index}: {found.problems}"[:2000])
+        for number, entries in found.entries.items():
             name, node = self.graph.names[number], container.nodes[number]
             boot = Boot(container.life, container.life, False, 0.0)
             try:
@@ -599,7 +689,7 @@ class World:
                     for delay in self._client_delays():
                         self.after(delay, client.receive, client_wire.decode_reply(data))
 
-    # The store
+    # Stores
 
     def trouble_store(self, kind: str, until_ms: float) -> None:
         self._store_trouble[kind] = until_ms
@@ -607,71 +697,117 @@ class World:
     def _store_has(self, kind: str) -> bool:
         return not self.healed and self._store_trouble.get(kind, 0) > self.now_ms
 
-    def _to_store(self, container: Container, number: int, job: t.Tuple) -> None:
-        life = container.life
-        delay = self.draw.randrange(1, 500 if self._store_has("store_slow") else 20)
-        match job:
-            case t.Save():
-                self.after(delay, self._save, container, life, number, job)
-            case t.Load():
-                self.after(delay, self._load, container, life, number, job)
-            case t.Discard():
-                container.discarded[number] = job.below
-                stored = container.disk.checkpoints_of(number)
-                for old in [known for known in stored if known < job.below and known < max(stored)]:
-                    del stored[old]
+    def _mount(self, container: Container) -> None:
+        """What other executors have can be read here, if that is so; whether they are up or not."""
+        own = {self.graph.names[number].replica for number in self._executors_of(container)}
+        for replica in set(range(self.graph.sites)) - own:
+            for directory in (checkpoint_directory(DATA, replica), log_directory(DATA, replica)):
+                container.disk.mounts[directory] = partial(self._mounted, replica)
+        container.disk.trouble = self._trouble
 
-    def _save(self, container: Container, life: int, number: int, save: t.Save) -> None:
+    def _mounted(self, replica: int) -> VirtualDisk | None:
+        host = self._host[self.graph.number(Stage.EXECUTOR, replica)]
+        return host.disk if self.plan.store_shared and not host.lost else None
+
+    def _trouble(self, what: str, path: Path) -> None:
+        if path.parent.name.startswith("checkpoints") and self._store_has("store_failing"):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+
+    def _remote_files(self, container: Container, kind: str, directory: Path) -> VirtualRemote:
+        def source(replica: int) -> tuple[VirtualDisk, Path] | None:
+            host = self._host[self.graph.number(Stage.EXECUTOR, replica)]
+            at = checkpoint_directory if kind == CHECKPOINTS else log_directory
+            return (host.disk, at(DATA, replica)) if host.alive and host is not container else None
+
+        def breaks_off() -> bool:
+            return not self.healed and self.draw.random() < 0.1
+
+        suffix = ".checkpoint" if kind == CHECKPOINTS else ".segment"
+        return VirtualRemote(container.disk, directory, suffix, source, breaks_off)
+
+    def _attach(self, container: Container) -> None:
+        """Its stores and logs work when there is something to do."""
+        for store in container.kept.stores.values():
+            workers: list[CheckpointStore | DecidedLog] = [store] if store.log is None else [store, store.log]
+            for worker in workers:
+                worker.wake = partial(self._soon, container, container.life, worker)
+                worker.wake()
+
+    def _soon(self, container: Container, life: int, worker: CheckpointStore | DecidedLog) -> None:
+        delay_ms = self.draw.randrange(1, 500 if self._store_has("store_slow") else 20)
+        self._work_at(container, life, worker, self.now_ms + delay_ms)
+
+    def _work_at(self, container: Container, life: int, worker: CheckpointStore | DecidedLog, time_ms: float) -> None:
+        if container.due_ms.get(worker, time_ms) >= time_ms:
+            container.due_ms[worker] = time_ms
+            self.at(time_ms, self._work, container, life, worker)
+
+    def _work(self, container: Container, life: int, worker: CheckpointStore | DecidedLog) -> None:
+        if not container.alive or container.life != life or container.due_ms.get(worker) != self.now_ms:
+            return
+        del container.due_ms[worker]
+        if self.now_ms < container.paused_until_ms:
+            self._work_at(container, life, worker, container.paused_until_ms)
+            return
+        try:
+            pause_s = worker.work()
+            answers = container.kept.answers()
+        except Crash:
+            self._die(container)
+            return
+        except StoreFailed as error:
+            raise Violation("store", f"container {container.index}: {error}"[:2000]) from error
+        self._work_at(container, life, worker, self.now_ms + pause_s * 1e3)
+        if answers:
+            self._note_answers(container, answers)
+            self.after(self._owed_ms(container), self._answer, container, life, answers)
+
+    def _note_answers(self, container: Container, answers: list[Parcel]) -> None:
+        for answer, _ in answers:
+            if isinstance(answer, t.Saved):
+                self.monitor.saved(answer.checkpoint)
+                if container in self.zombies:
+                    # It tells of a copy that nobody will find.
+                    known = self.wiped.get(container.index, 0)
+                    self.wiped[container.index] = max(answer.checkpoint.number, known)
+            elif isinstance(answer, t.Loaded) and answer.checkpoint is not None:
+                self.checkpoints_loaded += 1
+
+    def _answer(self, container: Container, life: int, answers: list[Parcel]) -> None:
         if not container.alive or container.life != life:
             return
-        if save.number < container.discarded.get(number, 0):
-            return
-        if self._store_has("store_failing") or container.disk.full:
-            self.after(50, self._save, container, life, number, save)
-            return
-        stored = StoredCheckpoint(save.number, save.state, save.chunks)
-        self.monitor.saved(stored.id)
-        container.disk.checkpoints_of(number)[save.number] = stored
-        if container in self.zombies:
-            # It tells of a copy that nobody will find.
-            self.wiped[container.index] = max(save.number, self.wiped.get(container.index, 0))
-        self.deliver(container, [(t.Saved(stored.id), number)])
+        if self.now_ms < container.paused_until_ms or container.rest is not None:
+            container.waiting.tuples = [*container.waiting.tuples, *answers]
+        else:
+            self._step(container, Inputs(tuples=answers))
 
-    def _load(self, container: Container, life: int, number: int, load: t.Load) -> None:
-        if not container.alive or container.life != life:
-            return
-        stored = None if self._store_has("store_failing") and load.minimum else self._find(container, number, load)
-        if stored is None:
-            self.deliver(container, [(t.Loaded(None, b"", []), number)])
-            return
-        if load.minimum:
-            self.checkpoints_loaded += 1
-        self.deliver(container, [(t.Loaded(stored.id, stored.state, stored.chunks), number)])
+    def _to_store(self, container: Container, life: int, number: int, job: t.Tuple) -> None:
+        if container.alive and container.life == life:
+            container.kept.stores[number].submit(job)  # type: ignore[arg-type]
 
-    def _find(self, container: Container, number: int, load: t.Load) -> StoredCheckpoint | None:
-        """The newest intact checkpoint that is new enough: the executor's own, else a holder's."""
-        own = container.disk.checkpoints_of(number)
-        sources = [own]
-        for holder in load.holders:
-            node = self.graph.number(Stage.EXECUTOR, holder)
-            host = self._host[node]
-            if node != number and (host.alive or (self.plan.store_shared and not host.lost)):
-                sources.append(host.disk.checkpoints_of(node))
-        minimum = 0 if self._store_has("store_stale") else load.minimum
-        choice = min if self._store_has("store_stale") else max
-        for stored in sources:
-            usable = [known for known, checkpoint in stored.items() if known >= minimum and checkpoint.intact]
-            if usable:
-                return stored[choice(usable)]
-        return None
+    def _executors_of(self, container: Container) -> list[int]:
+        return [number for number in container.numbers if self.graph.names[number].stage is Stage.EXECUTOR]
+
+    def checkpoints_of(self, number: int) -> list[int]:
+        """The numbers of the checkpoints that an executor holds."""
+        directory = checkpoint_directory(DATA, self.graph.names[number].replica)
+        paths = self._host[number].disk.paths(directory, (".checkpoint",))
+        return [int(path.stem) for path in paths if path.parent == directory]
+
+    def is_intact(self, container: Container, path: Path) -> bool:
+        """Whether a checkpoint can be read."""
+        try:
+            read_checkpoint(path, CLUSTER, ERA, container.disk)
+        except (StoreError, OSError):
+            return False
+        return True
 
     def copies(self, checkpoint: int) -> int:
         """Executors that hold a checkpoint of this number or a newer one."""
         return sum(
             1
             for number, name in enumerate(self.graph.names)
-            if name.stage is Stage.EXECUTOR
-            and max(self._host[number].disk.checkpoints_of(number), default=0) >= checkpoint
+            if name.stage is Stage.EXECUTOR and max(self.checkpoints_of(number), default=0) >= checkpoint
         )
 
     # Looking around
@@ -716,7 +852,7 @@ class World:
         survived like the first one."""
         executors = [number for number, name in enumerate(self.graph.names) if name.stage is Stage.EXECUTOR]
         return all(
-            max(self._host[number].disk.checkpoints_of(number), default=0) >= self.monitor.stable
+            max(self.checkpoints_of(number), default=0) >= self.monitor.stable
             for number in executors
             if not self._host[number].lost
         )
@@ -725,8 +861,8 @@ class World:
         lost = self.wiped.get(container.index)
         if lost is None:
             return False
-        executors = [number for number in container.numbers if self.graph.names[number].stage is Stage.EXECUTOR]
-        held = [max(container.disk.checkpoints_of(number), default=0) for number in executors]
+        executors = self._executors_of(container)
+        held = [max(self.checkpoints_of(number), default=0) for number in executors]
         return min(held, default=lost) < max(lost, self.monitor.stable if executors else 0)
 
     def _tell(self, what: str, container: Container) -> None:

@@ -35,7 +35,8 @@ from tara.protocol.errors import ConfigurationError, MalformedTuple
 from tara.runtime import control
 from tara.runtime.registry import CLOCKS_DIFFER_S_MAX
 from tara.sites.neighbours import Neighbours, SiteCard
-from tara.storage.files import sync_directory, write_whole
+from tara.storage.disk import LOCAL
+from tara.storage.files import write_whole
 from tara.transport.site_address import REGISTRY_OFFSET, SiteAddress
 
 FOUNDING_FILE = "founding"
@@ -221,7 +222,7 @@ def forget_founding(directory: Path) -> None:
     try:
         if path.exists():
             path.unlink()
-            sync_directory(directory)
+            LOCAL.sync_directory(directory)
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}") from error
 

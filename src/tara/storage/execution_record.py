@@ -8,7 +8,6 @@ end the process twice more.
 """
 
 import mmap
-import os
 import struct
 import zlib
 from pathlib import Path
@@ -19,7 +18,7 @@ from msgspec import Struct
 from tara.host.strikes import Strikes, next_life
 from tara.protocol.errors import TaraError
 from tara.protocol.places import CELLS, EXECUTED, THREADS, Cell
-from tara.storage.files import make_directory, sync_directory
+from tara.storage.disk import LOCAL, Disk
 
 FORMAT_VERSION = 1
 _CELLS_BYTES = 8 * CELLS
@@ -51,7 +50,7 @@ def check_record(path: Path, cluster: int, era: int) -> None:
         raise TaraError(f"{path}: damaged, of another version, or of another cluster or era")
 
 
-def _read_slot(record: bytes | mmap.mmap, number: int) -> Slot | None:
+def _read_slot(record: bytes | bytearray | mmap.mmap, number: int) -> Slot | None:
     begin = _CELLS_BYTES + number * _SLOT_BYTES
     data = record[begin : begin + _SLOT_BYTES]
     checksum, length = _HEAD.unpack_from(data)
@@ -65,30 +64,22 @@ def _read_slot(record: bytes | mmap.mmap, number: int) -> Slot | None:
 
 
 class ExecutionRecord:
-    def __init__(self, path: Path, cluster: int, era: int) -> None:
+    def __init__(self, path: Path, cluster: int, era: int, disk: Disk = LOCAL) -> None:
         """Read what the lives before have left, and begin a new one."""
         self._cluster, self._era = cluster, era
         #: Why what was there could not be used; None: it could, or there was nothing.
         self.trouble: str | None = None
-        make_directory(path.parent)
-        is_new = not path.exists()
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if os.fstat(file).st_size != FILE_BYTES:
-                if not is_new:
-                    self.trouble = f"{path}: has {os.fstat(file).st_size} bytes, not {FILE_BYTES}"
-                os.ftruncate(file, 0)
-                os.posix_fallocate(file, 0, FILE_BYTES)
-                is_new = True
-            self._map = mmap.mmap(file, FILE_BYTES)
-        finally:
-            os.close(file)
+        disk.make_directory(path.parent)
+        size = disk.size(path) if disk.exists(path) else None
+        if size not in (None, FILE_BYTES):
+            self.trouble = f"{path}: has {size} bytes, not {FILE_BYTES}"
+        self._map = disk.map(path, FILE_BYTES)
         self._turn = 0
         before, ended_at = Strikes(), [0] * THREADS
         #: The last command that a life before has executed.
         self.executed = 0
-        self.cell: Cell = memoryview(self._map)[:_CELLS_BYTES].cast("Q")
-        if not is_new:
+        self.cell: Cell = memoryview(self._map.buffer)[:_CELLS_BYTES].cast("Q")
+        if size == FILE_BYTES:
             newest = self._newest(path)
             if newest is not None:
                 self._turn, before = newest.turn, newest.strikes
@@ -99,7 +90,7 @@ class ExecutionRecord:
             self.cell[thread] = 0
         self.cell[EXECUTED] = self.executed
         self._write()
-        sync_directory(path.parent)
+        disk.sync_directory(path.parent)
 
     def unbar(self, place: int) -> None:
         """The executor may go there again."""
@@ -109,7 +100,7 @@ class ExecutionRecord:
             self._write()
 
     def _newest(self, path: Path) -> Slot | None:
-        slots = [slot for number in range(2) if (slot := _read_slot(self._map, number)) is not None]
+        slots = [slot for number in range(2) if (slot := _read_slot(self._map.buffer, number)) is not None]
         ours = [slot for slot in slots if (slot.cluster, slot.era) == (self._cluster, self._era)]
         if not ours:
             self.trouble = f"{path}: damaged, of another version, or of another cluster or era"
@@ -122,5 +113,5 @@ class ExecutionRecord:
         rest = struct.pack("<I", len(body)) + body
         rest += bytes(_SLOT_BYTES - 4 - len(rest))
         begin = _CELLS_BYTES + self._turn % 2 * _SLOT_BYTES
-        self._map[begin : begin + _SLOT_BYTES] = struct.pack("<I", zlib.crc32(rest)) + rest
+        self._map.buffer[begin : begin + _SLOT_BYTES] = struct.pack("<I", zlib.crc32(rest)) + rest
         self._map.flush()

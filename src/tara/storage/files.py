@@ -1,21 +1,19 @@
 """Files that are there durably and as a whole, or not at all; and what is done with those that are damaged.
 
-Everything that Tara keeps in a data directory goes through here, or through the journal. It is for its user alone:
-files have mode 0600, directories 0700. Nothing that is damaged is deleted: it is set aside, where an operator finds it,
-in a bounded number of copies.
+Everything that Tara keeps in a data directory goes through here, or through the journal. Nothing that is damaged is
+deleted: it is set aside, where an operator finds it, in a bounded number of copies.
 """
 
 import contextlib
+import fnmatch
 import os
-import shutil
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
 from tara.protocol.errors import TaraError
+from tara.storage.disk import LOCAL, Disk
 
-FILE_MODE = 0o600
-DIRECTORY_MODE = 0o700
 TEMPORARY = ".tmp"
 #: What may wait for the disk at once while a file is written: the journal's next record would have to wait behind it.
 UNSYNCED_BYTES_MAX = 8 << 20
@@ -30,83 +28,85 @@ class DamagedFile(TaraError):
     """A file that is not what was written."""
 
 
-def make_directory(directory: Path) -> None:
-    """With those above it that are missing. For its user only."""
-    missing = [path for path in (directory, *directory.parents) if not path.exists()]
-    for path in reversed(missing):
-        path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
-    if not directory.is_dir():
-        raise NotADirectoryError(20, "Not a directory", str(directory))
+def temporary_name(path: Path) -> Path:
+    """Where a file is while it is written."""
+    return path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
 
 
-def sync_directory(directory: Path) -> None:
-    """Make names that were created or renamed durable."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-def write_whole(path: Path, parts: Iterable[bytes]) -> None:
+def write_whole(path: Path, parts: Iterable[bytes], disk: Disk = LOCAL) -> None:
     """Write a file durably, as a whole or not at all."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
-    descriptor = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, FILE_MODE)
+    temporary = temporary_name(path)
+    file = disk.create(temporary)
     try:
         unsynced = 0
         for part in parts:
-            write_all(descriptor, part)
+            file.append(part)
             unsynced += len(part)
             if unsynced >= UNSYNCED_BYTES_MAX:
                 unsynced = 0
-                os.fdatasync(descriptor)
-        os.fsync(descriptor)
-        os.rename(temporary, path)
+                file.sync()
+        file.sync()
+        disk.rename(temporary, path)
     except BaseException:
         # What went wrong is more interesting than that it cannot be cleaned up; the next start does that.
         with contextlib.suppress(OSError):
-            os.unlink(temporary)
+            disk.unlink(temporary)
         raise
     finally:
-        os.close(descriptor)
-    sync_directory(path.parent)
+        file.close()
+    disk.sync_directory(path.parent)
 
 
-def remove_leftovers(directory: Path) -> list[str]:
+def list_paths(directory: Path, pattern: str, disk: Disk = LOCAL) -> list[Path]:
+    """What is in a directory under such names, sorted; none if there is no such directory."""
+    try:
+        return [directory / name for name in disk.names(directory) if fnmatch.fnmatchcase(name, pattern)]
+    except FileNotFoundError:
+        return []
+
+
+def remove_leftovers(directory: Path, disk: Disk = LOCAL) -> list[str]:
     """Remove what crashes have left of files that were being written; nobody else may be writing here."""
-    found = [path for path in directory.glob(f"*{TEMPORARY}") if path.is_file()]
+    found = list_paths(directory, f"*{TEMPORARY}", disk)
     for path in found:
-        path.unlink(missing_ok=True)
-    return sorted(path.name for path in found)
+        disk.unlink(path)
+    return [path.name for path in found]
 
 
-def set_aside(path: Path) -> Path:
-    """Move a damaged file, or a directory, out of the way; returns where it is now. The oldest of those kept goes."""
+def remove_if_there(path: Path, disk: Disk = LOCAL) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        disk.unlink(path)
+
+
+def set_aside(path: Path, disk: Disk = LOCAL) -> Path:
+    """Move a damaged file out of the way; returns where it is now. The oldest of those kept goes."""
     aside = path.parent / DAMAGED
-    make_directory(aside)
-    numbers = [int(old.name.partition("-")[0]) for old in aside.iterdir() if old.name.partition("-")[0].isdigit()]
-    target = aside / f"{max(numbers, default=0) + 1:06}-{path.name}"
-    path.rename(target)
-    sync_directory(aside)
-    sync_directory(path.parent)
-    bound(aside)
+    disk.make_directory(aside)
+    target = next_aside(aside, disk, f"-{path.name}")
+    disk.rename(path, target)
+    disk.sync_directory(aside)
+    disk.sync_directory(path.parent)
+    bound(aside, disk)
     return target
 
 
-def bound(aside: Path) -> None:
+def next_aside(aside: Path, disk: Disk = LOCAL, suffix: str = "") -> Path:
+    """A name behind those that are there."""
+    numbers = [int(path.name.partition("-")[0]) for path in _kept(aside, disk)]
+    return aside / f"{max(numbers, default=0) + 1:06}{suffix}"
+
+
+def bound(aside: Path, disk: Disk = LOCAL) -> None:
     """Keep the newest of what was set aside."""
-    kept = sorted(old for old in aside.iterdir() if old.name.partition("-")[0].isdigit())
-    for old in kept[:-DAMAGED_KEPT]:
-        if old.is_dir():
-            shutil.rmtree(old)
-        else:
-            old.unlink()
+    for old in _kept(aside, disk)[:-DAMAGED_KEPT]:
+        try:
+            disk.unlink(old)
+        except IsADirectoryError:
+            disk.remove_tree(old)
+
+
+def _kept(aside: Path, disk: Disk) -> list[Path]:
+    return [path for path in list_paths(aside, "[0-9]*", disk) if path.name.partition("-")[0].isdigit()]
 
 
 # Small files
@@ -124,13 +124,13 @@ def unpack_small(data: bytes) -> bytes:
     return body
 
 
-def write_small(path: Path, data: bytes) -> None:
-    write_whole(path, (pack_small(data),))
+def write_small(path: Path, data: bytes, disk: Disk = LOCAL) -> None:
+    write_whole(path, (pack_small(data),), disk)
 
 
-def read_small(path: Path) -> bytes:
+def read_small(path: Path, disk: Disk = LOCAL) -> bytes:
     """What was written; `DamagedFile` if it is not what was written, FileNotFoundError if there is no such file."""
     try:
-        return unpack_small(path.read_bytes())
+        return unpack_small(disk.read(path))
     except DamagedFile as error:
         raise DamagedFile(f"{path}: {error}") from error

@@ -1,4 +1,4 @@
-"""The journal of a container on a real disk: segments in a directory, group-committed with fdatasync.
+"""The journal of a container on its disk: segments in a directory, group-committed with a sync.
 
 What the format promises, how damage is told from a torn tail, and what becomes of it, is in `tara.protocol.journal`.
 The directory is locked: two lives of a container cannot both write. A journal of another cluster, era or container is
@@ -8,43 +8,29 @@ A damaged journal is read as far as that goes. When the committers have made of 
 segment with all that they know, and the old segments are set aside, for an operator to look at. Where nobody can know
 what was promised, the journal is set aside as a whole, and its committers rejoin without memory.
 
-When the disk is full, `append` cuts what it wrote of the record and tries again for a while; then it gives up with an
-error. Either way it returns only when the record is durable, so nothing that rests on it has left the container. Any
+When the disk is full, `append` cuts what it wrote of the record, and says so; whoever drives the container tries again
+for a while. `append` returns only when the record is durable, so nothing that rests on it has left the container. Any
 other failure of a write or sync is final at once, and so is one to cut: after it nobody knows what the disk has, and
 only a restart reads it.
 """
 
 import contextlib
 import errno
-import fcntl
-import os
 import secrets
-import shutil
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
 
-from tara.host.latency import Histogram
 from tara.protocol import journal as format
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
-from tara.storage.files import (
-    DAMAGED,
-    DAMAGED_KEPT,
-    FILE_MODE,
-    bound,
-    make_directory,
-    remove_leftovers,
-    sync_directory,
-    write_all,
-    write_whole,
-)
+from tara.storage.disk import LOCAL, Disk, File, Lock
+from tara.storage.files import DAMAGED, DAMAGED_KEPT, bound, list_paths, next_aside, remove_leftovers, write_whole
 
 SEGMENT_BYTES = 64 << 20
-#: How long an append waits for room on the disk, and how often it looks.
+#: How long a container waits for room on the disk, and how often it looks.
 FULL_DISK_PATIENCE_S = 10.0
 FULL_DISK_PAUSE_S = 0.2
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -57,6 +43,10 @@ SALVAGED_BYTES = 4096
 
 class JournalError(TaraError):
     """A journal that cannot be used: locked, foreign, or of another format; or a disk that fails."""
+
+
+class NoRoom(JournalError):
+    """The disk is full. There may be room again."""
 
 
 class StaleJournal(TaraError):
@@ -90,28 +80,30 @@ class FileJournal:
         directory: Path,
         identity: Identity,
         segment_bytes: int = SEGMENT_BYTES,
-        on_trouble: Callable[[OSError], None] = lambda error: None,
-        patience_s: float = FULL_DISK_PATIENCE_S,
+        on_trouble: Callable[[Exception], None] = lambda error: None,
+        disk: Disk = LOCAL,
+        draw: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
+        self._disk = disk
         self._directory = directory
         self._identity = identity
-        self._segment_bytes = segment_bytes
-        #: Told of each write that failed and will be tried again.
+        self.segment_bytes = segment_bytes
+        #: Told of what failed and is done later.
         self._on_trouble = on_trouble
-        self._patience_s = patience_s
-        self.sync_times = Histogram()
+        #: Random bytes, for the sync words.
+        self._draw = draw
         #: What every committer that has a memory has promised so far.
         self.resumed: Callable[[], list[format.Written]] = list
         self._reset()
-        self._lock = self._open()
+        self._lock: Lock | None = self._open()
 
     def _reset(self) -> None:
         #: What `replay` found damaged, in words; and whether the journal has to be restored before it is used.
         self.problems: list[str] = []
         self.broken = False
         self._segments: list[tuple[int, format.Segment]] = []
-        self._file = -1
-        self._marker = -1
+        self._file: File | None = None
+        self._marker: File | None = None
         self._slot = 0
         #: The number of the last record, and the length of the last segment as far as they are durable.
         self._sequence = 0
@@ -121,38 +113,35 @@ class FileJournal:
         #: Why nothing may be written any more in this life.
         self._failure = ""
 
-    def _open(self) -> int:
+    def _open(self) -> Lock:
         try:
-            make_directory(self._directory)
-            lock = os.open(lock_file(self._directory), os.O_CREAT | os.O_RDWR, FILE_MODE)
+            self._disk.make_directory(self._directory)
+            return self._disk.lock(lock_file(self._directory))
+        except BlockingIOError as error:
+            raise JournalError(f"{self._directory}: another process uses this journal") from error
         except OSError as error:
             raise JournalError(f"{self._directory}: cannot be used: {error.strerror}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(lock)
-            raise JournalError(f"{self._directory}: another process uses this journal") from error
-        return lock
 
     def set_aside(self) -> Path:
         """Put the journal out of the way, as a whole, and begin with an empty one; returns where it went.
 
         One rename of the directory: half a journal would look like one whose newest votes were never cast."""
+        disk = self._disk
         self._close_files()
         old = [int(path.name.rpartition("-")[2]) for path in self._damaged()]
         target = self._directory.with_name(f"{self._directory.name}.damaged-{max(old, default=0) + 1}")
-        self._directory.rename(target)
-        sync_directory(self._directory.parent)
-        os.close(self._lock)
+        disk.rename(self._directory, target)
+        disk.sync_directory(self._directory.parent)
+        self._unlock()
         self._reset()
         self._lock = self._open()
         for path in self._damaged()[:-DAMAGED_KEPT]:
-            shutil.rmtree(path)
+            disk.remove_tree(path)
         return target
 
     def _damaged(self) -> list[Path]:
         """The journals that were set aside, oldest first."""
-        found = self._directory.parent.glob(f"{self._directory.name}.damaged-*")
+        found = list_paths(self._directory.parent, f"{self._directory.name}.damaged-*", self._disk)
         numbered = [path for path in found if path.name.rpartition("-")[2].isdigit()]
         return sorted(numbered, key=lambda path: int(path.name.rpartition("-")[2]))
 
@@ -160,12 +149,17 @@ class FileJournal:
     def name(self) -> str:
         """What the journal is called; empty: it has no name yet."""
         if self._name is None:
-            self._name = journal_name(self._directory)
+            self._name = journal_name(self._directory, self._disk)
         return self._name
 
     @property
     def is_empty(self) -> bool:
-        return not any(self._directory.glob(SEGMENT_FILES))
+        return not self._paths()
+
+    @property
+    def segment(self) -> int:
+        """The number of the last segment; 0: there is none."""
+        return self._segments[-1][0] if self._segments else 0
 
     def rename(self, name: str) -> None:
         """Give an empty journal its name, durably, before anything is written under it."""
@@ -181,8 +175,8 @@ class FileJournal:
         """What former lives wrote, by node, with `Lost` where something is missing. A torn tail is cut. Call once,
         before `append`; and `restore` after it if the journal is broken."""
         with _naming(self._directory):
-            remove_leftovers(self._directory)
-            read = read_journal(self._directory, self._identity)
+            remove_leftovers(self._directory, self._disk)
+            read = read_journal(self._directory, self._identity, self._disk)
             found = read.found
             self.problems, self.broken = found.problems, found.broken
             self._sequence, self._name = found.sequence, read.name
@@ -196,7 +190,7 @@ class FileJournal:
                 if self._segments:
                     self._go_on(read.scans[found.order[-1]])
             if read.has_marker:
-                self._marker = os.open(self._directory / MARKER_FILE, os.O_RDWR)
+                self._marker = self._disk.open(self._directory / MARKER_FILE)
         return found.entries
 
     def _go_on(self, last: format.Scan) -> None:
@@ -204,15 +198,15 @@ class FileJournal:
             raise JournalError(f"{self._directory}: the last segment has no head")
         path = self._path(self._segments[-1][0])
         self._end, self._sync = last.end, bytes.fromhex(last.head.sync)
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        self._file = self._disk.open(path)
         if last.torn:
-            os.ftruncate(self._file, self._end)
-        os.fsync(self._file)
+            self._file.truncate(self._end)
+        self._file.sync()
 
     def restore(self, entries: list[format.Written]) -> Path | None:
         """Begin a new segment with all that the committers know. The old ones are set aside; returns where they are."""
         with _naming(self._directory):
-            old = sorted(self._directory.glob(SEGMENT_FILES))
+            old = self._paths()
             self._begin_segment(entries, restored=True)
             self._segments = self._segments[-1:]
             self._make_marker(self.resumed())
@@ -228,60 +222,54 @@ class FileJournal:
     def _set_segments_aside(self, paths: list[Path]) -> Path | None:
         if not paths:
             return None
-        target = self._directory / DAMAGED / f"{time.time_ns():020}"
-        make_directory(target)
+        target = next_aside(self._directory / DAMAGED, self._disk)
+        self._disk.make_directory(target)
         for path in paths:
-            path.rename(target / path.name)
-        sync_directory(target)
-        sync_directory(target.parent)
-        sync_directory(self._directory)
-        bound(target.parent)
+            self._disk.rename(path, target / path.name)
+        for directory in (target, target.parent, self._directory):
+            self._disk.sync_directory(directory)
+        bound(target.parent, self._disk)
         return target
 
     def append(self, entries: list[format.Written]) -> None:
-        """Write and sync; durable on return. Waits a while if the disk is full."""
+        """Write and sync; durable on return. `NoRoom` if the disk is full: nothing of it is there, try again."""
         if self.broken or self._failure:
             raise JournalError(f"{self._directory}: {self._failure or 'is damaged, and was not restored'}")
-        deadline_s = time.monotonic() + self._patience_s
-        while True:
-            started_s = time.perf_counter()
-            try:
-                self._append(entries)
-                break
-            except OSError as error:
-                if self._failure or error.errno not in NO_ROOM or time.monotonic() > deadline_s:
-                    self._failure = self._failure or f"cannot be written: {error.strerror}"
-                    raise JournalError(f"{self._directory}: {self._failure}") from error
-                self._on_trouble(error)
-                time.sleep(FULL_DISK_PAUSE_S)
-        self.sync_times.add(time.perf_counter() - started_s)
+        try:
+            self._append(entries)
+        except OSError as error:
+            if not self._failure and error.errno in NO_ROOM:
+                raise NoRoom(f"{self._directory}: cannot be written: {error.strerror}") from error
+            self._failure = self._failure or f"cannot be written: {error.strerror}"
+            raise JournalError(f"{self._directory}: {self._failure}") from error
 
     def _append(self, entries: list[format.Written]) -> None:
-        if self._file < 0:
+        if self._file is None:
             self._begin_segment([])
+        assert self._file is not None
         packed = format.pack(entries, self._sequence + 1, self._sync)
         try:
-            write_all(self._file, packed)
-            os.fdatasync(self._file)
+            self._file.append(packed)
+            self._file.sync()
         except OSError:
-            self._cut()
+            self._cut(self._file)
             raise
         self._sequence += 1
         self._end += len(packed)
         self._segments[-1][1].note(entries, len(packed))
         self._write_marker(self.resumed())
 
-    def _cut(self) -> None:
+    def _cut(self, file: File) -> None:
         """The next record must not follow a part of this one."""
         try:
-            os.ftruncate(self._file, self._end)
+            file.truncate(self._end)
         except OSError as error:
             self._failure = f"a part of a record cannot be cut off: {error.strerror}"
             raise
 
     def roll(self, minimum: Callable[[int], int]) -> None:
         """Begin a new segment if the last one is full, and drop those that are not needed any more."""
-        if self._segments and self._segments[-1][1].size > self._segment_bytes:
+        if self._segments and self._segments[-1][1].size > self.segment_bytes:
             try:
                 self._begin_segment(self.resumed())
                 self._write_marker(self.resumed())
@@ -303,12 +291,12 @@ class FileJournal:
                 self._write_marker(self.resumed())
                 self._sync_marker()
                 for path in paths:
-                    path.unlink()
+                    self._disk.unlink(path)
 
     def _begin_segment(self, entries: list[format.Written], restored: bool = False) -> None:
         """A new segment, with its first record if there is one; durable on return, and not there at all on failure."""
-        number = max([self._number_of(path) for path in self._directory.glob(SEGMENT_FILES)], default=0) + 1
-        path, sync = self._path(number), secrets.token_bytes(format.SYNC_BYTES)
+        number = max(map(_number_of, self._paths()), default=0) + 1
+        path, sync = self._path(number), self._draw(format.SYNC_BYTES)
         head = format.Head(
             cluster=self._identity.cluster,
             era=self._identity.era,
@@ -319,21 +307,21 @@ class FileJournal:
             sync=sync.hex(),
             restored=restored,
         )
-        if self._marker < 0 and self._sequence == 0:
+        if self._marker is None and self._sequence == 0:
             self._make_marker([])
         record = format.pack(entries, self._sequence + 1, sync) if entries or restored else b""
         begin = format.pack_head(head) + record
-        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, FILE_MODE)
+        file = self._disk.create(path, exclusive=True)
         try:
-            write_all(file, begin)
-            os.fsync(file)
-            sync_directory(self._directory)
+            file.append(begin)
+            file.sync()
+            self._disk.sync_directory(self._directory)
         except OSError:
-            os.close(file)
-            path.unlink()
+            file.close()
+            self._disk.unlink(path)
             raise
-        if self._file >= 0:
-            os.close(self._file)
+        if self._file is not None:
+            self._file.close()
         self._file, self._end, self._sync = file, len(begin), sync
         self._sequence += bool(record)
         segment = format.Segment()
@@ -343,19 +331,18 @@ class FileJournal:
     def _path(self, number: int) -> Path:
         return self._directory / f"{number:010}.journal"
 
-    @staticmethod
-    def _number_of(path: Path) -> int:
-        return int(path.stem)
+    def _paths(self) -> list[Path]:
+        return list_paths(self._directory, SEGMENT_FILES, self._disk)
 
     # The end marker
 
     def _make_marker(self, states: list[format.Written]) -> None:
         """Both slots, durably."""
         slot = format.pack_marker(self._marked(states))
-        write_whole(self._directory / MARKER_FILE, (slot, slot))
-        if self._marker >= 0:
-            os.close(self._marker)
-        self._marker = os.open(self._directory / MARKER_FILE, os.O_RDWR)
+        write_whole(self._directory / MARKER_FILE, (slot, slot), self._disk)
+        if self._marker is not None:
+            self._marker.close()
+        self._marker = self._disk.open(self._directory / MARKER_FILE)
 
     def _marked(self, states: list[format.Written]) -> format.Marker:
         segments = self._segments
@@ -365,7 +352,7 @@ class FileJournal:
             container=self._identity.container,
             journal=self._name or "",
             first=segments[0][0] if segments else 1,
-            segment=segments[-1][0] if segments else 0,
+            segment=self.segment,
             sequence=self._sequence,
             states=states,
         )
@@ -374,9 +361,10 @@ class FileJournal:
         """Into the slot with the older one. Not synced: it may be older than the journal, never newer."""
         self._slot ^= 1
         try:
-            if self._marker < 0:
+            if self._marker is None:
                 self._make_marker(states)
-            os.pwrite(self._marker, format.pack_marker(self._marked(states)), self._slot * format.MARKER_SLOT_BYTES)
+            assert self._marker is not None
+            self._marker.write(self._slot * format.MARKER_SLOT_BYTES, format.pack_marker(self._marked(states)))
         except OSError as error:
             if error.errno not in NO_ROOM:
                 self._failure = f"the end marker cannot be written: {error.strerror}"
@@ -384,24 +372,31 @@ class FileJournal:
             self._on_trouble(error)
 
     def _sync_marker(self) -> None:
-        os.fdatasync(self._marker)
+        if self._marker is not None:
+            self._marker.sync()
 
     def close(self) -> None:
         """Let go of the files; the next life may have them. Closing twice is fine."""
-        if self._marker >= 0:
-            # A marker that is not synced is as good as one before a power cut.
-            with contextlib.suppress(OSError):
-                self._sync_marker()
+        # A marker that is not synced is as good as one before a power cut.
+        with contextlib.suppress(OSError):
+            self._sync_marker()
         self._close_files()
-        if self._lock >= 0:
-            os.close(self._lock)
-        self._lock = -1
+        self._unlock()
 
     def _close_files(self) -> None:
         for file in (self._file, self._marker):
-            if file >= 0:
-                os.close(file)
-        self._file = self._marker = -1
+            if file is not None:
+                file.close()
+        self._file = self._marker = None
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+        self._lock = None
+
+
+def _number_of(path: Path) -> int:
+    return int(path.stem)
 
 
 @contextlib.contextmanager
@@ -416,14 +411,14 @@ def _naming(directory: Path) -> Iterator[None]:
 # Reading without using
 
 
-def read_journal(directory: Path, identity: Identity) -> ReadJournal:
+def read_journal(directory: Path, identity: Identity, disk: Disk = LOCAL) -> ReadJournal:
     """Look at a journal; changes nothing. `JournalError` or `StaleJournal` if it is not of this container and era."""
     owner = (identity.cluster, identity.era, identity.container)
-    marker, problems = _read_marker(directory)
+    marker, problems = _read_marker(directory, disk)
     scans: dict[int, format.Scan] = {}
-    for path in sorted(directory.glob(SEGMENT_FILES)):
+    for path in list_paths(directory, SEGMENT_FILES, disk):
         try:
-            scans[int(path.stem)] = format.scan(read_salvaging(path))
+            scans[_number_of(path)] = format.scan(read_salvaging(path, disk))
         except format.ForeignJournal as error:
             raise JournalError(f"{path}: {error}") from error
     heads = {number: scan.head for number, scan in scans.items() if scan.head is not None}
@@ -456,32 +451,30 @@ def _refuse(directory: Path, expected: Identity, found: tuple[int, int, int]) ->
     raise JournalError(f"{directory}: belongs to {Identity(*found)}, not to {expected}")
 
 
-def _read_marker(directory: Path) -> tuple[format.Marker | None, list[str]]:
+def _read_marker(directory: Path, disk: Disk) -> tuple[format.Marker | None, list[str]]:
     path = directory / MARKER_FILE
     try:
-        return format.read_marker(read_salvaging(path))
+        return format.read_marker(read_salvaging(path, disk))
     except FileNotFoundError:
         return None, []
     except format.ForeignJournal as error:
         raise JournalError(f"{path}: {error}") from error
 
 
-def read_salvaging(path: Path) -> bytes:
+def read_salvaging(path: Path, disk: Disk = LOCAL) -> bytes:
     """All that the disk gives; zeros, which no checksum takes for anything, where it fails."""
     try:
-        return path.read_bytes()
+        return disk.read(path)
     except OSError as error:
         if error.errno != errno.EIO:
             raise
-    pieces = []
-    with path.open("rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        for offset in range(0, size, SALVAGED_BYTES):
-            length = min(SALVAGED_BYTES, size - offset)
-            try:
-                pieces.append(os.pread(file.fileno(), length, offset).ljust(length, b"\0"))
-            except OSError:
-                pieces.append(bytes(length))
+    pieces, size = [], disk.size(path)
+    for offset in range(0, size, SALVAGED_BYTES):
+        length = min(SALVAGED_BYTES, size - offset)
+        try:
+            pieces.append(disk.read(path, offset, length).ljust(length, b"\0"))
+        except OSError:
+            pieces.append(bytes(length))
     return b"".join(pieces)
 
 
@@ -494,15 +487,14 @@ def lock_file(directory: Path) -> Path:
     return directory / "lock"
 
 
-def journal_name(directory: Path) -> str:
+def journal_name(directory: Path, disk: Disk = LOCAL) -> str:
     """The name of the journal in this directory; empty if it has none, or if there is no such directory."""
     try:
-        marker, _ = _read_marker(directory)
+        marker, _ = _read_marker(directory, disk)
         if marker is not None:
             return marker.journal
-        for path in sorted(directory.glob(SEGMENT_FILES), reverse=True):
-            with path.open("rb") as file:
-                head = format.read_head(file.read(format.HEAD_BYTES))
+        for path in reversed(list_paths(directory, SEGMENT_FILES, disk)):
+            head = format.read_head(disk.read(path, 0, format.HEAD_BYTES))
             if head is not None:
                 return head.journal
         return ""

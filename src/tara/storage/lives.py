@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from tara.storage.files import DamagedFile, make_directory, read_small, write_small
+from tara.storage.disk import LOCAL, Disk
+from tara.storage.files import DamagedFile, read_small, write_small
 
 FORMAT_VERSION = 1
 
@@ -29,13 +30,13 @@ def lives_path(data_dir: Path, container: int) -> Path:
     return data_dir / f"life-{container}"
 
 
-def read_lives(data_dir: Path, cluster: int, era: int, container: int) -> Lives:
+def read_lives(data_dir: Path, cluster: int, era: int, container: int, disk: Disk = LOCAL) -> Lives:
     """What is known; nothing, if there is no such file or if it is of another cluster or era. `DamagedFile` if it is
     damaged."""
     unknown = Lives(cluster=cluster, era=era, container=container)
     path = lives_path(data_dir, container)
     try:
-        known = msgspec.json.decode(read_small(path), type=Lives)
+        known = msgspec.json.decode(read_small(path, disk), type=Lives)
     except FileNotFoundError:
         return unknown
     except msgspec.DecodeError as error:
@@ -45,6 +46,6 @@ def read_lives(data_dir: Path, cluster: int, era: int, container: int) -> Lives:
     return known if (known.cluster, known.era, known.container) == (cluster, era, container) else unknown
 
 
-def write_lives(data_dir: Path, lives: Lives) -> None:
-    make_directory(data_dir)
-    write_small(lives_path(data_dir, lives.container), msgspec.json.encode(lives))
+def write_lives(data_dir: Path, lives: Lives, disk: Disk = LOCAL) -> None:
+    disk.make_directory(data_dir)
+    write_small(lives_path(data_dir, lives.container), msgspec.json.encode(lives), disk)

@@ -1,19 +1,19 @@
 """The decided log of one executor, as its container sees it: takes what was executed, and never makes the loop wait.
 
 The container encodes what it hands over, which takes less than a microsecond per command and leaves nothing but bytes;
-a thread of the log's own writes them as they are, a few times a second. Nothing else is done per command: rows are made
-by readers, who see one about `FLUSH_S` after it was executed. The checkpoint store waits here until the log is durable
-up to a checkpoint. What is in the files, and what is promised of them, is in `tara.storage.log_writer`.
+`work`, which a thread of the log's own calls a few times a second (`tara.storage.worker`), writes them as they are.
+Nothing else is done per command: rows are made by readers, who see one about `FLUSH_S` after it was executed. The
+checkpoint store waits until the log is durable up to a checkpoint. What is in the files, and what is promised of them,
+is in `tara.storage.log_writer`.
 """
 
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
+from tara.storage.disk import LOCAL, Disk
 from tara.storage.log_format import encode_run
 from tara.storage.log_writer import EncodedRun, LogSettings, LogWriter
 from tara.storage.remote import RemoteFiles
@@ -34,8 +34,14 @@ def log_directory(data_dir: Path, replica: int) -> Path:
 
 class DecidedLog:
     def __init__(
-        self, directory: Path, settings: LogSettings, peers: Sequence[Path], remote: RemoteFiles | None = None
+        self,
+        directory: Path,
+        settings: LogSettings,
+        peers: Sequence[Path],
+        remote: RemoteFiles | None = None,
+        disk: Disk = LOCAL,
     ) -> None:
+        self._disk = disk
         self._directory = directory
         self._settings = settings
         self._peers = peers
@@ -47,17 +53,15 @@ class DecidedLog:
         self._handled = self._handled_bytes = 0
         #: The states of the checkpoints in the queue; if there are too many, of the newest ones.
         self._states: dict[int, bytes] = {}
-        self._wakeup = threading.Event()
-        self._closing = False
-        self._progress = threading.Condition()
         #: The newest checkpoint up to which the log is durable.
-        self._sealed = -1
+        self.sealed = -1
         self._writer: LogWriter | None = None
         self.errors: list[str] = []
-        #: Told, on the log's thread, of everything that is wrong with it.
+        #: Called when there is something to do at once; and, by `work`, when the log is durable up to a checkpoint.
+        self.wake: Callable[[], None] = lambda: None
+        self.on_sealed: Callable[[], None] = lambda: None
+        #: Told, by `work`, of everything that is wrong with the log.
         self.on_problem: Callable[[str], None] = lambda message: None
-        self._thread = threading.Thread(target=self._work, name="decided-log", daemon=True)
-        self._thread.start()
 
     # For the container's loop
 
@@ -79,7 +83,7 @@ class DecidedLog:
         if len(self._states) > BACKLOG_INTERVALS_MAX:
             self._states.pop(min(self._states), None)
         self._queue.append(number)
-        self._wakeup.set()
+        self.wake()
 
     def status(self) -> dict[str, object]:
         writer = self._writer
@@ -92,46 +96,30 @@ class DecidedLog:
             "error": self.errors[-1] if self.errors else None,
         }
 
-    # For the checkpoint store's thread
-
-    def await_sealed(self, number: int, needless: Callable[[], bool]) -> bool:
-        """Wait until the log up to this checkpoint is durable; false if that became needless, or the log is closed."""
-        with self._progress:
-            while self._sealed < number:
-                if self._closing or needless():
-                    return False
-                self._progress.wait(RETRY_S / 4)
-        return True
-
-    def close(self) -> None:
-        """Write out what there is, and end."""
-        self._closing = True
+    def interrupt(self) -> None:
+        """Whatever is being fetched from other hosts is not needed any more."""
         if self._remote is not None:
             self._remote.closing.set()
-        self._wakeup.set()
-        self._thread.join(timeout=10)
 
     # On the thread
 
-    def _work(self) -> None:
-        closing = False
-        while not closing:
-            self._wakeup.wait(0.0 if self._writer is None else FLUSH_S)
-            self._wakeup.clear()
-            closing = self._closing
-            try:
-                self._writer = self._writer or LogWriter(
-                    self._directory, self._settings, self._peers, self._report, self._remote
+    def work(self) -> float:
+        """Write what was handed over; returns after how many seconds to come again."""
+        try:
+            if self._writer is None:
+                self._writer = LogWriter(
+                    self._directory, self._settings, self._peers, self._report, self._remote, self._disk
                 )
-                self._handle_all(self._writer)
-                self._writer.flush()
-                self._writer.look_after()
-            except (OSError, TaraError) as error:
-                # A full disk, most likely. Nothing is lost: what was not handled is still in the queue.
-                self._report(str(error))
-                self._pause(RETRY_S)
-            except Exception as error:
-                self._give_up(error)
+            self._handle_all(self._writer)
+            self._writer.flush()
+            self._writer.look_after()
+        except (OSError, TaraError) as error:
+            # A full disk, most likely. Nothing is lost: what was not handled is still in the queue.
+            self._report(str(error))
+            return RETRY_S
+        except Exception as error:
+            self._give_up(error)
+        return FLUSH_S
 
     def _handle_all(self, writer: LogWriter) -> None:
         queue = self._queue
@@ -151,14 +139,13 @@ class DecidedLog:
 
     def _seal(self, writer: LogWriter, number: int) -> None:
         state = self._states.get(number)
-        if number <= self._sealed or state is None:
+        if number <= self.sealed or state is None:
             # An older one again, or one that newer ones have overtaken.
             return
         writer.seal(number, state)
         self._states.pop(number, None)
-        with self._progress:
-            self._sealed = number
-            self._progress.notify_all()
+        self.sealed = number
+        self.on_sealed()
 
     def _give_up(self, error: Exception) -> None:
         self._report(f"{self._directory}: rows are given up: {error!r}")
@@ -166,10 +153,6 @@ class DecidedLog:
             self._writer.give_up_rows()
         if self._queue:
             self._drop_head()
-
-    def _pause(self, seconds: float) -> None:
-        if not self._closing:
-            time.sleep(seconds)
 
     def _report(self, message: str) -> None:
         self.on_problem(message)

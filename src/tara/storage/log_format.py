@@ -12,6 +12,7 @@ Blocks may overlap where something was executed again after a restart: what they
 is a function of what was decided. How runs are cut is not: files of replicas hold equal rows, not equal bytes.
 """
 
+import io
 import os
 import re
 import struct
@@ -25,7 +26,8 @@ from msgspec import Struct
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
-from tara.storage.files import write_whole
+from tara.storage.disk import LOCAL, Disk
+from tara.storage.files import list_paths
 
 FORMAT_VERSION = 4
 #: A block is written when it has so many bytes. The run that makes it that long is in it as a whole.
@@ -144,22 +146,14 @@ def parse_segment(path: Path) -> LogFile | None:
     return None if match is None else LogFile(int(match[1]), int(match[2]), True, path)
 
 
-def list_segments(directory: Path) -> list[LogFile]:
+def list_segments(directory: Path, disk: Disk = LOCAL) -> list[LogFile]:
     """The segments of a log, sorted; none if there is no such directory."""
-    try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
-        return []
-    return sorted(file for name in names if (file := parse_segment(directory / name)))
+    return sorted(file for path in list_paths(directory, "*.segment", disk) if (file := parse_segment(path)))
 
 
-def list_tails(directory: Path) -> list[Path]:
+def list_tails(directory: Path, disk: Disk = LOCAL) -> list[Path]:
     """The tails, sorted. More than one is left only by an accident."""
-    try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
-        return []
-    return sorted(directory / name for name in names if _TAIL.fullmatch(name))
+    return [path for path in list_paths(directory, "*.tail", disk) if _TAIL.fullmatch(path.name)]
 
 
 def list_files(directory: Path) -> list[LogFile]:
@@ -222,7 +216,7 @@ def blocks(file: BinaryIO, path: Path, offset: int = 0) -> Iterator[Block]:
     if offset == 0:
         read_header(file, path)
         offset = file.tell()
-    size = os.fstat(file.fileno()).st_size
+    size = file.seek(0, os.SEEK_END)
     while offset + _BLOCK.size <= size:
         file.seek(offset)
         length, checksum, first, last = _BLOCK.unpack(file.read(_BLOCK.size))
@@ -258,37 +252,30 @@ def end_of_tail(path: Path) -> int | None:
         return None
 
 
-def identity_of(path: Path) -> LogIdentity:
-    with path.open("rb") as file:
-        return read_header(file, path).identity
+def identity_of(path: Path, disk: Disk = LOCAL) -> LogIdentity:
+    return read_header(io.BytesIO(disk.read(path, 0, _HEADER_BYTES_MAX)), path).identity
 
 
-def is_first_format(path: Path) -> bool:
+def is_first_format(path: Path, disk: Disk = LOCAL) -> bool:
     """Whether it is of version 1, which was Arrow files."""
-    with path.open("rb") as file:
-        return file.read(6) == b"ARROW1"
+    return disk.read(path, 0, 6) == b"ARROW1"
 
 
-def check_segment(segment: LogFile, identity: LogIdentity) -> None:
+def check_segment(segment: LogFile, identity: LogIdentity, disk: Disk = LOCAL) -> None:
     """`CorruptLog` unless it is one of ours, intact, and has what its name says; FileNotFoundError if it is gone."""
     match = _SEGMENT.fullmatch(segment.path.name)
     assert match is not None, segment
-    data = segment.path.read_bytes()
+    data = disk.read(segment.path)
     if zlib.crc32(data) != int(match[3], 16):
         raise CorruptLog(f"{segment.path}: the contents are damaged (the checksum does not match the name)")
-    with segment.path.open("rb") as file:
-        found = read_header(file, segment.path).identity
-        if found != identity:
-            raise LogError(f"{segment.path}: belongs to cluster {found.cluster:x}, era {found.era}")
-        end = segment.first - 1
-        for block in blocks(file, segment.path):
-            if block.first > end + 1:
-                break
-            end = max(end, block.last)
+    file = io.BytesIO(data)
+    found = read_header(file, segment.path).identity
+    if found != identity:
+        raise LogError(f"{segment.path}: belongs to cluster {found.cluster:x}, era {found.era}")
+    end = segment.first - 1
+    for block in blocks(file, segment.path):
+        if block.first > end + 1:
+            break
+        end = max(end, block.last)
     if end != segment.last:
         raise CorruptLog(f"{segment.path}: holds the commands up to {end}, not {segment.last}")
-
-
-def put_file(directory: Path, name: str, data: bytes) -> None:
-    """A file that is there durably and as a whole, or not at all."""
-    write_whole(directory / name, (data,))

@@ -16,10 +16,9 @@ is synced and becomes a segment by its name: every row is written once.
 """
 
 import contextlib
-import os
-import shutil
+import io
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,17 +28,16 @@ from msgspec import Struct
 from tara.protocol.errors import TaraError
 from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.tuples import DECODE_ERRORS
+from tara.storage.disk import LOCAL, Disk, File
 from tara.storage.files import (
-    FILE_MODE,
-    TEMPORARY,
     DamagedFile,
-    make_directory,
     read_small,
+    remove_if_there,
     remove_leftovers,
     set_aside,
-    sync_directory,
-    write_all,
+    temporary_name,
     write_small,
+    write_whole,
 )
 from tara.storage.log_format import (
     BLOCK_BYTES,
@@ -56,7 +54,6 @@ from tara.storage.log_format import (
     pack_block,
     pack_header,
     parse_segment,
-    put_file,
     read_block,
     segment_name,
     tail_name,
@@ -99,36 +96,42 @@ class EncodedRun(NamedTuple):
 class Tail:
     """The file that grows. Invariant: its blocks hold the rows [first, last] without a gap."""
 
-    def __init__(self, path: Path, first: int, last: int, size: int, checksum: int) -> None:
+    def __init__(self, path: Path, first: int, last: int, size: int, checksum: int, disk: Disk) -> None:
         self.path = path
         self.first = first
         self.last = last
         self._size = size
         self._checksum = checksum
+        self._disk = disk
+        #: Whether there is something behind the last block that is not one.
+        self._torn = False
 
     @classmethod
-    def create(cls, directory: Path, header: bytes, first: int, last: int, block: bytes) -> "Tail":
+    def create(cls, directory: Path, header: bytes, first: int, last: int, block: bytes, disk: Disk) -> "Tail":
         """With its first block: readers never see one without."""
         path = directory / tail_name(first)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
+        temporary = temporary_name(path)
         try:
-            descriptor = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, FILE_MODE)
+            file = disk.create(temporary)
             try:
-                write_all(descriptor, header + block)
+                file.append(header + block)
             finally:
-                os.close(descriptor)
-            temporary.rename(path)
+                file.close()
+            disk.rename(temporary, path)
         except OSError:
-            temporary.unlink(missing_ok=True)
+            remove_if_there(temporary, disk)
             raise
-        return cls(path, first, last, len(header) + len(block), zlib.crc32(block, zlib.crc32(header)))
+        return cls(path, first, last, len(header) + len(block), zlib.crc32(block, zlib.crc32(header)), disk)
 
     @classmethod
-    def open(cls, path: Path, next_: int) -> "Tail | None":
+    def open(cls, path: Path, next_: int, disk: Disk) -> "Tail | None":
         """What a former life left, as far as it is intact; None if `next_` is not among its rows."""
         first, last, end = int(path.stem), int(path.stem) - 1, 0
+        data = b""
         # What the disk cannot read is executed again, like what a crash has cut off.
-        with path.open("rb") as file, contextlib.suppress(CorruptLog, OSError, *DECODE_ERRORS):
+        with contextlib.suppress(CorruptLog, OSError, *DECODE_ERRORS):
+            data = disk.read(path)
+            file = io.BytesIO(data)
             for block in blocks(file, path):
                 read_block(file, path, block)
                 if block.first > last + 1:
@@ -136,31 +139,43 @@ class Tail:
                 last, end = max(last, block.last), block.end
         if not first <= next_ <= last:
             return None
-        os.truncate(path, end)
-        return cls(path, first, last, end, zlib.crc32(path.read_bytes()))
+        tail = cls(path, first, last, end, zlib.crc32(memoryview(data)[:end]), disk)
+        if end < len(data):
+            # Readers would take it for damage.
+            tail._torn = True
+            with tail._open():
+                pass
+        return tail
 
     def append(self, last: int, block: bytes) -> None:
-        """As a whole or not at all."""
-        try:
-            with self.path.open("ab", buffering=0) as file:
-                rest = memoryview(block)
-                while rest:
-                    rest = rest[file.write(rest) :]
-        except OSError:
-            os.truncate(self.path, self._size)
-            raise
+        """What is there of a block if this fails is no block, and gives way to the next one."""
+        with self._open() as file:
+            self._torn = True
+            file.append(block)
+            self._torn = False
         self._size += len(block)
         self._checksum = zlib.crc32(block, self._checksum)
         self.last = last
 
     def seal(self) -> LogFile:
         """Make a segment of it, durably."""
-        with self.path.open("rb+", buffering=0) as file:
-            os.fsync(file.fileno())
+        with self._open() as file:
+            file.sync()
         path = self.path.with_name(segment_name(self.first, self.last, self._checksum))
-        self.path.rename(path)
-        sync_directory(path.parent)
+        self._disk.rename(self.path, path)
+        self._disk.sync_directory(path.parent)
         return LogFile(self.first, self.last, True, path)
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[File]:
+        file = self._disk.open(self.path)
+        try:
+            if self._torn:
+                file.truncate(self._size)
+                self._torn = False
+            yield file
+        finally:
+            file.close()
 
 
 class LogWriter:
@@ -174,7 +189,9 @@ class LogWriter:
         peers: Sequence[Path],
         report: Callable[[str], None],
         remote: RemoteFiles | None = None,
+        disk: Disk = LOCAL,
     ) -> None:
+        self._disk = disk
         self._directory = directory
         self._settings = settings
         self._identity: LogIdentity = settings.identity
@@ -206,7 +223,7 @@ class LogWriter:
         self._position: int | None = None
         self._counter = 0
         self._waits = 0
-        make_directory(directory)
+        disk.make_directory(directory)
         self._open()
 
     @property
@@ -217,8 +234,8 @@ class LogWriter:
     # Opening
 
     def _open(self) -> None:
-        remove_leftovers(self._directory)
-        segments, tails = list_segments(self._directory), list_tails(self._directory)
+        remove_leftovers(self._directory, self._disk)
+        segments, tails = list_segments(self._directory, self._disk), list_tails(self._directory, self._disk)
         if not all(map(self._is_ours, [*(file.path for file in segments), *tails])):
             self._set_aside("belongs to another cluster, era or format")
             segments, tails = [], []
@@ -229,18 +246,18 @@ class LogWriter:
         if segments and (self._begin is None or self._begin > segments[0].first):
             self._set_begin(segments[0].first)
         self._find_gaps()
-        self._sizes = {file.path: file.path.stat().st_size for file in self._segments}
+        self._sizes = {file.path: self._disk.size(file.path) for file in self._segments}
         self.last = self._sealed
         for path in tails:
-            tail = Tail.open(path, self.last + 1) if self._tail is None else None
+            tail = Tail.open(path, self.last + 1, self._disk) if self._tail is None else None
             if tail is None:
-                path.unlink(missing_ok=True)
+                remove_if_there(path, self._disk)
             else:
                 self._tail, self.last = tail, tail.last
 
     def _read_begin(self) -> int | None:
         try:
-            return msgspec.json.decode(read_small(self._directory / BEGIN_FILE), type=int)
+            return msgspec.json.decode(read_small(self._directory / BEGIN_FILE, self._disk), type=int)
         except FileNotFoundError:
             return None
         except (DamagedFile, msgspec.DecodeError, OSError) as error:
@@ -250,7 +267,7 @@ class LogWriter:
     def _set_begin(self, row: int) -> None:
         """Before anything goes: what is missing behind it is a gap."""
         if row != self._begin:
-            write_small(self._directory / BEGIN_FILE, msgspec.json.encode(row))
+            write_small(self._directory / BEGIN_FILE, msgspec.json.encode(row), self._disk)
             self._begin = row
 
     def _find_gaps(self) -> None:
@@ -287,8 +304,8 @@ class LogWriter:
     def _lose(self, file: LogFile) -> None:
         self._segments.remove(file)
         self._sizes.pop(file.path, None)
-        if file.path.exists():
-            self._report(f"{file.path}: is in {set_aside(file.path)} now, and fetched again")
+        if self._disk.exists(file.path):
+            self._report(f"{file.path}: is in {set_aside(file.path, self._disk)} now, and fetched again")
         self._find_gaps()
 
     def _heal(self) -> None:
@@ -306,13 +323,13 @@ class LogWriter:
             for file in before:
                 self._segments.remove(file)
                 self._sizes.pop(file.path, None)
-                set_aside(file.path)
+                set_aside(file.path, self._disk)
         for file in found:
-            put_file(self._directory, file.path.name, file.path.read_bytes())
+            write_whole(self._directory / file.path.name, (self._disk.read(file.path),), self._disk)
             kept = file._replace(path=self._directory / file.path.name)
             if kept not in self._segments:
                 self._segments = sorted([*self._segments, kept])
-            self._sizes[kept.path] = kept.path.stat().st_size
+            self._sizes[kept.path] = self._disk.size(kept.path)
             self._report(f"{kept.path}: is here again")
         if self._remote is not None:
             self._remote.forget_others(())
@@ -333,9 +350,9 @@ class LogWriter:
         """What is damaged, or cannot be read, is found when it is read as a whole; it says nothing about whose it is. A
         newer format ends us here."""
         try:
-            return identity_of(path) == self._identity
+            return identity_of(path, self._disk) == self._identity
         except CorruptLog:
-            return not is_first_format(path)
+            return not is_first_format(path, self._disk)
         except OSError as error:
             self._report(f"{path}: {error.strerror}")
             return True
@@ -366,7 +383,7 @@ class LogWriter:
         first, last = pending[0].counter + 1, pending[-1].end
         block = pack_block(first, last, [run.data for run in pending])
         if self._tail is None:
-            self._tail = Tail.create(self._directory, self._header, first, last, block)
+            self._tail = Tail.create(self._directory, self._header, first, last, block, self._disk)
         else:
             self._tail.append(last, block)
         self._pending, self._pending_bytes = [], 0
@@ -379,7 +396,7 @@ class LogWriter:
 
     def _drop_tail(self) -> None:
         if self._tail is not None:
-            self._tail.path.unlink(missing_ok=True)
+            remove_if_there(self._tail.path, self._disk)
         self._tail, self._pending, self._pending_bytes = None, [], 0
 
     # Sealing
@@ -399,7 +416,7 @@ class LogWriter:
     def _adopt(self, segment: LogFile) -> None:
         """A segment that follows what is sealed is in place."""
         self._segments.append(segment)
-        self._sizes[segment.path] = segment.path.stat().st_size
+        self._sizes[segment.path] = self._disk.size(segment.path)
         self._sealed = max(segment.last, self._sealed)
         self.last = max(self.last, self._sealed)
 
@@ -413,7 +430,7 @@ class LogWriter:
             self._set_begin(self._segments[0].first)
             self._find_gaps()
         for path in dropped:
-            path.unlink(missing_ok=True)
+            remove_if_there(path, self._disk)
 
     # Filling gaps
 
@@ -443,7 +460,7 @@ class LogWriter:
             self._sealed = self.last = missing[0].first - 1 if missing else counter
             self._set_begin(self._sealed + 1)
         for file in missing:
-            put_file(self._directory, file.path.name, file.path.read_bytes())
+            write_whole(self._directory / file.path.name, (self._disk.read(file.path),), self._disk)
             self._adopt(file._replace(path=self._directory / file.path.name))
         # Whatever it had is in the segments, or aside.
         self._drop_tail()
@@ -457,7 +474,7 @@ class LogWriter:
 
     def _offered(self) -> list[LogFile]:
         """The segments of peers whose directories this host can read."""
-        return [file for peer in self._peers for file in list_segments(peer)]
+        return [file for peer in self._peers for file in list_segments(peer, self._disk)]
 
     def _fetch_missing(self, remote: RemoteFiles, counter: int, first: int) -> list[LogFile] | None:
         """The same with what is on other hosts. Peers that cannot be reached may have what is missing: that counts as
@@ -512,7 +529,7 @@ class LogWriter:
 
     def _is_intact(self, file: LogFile) -> bool:
         try:
-            check_segment(file, self._identity)
+            check_segment(file, self._identity, self._disk)
         except (LogError, OSError) as error:
             self._report(str(error))
             return False
@@ -521,8 +538,9 @@ class LogWriter:
     def _set_aside(self, reason: str) -> None:
         self._report(f"{self._directory}: {reason}; what was here is in {ASIDE}")
         aside = self._directory / ASIDE
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
-        for path in [*(file.path for file in list_segments(self._directory)), *list_tails(self._directory)]:
-            path.rename(aside / path.name)
-        sync_directory(self._directory)
+        self._disk.remove_tree(aside)
+        self._disk.make_directory(aside)
+        files = list_segments(self._directory, self._disk)
+        for path in [*(file.path for file in files), *list_tails(self._directory, self._disk)]:
+            self._disk.rename(path, aside / path.name)
+        self._disk.sync_directory(self._directory)

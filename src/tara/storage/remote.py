@@ -6,6 +6,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+#: The kinds of files; and the directory for what arrives, beside the files of the replica that asked for it.
+CHECKPOINTS = "checkpoints"
+LOG = "log"
+INCOMING = "incoming"
+
 
 class RemoteFiles(Protocol):
     """The files of one kind that other replicas have. One thread uses it, between `with` and its end. What it cannot

@@ -5,13 +5,13 @@ chunks with their lengths, the digest of these, which is also the checkpoint's i
 that the digest does not cover: header, lengths and the digest itself. A copy that is damaged, or is another checkpoint
 than its name says, is refused, reported and set aside; the next one is tried: an older one of our own, or a peer's.
 
-Writing happens on a thread, off the hot path; answers come back through `take`. A disk that fails is reported, and what
-it was to do is tried again. Anything else that goes wrong there comes up in `take`, and ends the container.
+Writing happens in `work`, which a thread of the store's own calls (`tara.storage.worker`), off the hot path; answers
+come back through `take`. A disk that fails is reported, and what it was to do is tried again. Anything else that goes
+wrong there comes up in `take`, and ends the container.
 """
 
-import queue
 import struct
-import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
@@ -22,7 +22,8 @@ from msgspec import Struct
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.protocol.sessions import raised
-from tara.storage.files import make_directory, remove_leftovers, set_aside, sync_directory, write_whole
+from tara.storage.disk import LOCAL, Disk
+from tara.storage.files import list_paths, remove_if_there, remove_leftovers, set_aside, write_whole
 from tara.storage.log import DecidedLog
 from tara.storage.remote import RemoteFiles
 
@@ -33,8 +34,11 @@ HEADER_BYTES_MAX = 4096
 #: Checkpoints older than the stable one that are kept all the same.
 KEEP_OLDER = 1
 CHECKSUM_BYTES = 16
-#: The pause before a failed write is tried again.
+#: The pause before a failed write is tried again, and before it is looked again whether the log is durable.
 RETRY_S = 1.0
+LOG_S = 0.25
+#: Whoever has nothing to do looks again after this long; he is woken when there is something.
+IDLE_S = 60.0
 
 
 class CheckpointHeader(Struct, frozen=True):
@@ -93,12 +97,18 @@ def unpack_parts(data: bytes, start: int, stop: int) -> list[bytes]:
 
 
 def write_checkpoint(
-    path: Path, cluster: int, era: int, checkpoint: t.CheckpointId, state: bytes, chunks: Iterable[bytes]
+    path: Path,
+    cluster: int,
+    era: int,
+    checkpoint: t.CheckpointId,
+    state: bytes,
+    chunks: Iterable[bytes],
+    disk: Disk = LOCAL,
 ) -> None:
     header = msgspec.json.encode(CheckpointHeader(FORMAT_VERSION, cluster, era, checkpoint.number)) + b"\n"
     parts = (state, *chunks)
     checksum = _checksum(header, map(len, parts), checkpoint.digest)
-    write_whole(path, (header, *pack_parts(parts), checkpoint.digest, checksum))
+    write_whole(path, (header, *pack_parts(parts), checkpoint.digest, checksum), disk)
 
 
 def _checksum(header: bytes, lengths: Iterable[int], digest: bytes) -> bytes:
@@ -110,9 +120,9 @@ def _checksum(header: bytes, lengths: Iterable[int], digest: bytes) -> bytes:
     return checksum.digest()
 
 
-def read_checkpoint(path: Path, cluster: int, era: int) -> t.Loaded:
+def read_checkpoint(path: Path, cluster: int, era: int, disk: Disk = LOCAL) -> t.Loaded:
     """A checkpoint of this cluster and era that is intact and is what its name says; `StoreError` if it is not."""
-    data = path.read_bytes()
+    data = disk.read(path)
     header = _header(data[: data.find(b"\n")])
     start, stop = data.find(b"\n") + 1, len(data) - DIGEST_BYTES - CHECKSUM_BYTES
     digest, checksum = data[stop : stop + DIGEST_BYTES], data[stop + DIGEST_BYTES :]
@@ -167,10 +177,12 @@ class CheckpointStore:
         cluster: int,
         era: int,
         peers: list[Path],
-        wake: Callable[[], None],
+        on_answer: Callable[[], None],
         log: DecidedLog | None = None,
         remote: RemoteFiles | None = None,
+        disk: Disk = LOCAL,
     ) -> None:
+        self._disk = disk
         self._directory = directory
         self._cluster = cluster
         self._era = era
@@ -178,24 +190,23 @@ class CheckpointStore:
         self._peers = peers
         #: What other executors have where this host cannot read their directories.
         self._remote = remote
-        self._wake = wake
+        #: Called when there is an answer; and when there is something to do.
+        self._on_answer = on_answer
+        self.wake: Callable[[], None] = lambda: None
         #: Where the executed commands go; a checkpoint is written when the log up to it is durable.
         self.log = log
-        make_directory(directory)
-        remove_leftovers(directory)
-        self._closing = threading.Event()
-        #: What ended the thread, if anything did.
+        disk.make_directory(directory)
+        remove_leftovers(directory, disk)
+        #: What ended the work, if anything did.
         self._failure: Exception | None = None
-        self._jobs: queue.SimpleQueue[t.Save | t.Load | t.Discard | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[t.Tuple] = queue.SimpleQueue()
+        self._jobs: deque[t.Save | t.Load | t.Discard] = deque()
+        self._answers: deque[t.Tuple] = deque()
         #: Checkpoints with lower numbers need not be saved any more.
         self._below = 0
         self.errors: list[str] = []
         self.counts = StoreCounts()
-        #: Told, on the store's thread, what happened: an event's name, and the number or message that belongs to it.
+        #: Told, by `work`, what happened: an event's name, and the number or message that belongs to it.
         self.on_event: Callable[[str, int | str], None] = lambda event, detail: None
-        self._thread = threading.Thread(target=self._work, name="checkpoint-store", daemon=True)
-        self._thread.start()
 
     def submit(self, job: t.Save | t.Load | t.Discard | t.Executed) -> None:
         if isinstance(job, t.Executed):
@@ -206,75 +217,82 @@ class CheckpointStore:
             self._below = max(self._below, job.below)
         elif isinstance(job, t.Save) and self.log is not None:
             self.log.checkpoint(job.number, job.state)
-        self._jobs.put(job)
+        self._jobs.append(job)
+        self.wake()
 
     def take(self) -> Iterator[t.Tuple]:
         """The answers that have come since the last call. `StoreFailed` if there will be none any more."""
         if self._failure is not None:
             raise StoreFailed(f"{self._directory}: {self._failure!r}") from self._failure
-        while not self._answers.empty():
-            yield self._answers.get()
+        while self._answers:
+            yield self._answers.popleft()
 
-    def close(self) -> None:
-        self._closing.set()
+    def interrupt(self) -> None:
+        """Whatever is being fetched from other hosts is not needed any more."""
         if self._remote is not None:
             self._remote.closing.set()
         if self.log is not None:
-            self.log.close()
-        self._jobs.put(None)
-        self._thread.join(timeout=10)
+            self.log.interrupt()
 
     # On the thread
 
-    def _work(self) -> None:
+    def work(self) -> float:
+        """Do what was asked for, one after the other; returns after how many seconds to come again if nobody wakes."""
         try:
-            while (job := self._jobs.get()) is not None:
-                match job:
-                    case t.Save():
-                        self._save(job)
-                    case t.Load():
-                        self._load(job)
-                    case t.Discard():
-                        self._discard(job.below)
+            while self._jobs and self._failure is None:
+                match self._jobs[0]:
+                    case t.Save() as save:
+                        pause_s = self._save(save)
+                        if pause_s > 0.0:
+                            return pause_s
+                    case t.Load() as load:
+                        self._load(load)
+                    case t.Discard(below):
+                        self._discard(below)
+                self._jobs.popleft()
         except Exception as error:
             # Without a store the executor would wait forever, and nobody would know why.
             self._failure = error
             self._report("store_failed", repr(error))
-            self._wake()
+            self._on_answer()
+        return IDLE_S
 
-    def _save(self, save: t.Save) -> None:
+    def _save(self, save: t.Save) -> float:
+        """Returns after how many seconds to try again; 0: it is done, or needless."""
+        if save.number < self._below:
+            return 0.0
         try:
+            # An iterator can be drawn from once; this may have to be tried again.
             chunks = save.chunks if isinstance(save.chunks, list) else list(save.chunks)
             if any(type(chunk) is not bytes for chunk in chunks):
                 raise TypeError("a chunk of a snapshot that is not bytes")
+            self._jobs[0] = t.Save(save.number, save.state, chunks)
         except BaseException as error:
             # The application's doing, and nothing to try again.
             self._answer(t.Unsaved(save.number, raised(error)))
-            return
-        if self.log is not None and not self.log.await_sealed(save.number, lambda: save.number < self._below):
-            return
+            return 0.0
+        if self.log is not None and self.log.sealed < save.number:
+            return LOG_S
         checkpoint = t.CheckpointId(save.number, digest_of(save.state, chunks))
         path = self._path(save.number)
-        while save.number >= self._below:
-            try:
-                if self._has(path, checkpoint):
-                    # A crash may have come before its name was durable.
-                    sync_directory(self._directory)
-                else:
-                    write_checkpoint(path, self._cluster, self._era, checkpoint, save.state, chunks)
-                    self.counts.checkpoints_saved += 1
-                    self.on_event("checkpoint_saved", save.number)
-                self._answer(t.Saved(checkpoint))
-                return
-            except OSError as error:
-                # A checkpoint is needed for the windows to move: keep trying until there is room again.
-                self._on_disk_error(f"cannot write checkpoint {save.number}: {error}")
-                if self._closing.wait(RETRY_S):
-                    return
+        try:
+            if self._has(path, checkpoint):
+                # A crash may have come before its name was durable.
+                self._disk.sync_directory(self._directory)
+            else:
+                write_checkpoint(path, self._cluster, self._era, checkpoint, save.state, chunks, self._disk)
+                self.counts.checkpoints_saved += 1
+                self.on_event("checkpoint_saved", save.number)
+        except OSError as error:
+            # A checkpoint is needed for the windows to move: keep trying until there is room again.
+            self._on_disk_error(f"cannot write checkpoint {save.number}: {error}")
+            return RETRY_S
+        self._answer(t.Saved(checkpoint))
+        return 0.0
 
     def _has(self, path: Path, checkpoint: t.CheckpointId) -> bool:
         """Whether this checkpoint is there, intact. A damaged copy is set aside."""
-        if not path.exists():
+        if not self._disk.exists(path):
             return False
         loaded = self._read_or_refuse(path, str(path), own=True)
         return loaded is not None and loaded.checkpoint == checkpoint
@@ -296,7 +314,7 @@ class CheckpointStore:
     def _find(self, load: t.Load) -> t.Loaded | None:
         directories = [self._directory, *(self._peers[holder] for holder in load.holders if holder < len(self._peers))]
         for directory in directories:
-            for path in sorted(directory.glob(CHECKPOINT_FILES), reverse=True):
+            for path in reversed(list_paths(directory, CHECKPOINT_FILES, self._disk)):
                 if int(path.stem) < load.minimum:
                     break
                 loaded = self._read_or_refuse(path, str(path), own=directory == self._directory)
@@ -343,21 +361,21 @@ class CheckpointStore:
 
     def _set_aside(self, path: Path) -> str:
         try:
-            return f"; it is in {set_aside(path)} now"
+            return f"; it is in {set_aside(path, self._disk)} now"
         except OSError as error:
             self._on_disk_error(f"{path}: cannot be set aside: {error}")
             return ""
 
     def _read(self, path: Path) -> t.Loaded:
-        return read_checkpoint(path, self._cluster, self._era)
+        return read_checkpoint(path, self._cluster, self._era, self._disk)
 
     def _discard(self, below: int) -> None:
         # The newest stays in any case: a restart is quicker from an old one than from none.
-        kept = sorted(self._directory.glob(CHECKPOINT_FILES))[:-1]
+        kept = list_paths(self._directory, CHECKPOINT_FILES, self._disk)[:-1]
         old = [path for path in kept if int(path.stem) < below]
         for path in old[: max(len(old) - KEEP_OLDER, 0)]:
             try:
-                path.unlink(missing_ok=True)
+                remove_if_there(path, self._disk)
             except OSError as error:
                 self._on_disk_error(f"{path}: cannot be removed: {error}")
 
@@ -365,8 +383,8 @@ class CheckpointStore:
         return checkpoint_path(self._directory, number)
 
     def _answer(self, tuple_: t.Tuple) -> None:
-        self._answers.put(tuple_)
-        self._wake()
+        self._answers.append(tuple_)
+        self._on_answer()
 
     def _report(self, event: str, message: str) -> None:
         self.on_event(event, message)

@@ -30,7 +30,7 @@ from tara.protocol.graph import Graph
 from tara.protocol.limits import Limits
 from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.nodes.factory import create
-from tara.storage.files import sync_directory
+from tara.storage.disk import LOCAL
 from tara.streaming import clients, rows
 from tara.streaming.config import StreamingConfig
 from tara.streaming.rows import Row
@@ -274,7 +274,7 @@ def _publish(staged: Path, final: Path) -> None:
         staged.unlink(missing_ok=True)
     else:
         staged.rename(final)
-        sync_directory(final.parent)
+        LOCAL.sync_directory(final.parent)
 
 
 def sweep(directory: Path) -> None:

@@ -22,7 +22,7 @@ from tara.client import Client, ClientError, CommandFailed
 from tara.client.secrets import kept_secret
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, TaraError
-from tara.storage.files import sync_directory
+from tara.storage.disk import LOCAL
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,7 +116,7 @@ class TaraWriter(DataSourceStreamArrowWriter):
             file.write(msgspec.msgpack.encode(commands))
             file.flush()
             os.fsync(file.fileno())
-        sync_directory(directory)
+        LOCAL.sync_directory(directory)
         return Staged(name, len(commands))
 
     def _commands(self, batch: "pa.RecordBatch") -> list[bytes]:

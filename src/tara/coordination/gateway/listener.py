@@ -22,7 +22,8 @@ from tara.coordination.settings import GatewaySettings
 from tara.net.certificates import read_secret
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
-from tara.storage.files import DamagedFile, make_directory, read_small, write_small
+from tara.storage.disk import LOCAL
+from tara.storage.files import DamagedFile, read_small, write_small
 from tara.transport.gateway import Site
 
 BIND_INTERVAL_S = 1.0
@@ -101,7 +102,7 @@ class Listener:
     def _remember(self, path: Path) -> None:
         """Write the port down; who cannot is served all the same, and gets another port at the next start."""
         try:
-            make_directory(path.parent)
+            LOCAL.make_directory(path.parent)
             write_small(path, str(self.front_end.port).encode())
         except OSError as error:
             self.front_end.fault = f"{path}: {error.strerror}"

@@ -1,0 +1,263 @@
+"""What one life of a container keeps on its disk: a journal, and for each executor an execution record, checkpoints and
+the decided log. Says what becomes of what the lives before have left.
+"""
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
+
+from tara.host.counters import Counters
+from tara.host.site import Site, SiteSpec
+from tara.protocol import places
+from tara.protocol import tuples as t
+from tara.protocol.errors import NodeHalted
+from tara.protocol.graph import Graph, Stage
+from tara.protocol.journal import Written
+from tara.protocol.node import GENESIS_MEMORY, Boot
+from tara.protocol.nodes.committer import segment_head
+from tara.protocol.sessions import Application
+from tara.storage.disk import LOCAL, Disk
+from tara.storage.execution_record import ExecutionRecord, record_path
+from tara.storage.journal import SEGMENT_BYTES, FileJournal, Identity, StaleJournal, journal_directory
+from tara.storage.log import DecidedLog, log_directory
+from tara.storage.log_format import LogIdentity
+from tara.storage.log_writer import LogSettings
+from tara.storage.remote import CHECKPOINTS, LOG, RemoteFiles
+from tara.storage.store import CheckpointStore, checkpoint_directory
+
+#: Problems of a journal that an event tells of.
+DAMAGE_SHOWN = 20
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """What the registry tells a container when it has registered."""
+
+    life: int
+    genesis: bool
+    #: Whether the journal that is here is the one that the last life wrote; and its name from now on.
+    keep_journal: bool = True
+    journal: str = ""
+
+
+class StorageSpec(Struct, frozen=True, kw_only=True):
+    data_dir: Path
+    #: Bytes after which the journal begins a new segment.
+    segment_bytes: int = SEGMENT_BYTES
+    #: Bytes of the decided log that each executor keeps; None: it keeps no log.
+    log_retention_bytes: int | None = None
+    #: The checkpoint that the cluster was founded with; 0: none.
+    threshold: int = 0
+
+
+class Events(Protocol):
+    """Where it is told what happens. May be called by any thread."""
+
+    def info(self, event: str, node: str | None = None, view: int | None = None, **details: object) -> None: ...
+
+    def warning(self, event: str, node: str | None = None, view: int | None = None, **details: object) -> None: ...
+
+    def error(self, event: str, node: str | None = None, view: int | None = None, **details: object) -> None: ...
+
+    def flood(self, event: str, node: str | None = None, **details: object) -> None: ...
+
+
+class SiteStorage:
+    def __init__(
+        self,
+        site: SiteSpec,
+        spec: StorageSpec,
+        events: Events,
+        counters: Counters,
+        remote: Callable[[str, Path], RemoteFiles | None],
+        on_answer: Callable[[], None],
+        disk: Disk = LOCAL,
+        draw: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        """`remote` gives what other hosts have of a kind, to be brought to a directory; `on_answer` is called when a
+        store has an answer."""
+        self._site = site
+        self._spec = spec
+        self._events = events
+        self._counters = counters
+        self._remote = remote
+        self._on_answer = on_answer
+        self._disk = disk
+        self._draw = draw
+        self.graph = Graph(site.limits.f, site.limits.partitions)
+        self.journal: FileJournal | None = None
+        #: By the numbers of the executors.
+        self.stores: dict[int, CheckpointStore] = {}
+        self.records: dict[int, ExecutionRecord] = {}
+
+    def start(
+        self, start: Start, make: Callable[[], Site], application: Callable[[], Application], now_ms: float
+    ) -> Site:
+        """A site with its nodes: with what the journal has, if there is one."""
+        journals = self._open_journal(start) if self._site.journal else {}
+        try:
+            site = self._create(make(), start, application, now_ms, journals)
+        except (NodeHalted, AssertionError) as error:
+            # A journal that reads well but makes no sense is as good as none.
+            if self.journal is None or not journals:
+                raise
+            self._set_aside(self.journal, error)
+            site = self._create(make(), start, application, now_ms, {})
+        for number in self.records:
+            self.stores[number] = self._make_store(number)
+        if self.journal is not None:
+            self._go_on_with(self.journal, site)
+        entries = sum(map(len, journals.values()))
+        how = "genesis" if start.genesis else "rejoined"
+        self._events.info("started", how=how, journal_entries=entries, nodes=len(site.nodes))
+        return site
+
+    def sync(self, site: Site, entries: list[Written], collected: bool) -> None:
+        """Durable on return. `NoRoom`: try again."""
+        if self.journal is None:
+            return
+        self.journal.append(entries)
+        if collected:
+            committers = site.committers()
+            self.journal.roll(lambda number: committers[number].commits.min if number in committers else 0)
+
+    def answers(self) -> list[tuple[t.Tuple, int]]:
+        """What the stores have to say to the executors."""
+        return [(answer, number) for number, store in self.stores.items() for answer in store.take()]
+
+    def close(self) -> None:
+        """The next life may have it all."""
+        if self.journal is not None:
+            self.journal.close()
+
+    def _create(
+        self,
+        site: Site,
+        start: Start,
+        application: Callable[[], Application],
+        now_ms: float,
+        journals: dict[int, list[t.ReplayedEntry]],
+    ) -> Site:
+        spec = self._spec
+        for number in self._site.placement[self._site.container]:
+            # Proposers lose what they knew with every start; a committer's number is in its journal, if it has one.
+            memory = GENESIS_MEMORY if start.genesis else start.life
+            boot = Boot(start.life, memory, start.genesis, now_ms, spec.threshold, spec.log_retention_bytes is not None)
+            if self.graph.names[number].stage is Stage.EXECUTOR:
+                record = self._execution_record(number)
+                barred = frozenset(record.strikes.barred)
+                boot = boot._replace(cell=record.cell, barred=barred, executed=record.executed)
+            site.create(number, boot, application, journals.get(number, []))
+        return site
+
+    # The journal
+
+    def _open_journal(self, start: Start) -> dict[int, list[t.ReplayedEntry]]:
+        """What the journal has. From one that cannot be trusted, nothing: the committers rejoin without memory, under
+        the number of this life, which no life before it had."""
+        site = self._site
+        journal = self.journal = FileJournal(
+            journal_directory(self._spec.data_dir, site.container),
+            Identity(site.cluster, site.era, site.container),
+            self._spec.segment_bytes,
+            on_trouble=lambda error: self._events.flood("journal_waits", reason=str(error)),
+            disk=self._disk,
+            draw=self._draw,
+        )
+        if not start.keep_journal and not journal.is_empty:
+            self._set_aside(journal, StaleJournal("this container has run elsewhere since it was written"))
+        if start.journal:
+            journal.rename(start.journal)
+        try:
+            return journal.replay()
+        except StaleJournal as error:
+            self._set_aside(journal, error)
+            return {}
+
+    def _set_aside(self, journal: FileJournal, reason: Exception) -> None:
+        name = journal.name
+        target = journal.set_aside()
+        journal.rename(name)
+        self._counters.journals_set_aside += 1
+        self._events.error("journal_set_aside", reason=f"{type(reason).__name__}: {reason}", kept_in=str(target))
+
+    def _go_on_with(self, journal: FileJournal, site: Site) -> None:
+        """The committers have come back from the journal: say what was damaged, and what they do not know any more."""
+        committers = site.committers()
+        journal.resumed = lambda: segment_head(site.committers())
+        aside = None
+        if journal.broken:
+            aside = journal.restore(
+                [(number, node.restored()) for number, node in committers.items() if not node.recovering]
+            )
+        else:
+            journal.mark()
+        if journal.problems:
+            self._counters.journals_repaired += 1
+            self._events.error(
+                "journal_repaired",
+                damage=journal.problems[:DAMAGE_SHOWN],
+                holes={self.graph.label(number): len(node.holes) for number, node in committers.items()},
+                kept_in=str(aside) if aside is not None else None,
+            )
+
+    # Executors
+
+    def _execution_record(self, number: int) -> ExecutionRecord:
+        """Opened once in a life: that is a new beginning for it."""
+        if number in self.records:
+            return self.records[number]
+        site, label = self._site, self.graph.label(number)
+        path = record_path(self._spec.data_dir, self.graph.names[number].replica)
+        record = self.records[number] = ExecutionRecord(path, site.cluster, site.era, self._disk)
+        if record.trouble is not None:
+            self._events.warning("execution_record_refused", label, reason=record.trouble)
+        for place, times in zip(record.strikes.places, record.strikes.counts, strict=True):
+            if place:
+                self._events.warning("ended_in_application", label, at=places.describe(place), times=times)
+        return record
+
+    def _make_store(self, number: int) -> CheckpointStore:
+        site, replica = self._site, self.graph.names[number].replica
+        directories = [checkpoint_directory(self._spec.data_dir, index) for index in range(self.graph.sites)]
+        log = self._make_log(replica)
+        store = CheckpointStore(
+            directories[replica],
+            site.cluster,
+            site.era,
+            directories,
+            self._on_answer,
+            log,
+            self._remote(CHECKPOINTS, directories[replica]),
+            self._disk,
+        )
+        label = self.graph.label(number)
+
+        def on_event(event: str, detail: int | str) -> None:
+            if event in ("checkpoint_saved", "checkpoint_loaded", "checkpoint_fetched"):
+                self._events.info(event, label, checkpoint=detail)
+            else:
+                self._events.flood(event, label, reason=detail)
+
+        store.on_event = on_event
+        if log is not None:
+            log.on_sealed = lambda: store.wake()
+        return store
+
+    def _make_log(self, replica: int) -> DecidedLog | None:
+        site, limits = self._site, self._site.limits
+        if self._spec.log_retention_bytes is None:
+            return None
+        directories = [log_directory(self._spec.data_dir, index) for index in range(self.graph.sites)]
+        settings = LogSettings(
+            identity=LogIdentity(site.cluster, site.era),
+            partitions=limits.partitions,
+            checkpoint_interval=limits.checkpoint_interval,
+            retention_bytes=self._spec.log_retention_bytes,
+        )
+        remote = self._remote(LOG, directories[replica])
+        log = DecidedLog(directories[replica], settings, directories, remote, self._disk)
+        log.on_problem = lambda reason: self._events.flood("log_problem", reason=reason)
+        return log
