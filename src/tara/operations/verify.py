@@ -135,7 +135,7 @@ def _journal_problems(directory: Path, state: ClusterState, container: int) -> l
         read = read_journal(directory, Identity(state.cluster, state.era, container))
     except (OSError, TaraError) as error:
         return [str(error)]
-    problems = list(read.found.problems)
+    problems = [*read.found.problems, *(f"{note} (a power cut may leave that)" for note in read.found.notes)]
     graph = Graph(state.f, state.partitions)
     limits = Limits(f=state.f, partitions=state.partitions, **state.fixed)
     placement = placement_of(graph, state.packing)

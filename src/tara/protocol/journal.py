@@ -218,7 +218,8 @@ _decode_marker = msgspec.msgpack.Decoder(Marker).decode
 
 
 def read_marker(data: bytes) -> tuple[Marker | None, list[str]]:
-    """The newest of the two slots that is whole; and what is wrong with the file."""
+    """The newest of the two slots that is whole; and what is wrong with the file. One bad slot is nothing to worry
+    about: they are written in turn, and not synced."""
     found: list[Marker] = []
     problems: list[str] = [] if len(data) == MARKER_BYTES else [f"has {len(data)} bytes, not {MARKER_BYTES}"]
     for start in (0, MARKER_SLOT_BYTES):
@@ -252,6 +253,8 @@ class Assembled(Struct):
     void: list[int]
     #: The segments cannot be gone on with as they are.
     broken: bool = False
+    #: What a power cut leaves, and damage, too, but which costs nothing either way: half of an end marker.
+    notes: list[str] = []
 
 
 def assemble(scans: dict[int, Scan], marker: Marker | None) -> Assembled:

@@ -168,6 +168,8 @@ class VirtualDisk:
         #: Whether there is no room; and how often a call fails then.
         self.full = False
         self.full_share = 0.7
+        #: So many of the next syncs fail for good.
+        self.sync_failures = 0
         #: Called before each operation; may raise an OSError.
         self.trouble: Callable[[str, Path], None] | None = None
         #: What its operations cost: for each sync, and for each megabyte; and what they have cost since that was taken.
@@ -189,8 +191,16 @@ class VirtualDisk:
         self.owed_ms += size / 1e6 * self.megabyte_ms + (self.sync_ms if what == "sync" else 0.0)
         if self.full and what in ("write", "create", "rename", "map") and self.draw.random() < self.full_share:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        if what == "sync" and self.sync_failures:
+            self.sync_failures -= 1
+            raise OSError(errno.EIO, "Input/output error", str(path))
         if self.trouble is not None:
             self.trouble(what, path)
+
+    def heal(self) -> None:
+        """It does what it is told from now on."""
+        self.full, self.sync_failures, self.ends_in = False, 0, None
+        self.sync_ms = self.megabyte_ms = 0.0
 
     def make_directory(self, directory: Path) -> None:
         self._directories.update((directory, *directory.parents))

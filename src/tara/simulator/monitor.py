@@ -97,7 +97,7 @@ class Monitor:
     def violation(self, kind: str, detail: str) -> NoReturn:
         raise Violation(kind, detail)
 
-    def _require(self, condition: bool, kind: str, detail: str, *values: object) -> None:
+    def require(self, condition: bool, kind: str, detail: str, *values: object) -> None:
         """The values are written into the detail only if it is needed: a request may be long."""
         self.checks[kind] += 1
         if not condition:
@@ -111,20 +111,20 @@ class Monitor:
             name, acceptor = self._world.graph.names[number], (number, disk)
             if isinstance(entry, t.Promised):
                 before = self._promised.get(acceptor, 0)
-                self._require(entry.view > before, "promises", "{} promised {} after {}", number, entry.view, before)
+                self.require(entry.view > before, "promises", "{} promised {} after {}", number, entry.view, before)
                 self._promised[acceptor] = entry.view
                 if entry.view > self._views.get(name.partition, 1):
                     self._views[name.partition] = entry.view
                     self.view_changes += 1
             elif isinstance(entry, t.Installed):
-                self._require(acceptor not in self._promised, "promises", "{} installed over a promise", number)
+                self.require(acceptor not in self._promised, "promises", "{} installed over a promise", number)
                 self._promised[acceptor] = entry.view
             elif isinstance(entry, t.Started):
                 behind = {slot for slot in self._accepted.get(acceptor, {}) if slot >= entry.next}
                 self._void.setdefault(acceptor, set()).update(behind)
             if isinstance(entry, t.Voted | t.Installed):
                 before = self._promised.get(acceptor, 0)
-                self._require(entry.view == before, "promises", "{} voted in {}, is in {}", number, entry.view, before)
+                self.require(entry.view == before, "promises", "{} voted in {}, is in {}", number, entry.view, before)
                 accepted = self._accepted.setdefault(acceptor, {})
                 voted = self._voted.setdefault(number, {})
                 self._void.get(acceptor, set()).difference_update(range(entry.first, entry.first + len(entry.requests)))
@@ -149,7 +149,7 @@ class Monitor:
                 held = node.commits[slot]
             elif slot < node.records.pos:
                 held = node.records[slot].request
-            self._require(
+            self.require(
                 held == chosen[1],
                 "memory",
                 "{} voted for slot {}, which is chosen: {}; it has {}",
@@ -167,7 +167,7 @@ class Monitor:
         known = self._chosen.get((partition, slot))
         where = (partition, slot)
         if known is not None:
-            self._require(
+            self.require(
                 known[1] == request,
                 "chosen",
                 "partition, slot {}: {} and then in view {} {}",
@@ -180,7 +180,7 @@ class Monitor:
             self._chosen[partition, slot] = (view, request)
             for later, proposed in self._proposals.get((partition, slot), {}).items():
                 if later > view:
-                    self._require(
+                    self.require(
                         proposed == request,
                         "chosen",
                         "partition, slot {}: chosen in {}, but proposed in {}: {}",
@@ -233,7 +233,7 @@ class Monitor:
         heard = [vote for vote in self._suspicions[number, life] if vote[0] >= since_ms]
         self._suspicions[number, life] = heard
         suspicious = {controller for _, controller, asked in heard if asked >= view.view}
-        self._require(
+        self.require(
             len(suspicious) >= self._limits.quorum,
             "suspicions",
             "{} published view {} for controllers {}: {}",
@@ -247,7 +247,7 @@ class Monitor:
         reached = self._reached.get((number, life), 0)
         for answer in answers.answers:
             needed = self._asked.get((answers.executor, answer.life, answer.ticket), 0)
-            self._require(
+            self.require(
                 reached >= needed,
                 "reads",
                 "{} answered question {} when it had executed {}; {} were executed when it was asked",
@@ -262,12 +262,12 @@ class Monitor:
             proposals = self._proposals.setdefault((proposal.partition, slot), {})
             where = (proposal.partition, slot, proposal.view)
             known = proposals.setdefault(proposal.view, request)
-            self._require(
+            self.require(
                 known == request, "one_proposal", "partition, slot, view {}: {} and {}", where, known, request
             )
             chosen = self._chosen.get((proposal.partition, slot))
             if chosen is not None and proposal.view > chosen[0]:
-                self._require(
+                self.require(
                     request == chosen[1],
                     "chosen",
                     "partition, slot, view {}: {} proposed, but {} is chosen",
@@ -278,7 +278,7 @@ class Monitor:
 
     def _start(self, start: t.Start, life: int) -> None:
         known = self._active.setdefault((start.partition, start.view), (start.proposer, life))
-        self._require(
+        self.require(
             known == (start.proposer, life), "one_proposal", "view {}: {} and life {}", start.view, known, life
         )
 
@@ -286,14 +286,14 @@ class Monitor:
         accepted = self._accepted.get(acceptor, {})
         if record.first == record.minimum:
             beyond = [slot for slot, known in accepted.items() if slot >= record.end and known.view < record.view]
-            self._require(not beyond, "records", "{} view {}: the record lacks slots {}", acceptor, record.view, beyond)
+            self.require(not beyond, "records", "{} view {}: the record lacks slots {}", acceptor, record.view, beyond)
         for slot, recorded in enumerate(record.slots, record.first):
             known = accepted.get(slot)
             # A vote in the record's own view may have come since: the record was frozen before.
             if known is not None and known.view < record.view:
                 if recorded == t.Accepted(0, t.NOOP) and slot in self._void.get(acceptor, ()):
                     continue
-                self._require(
+                self.require(
                     known == recorded, "records", "{} slot {}: {}, accepted {}", acceptor, slot, recorded, known
                 )
 
@@ -301,9 +301,9 @@ class Monitor:
         partitions = self._limits.partitions
         for index, request in enumerate(executed.requests, executed.first):
             known = self.log.setdefault(index, request)
-            self._require(known == request, "agreement", "log index {}: {} and {}", index, known, request)
+            self.require(known == request, "agreement", "log index {}: {} and {}", index, known, request)
             chosen = self._chosen.get((index % partitions, index // partitions))
-            self._require(
+            self.require(
                 chosen is not None and chosen[1] == request,
                 "agreement",
                 "log index {}: {}, not {}",
@@ -316,11 +316,11 @@ class Monitor:
             outcome = (executed.times[index - executed.first], executed.results[first:last])
             before = self._outcomes.setdefault(index, outcome)
             suspicion = self._world.subject.suspicion
-            self._require(
+            self.require(
                 before == outcome, "agreement", "log index {}: {} and {}{}", index, before, outcome, suspicion
             )
         numbers = range(executed.counter + 1, executed.counters[-1] + 1)
-        self._require(
+        self.require(
             len(numbers) == len(executed.commands), "agreement", "{}: {} commands", numbers, len(executed.commands)
         )
         done = executed.counter
@@ -329,13 +329,13 @@ class Monitor:
             done = after
         for number, command in zip(numbers, executed.commands, strict=True):
             first_heard = self._commands.setdefault(number, command)
-            self._require(first_heard == command, "agreement", "command {}: {} and {}", number, first_heard, command)
+            self.require(first_heard == command, "agreement", "command {}: {} and {}", number, first_heard, command)
             self._owned(number, command)
         for result in executed.results:
             if result.session and result.status in (t.OK, t.FAILED, t.SKIPPED):
                 self._ahead.discard((result.session, result.number))
                 answer = self._results.setdefault((result.session, result.number), result)
-                self._require(answer == result, "exactly_once", "{} and {}", answer, result)
+                self.require(answer == result, "exactly_once", "{} and {}", answer, result)
 
     def _owned(self, number: int, command: t.Command) -> None:
         """What executes in a session was sent by whoever opened it."""
@@ -343,7 +343,7 @@ class Monitor:
             self._owners[number] = command.principal
         elif command.session in self._owners and not is_operator(command.principal):
             owner = self._owners[command.session]
-            self._require(command.principal == owner, "owners", "{} is not of the session's owner {}", command, owner)
+            self.require(command.principal == owner, "owners", "{} is not of the session's owner {}", command, owner)
 
     def _stable(self, stable: t.Stable) -> None:
         number = stable.checkpoint.number
@@ -352,12 +352,12 @@ class Monitor:
             copies = self._world.copies(number)
             # Of the f+1 that held it when they said so, some may have lost their disks since.
             needed = self._limits.quorum - sum(1 for lost in self._world.wiped.values() if lost >= number)
-            self._require(copies >= max(needed, 1), "stability", "checkpoint {} has {} copies", number, copies)
+            self.require(copies >= max(needed, 1), "stability", "checkpoint {} has {} copies", number, copies)
 
     def saved(self, checkpoint: t.CheckpointId) -> None:
         known = self._digests.setdefault(checkpoint.number, checkpoint.digest)
         suspicion = self._world.subject.suspicion
-        self._require(known == checkpoint.digest, "digests", "checkpoint {}{}", checkpoint.number, suspicion)
+        self.require(known == checkpoint.digest, "digests", "checkpoint {}{}", checkpoint.number, suspicion)
 
     def same_committer(self, number: int, node: Committer, twin: Committer) -> None:
         """A committer and what its journal would make of it."""
@@ -373,7 +373,7 @@ class Monitor:
             )
             for committer in (node, twin)
         ]
-        self._require(states[0] == states[1], "replay", "{}: {} would come back as {}", number, states[0], states[1])
+        self.require(states[0] == states[1], "replay", "{}: {} would come back as {}", number, states[0], states[1])
 
     def answered(self, client: "Client", result: t.Result) -> None:
         key, fatal = (result.session, result.number), self._world.fatal
@@ -383,16 +383,20 @@ class Monitor:
             self._results[key] = result
             self._ahead.add(key)
         known = self._results.get(key)
-        self._require(known == result, "exactly_once", "client {} got {}, executed was {}", client.index, result, known)
+        self.require(known == result, "exactly_once", "client {} got {}, executed was {}", client.index, result, known)
 
     def finish(self) -> None:
         """Everything is executed that ever will be."""
-        self._require(not self._ahead, "exactly_once", "{} were answered, and never executed", self._ahead)
+        self.require(not self._ahead, "exactly_once", "{} were answered, and never executed", self._ahead)
 
     def skipped(self, operation: int) -> None:
         fatal = self._world.fatal
         known = fatal is not None and fatal.operation == operation
-        self._require(known, "results", "operation {} was skipped, though replicas can execute it", operation)
+        self.require(known, "results", "operation {} was skipped, though replicas can execute it", operation)
+
+    def command(self, counter: int) -> t.Command | None:
+        """What was executed under this number, as far as anybody told."""
+        return self._commands.get(counter)
 
     def was_executed(self, counter: int) -> bool:
         return counter in self._commands
@@ -411,7 +415,7 @@ class Monitor:
         match node:
             case Committer():
                 values = (node.view, node.commits.min)
-                self._require(
+                self.require(
                     node.commits.min <= self.stable * slots, "stability", "{} at {}", number, node.commits.min
                 )
                 if life == self._world.host_of(number).life:
@@ -419,7 +423,7 @@ class Monitor:
                     self._memory(number, node)
             case Proposer():
                 values = (node.view,)
-                self._require(
+                self.require(
                     node.mode is not Mode.ACTIVE or node.proposals.min <= self.stable * slots,
                     "stability",
                     "{} at {}",
@@ -428,30 +432,30 @@ class Monitor:
                 )
                 held = max(len(source.held) for source in node._held)
                 most = 2 * (limits.source_pending_max + ORDERS_MAX)
-                self._require(held <= most, "bounds", "{} holds {} requests", number, held)
+                self.require(held <= most, "bounds", "{} holds {} requests", number, held)
             case Executor():
                 values = (node.next, node.sessions.counter, node.sessions.time_ms, node.stable.current)
                 # One that starts over is where its newest checkpoint is, until it has caught up.
                 starts = node.starts
                 for learner in node._learners:
                     waiting = max(len(learner.decided), *(len(votes.requests) for votes in learner._votes))
-                    self._require(waiting <= limits.window, "bounds", "{} has {} votes or decisions", number, waiting)
+                    self.require(waiting <= limits.window, "bounds", "{} has {} votes or decisions", number, waiting)
                 for session in node.sessions._sessions.values():
                     kept = max(len(session.early), len(session.results))
-                    self._require(
+                    self.require(
                         kept <= limits.session_pipeline_max, "bounds", "session {} keeps {}", session.id, kept
                     )
                 application = node.application
                 if isinstance(application, Audited):
                     twice = application.twice
-                    self._require(not twice, "exactly_once", "{} executed operations {} twice", number, twice)
+                    self.require(not twice, "exactly_once", "{} executed operations {} twice", number, twice)
                     self.checks["invariant"] += 1
                     self._world.subject.check(application)
             case RequestSource():
                 values = (node.next,)
                 most = limits.source_pending_max + ORDERS_MAX
-                self._require(node.pending <= most, "bounds", "{}: {} pending", number, node.pending)
-                self._require(node.capacity >= -1, "bounds", "{}: backlog above its limit", number)
+                self.require(node.pending <= most, "bounds", "{}: {} pending", number, node.pending)
+                self.require(node.capacity >= -1, "bounds", "{}: backlog above its limit", number)
         before = self._seen.get((number, life, starts), values)
-        self._require(all(map(int.__le__, before, values)), "monotonic", "{}: {} then {}", number, before, values)
+        self.require(all(map(int.__le__, before, values)), "monotonic", "{}: {} then {}", number, before, values)
         self._seen[number, life, starts] = values

@@ -1,11 +1,14 @@
 """Makes the faults of a plan happen. A fault that would take more than f replicas of a stage down is skipped, except
 for those that are meant to; those may stall the service, but break nothing."""
 
+import msgspec
+
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.controller import Controller
 from tara.protocol.principals import principal_of
 from tara.simulator import story
+from tara.simulator.disk import VirtualDisk
 from tara.simulator.fatal_command import FatalCommand
 from tara.simulator.forgetful_witness import ForgetfulWitness
 from tara.simulator.forgotten_promise import ForgottenPromise
@@ -18,6 +21,7 @@ from tara.simulator.plan import Fault
 from tara.simulator.workload import wrap
 from tara.simulator.world import DATA, Container, World
 from tara.storage.journal import MARKER_FILE, journal_directory
+from tara.storage.log_writer import BEGIN_FILE
 
 #: What a client needs of one site. Lost on the same sites: otherwise f losses per stage could leave it none.
 FRONT_END = (Stage.REQUEST_SOURCE, Stage.EXECUTOR, Stage.REPLY_SINK)
@@ -26,6 +30,8 @@ FRONT_END = (Stage.REQUEST_SOURCE, Stage.EXECUTOR, Stage.REPLY_SINK)
 #: What takes one container's memory, if there are no journals; and how long it waits if that would be one too many.
 _LOSING = ("crash", "crash_before_sync", "crash_after_sync", "crash_in_multicast", "amnesia", "zombie")
 _WAIT_MS = 50
+#: What a log is made of.
+LOG_FILES = (".segment", ".tail", BEGIN_FILE)
 #: So many processes end because their machine lost its power.
 POWER_SHARE = 0.3
 _STORIES: dict[str, type[story.Story]] = {
@@ -63,7 +69,7 @@ def heal(world: World) -> None:
         world.zombies.remove(zombie)
         world.crash(zombie)
     for container in world.containers:
-        container.disk.full = False
+        container.disk.heal()
         container.paused_until_ms = 0.0
         if container in lost:
             world.lose(container)
@@ -200,6 +206,13 @@ def _crash_stage(world: World, fault: Fault) -> bool:
     return _crash_group(world, fault, group)
 
 
+def _crash_stage_again(world: World, fault: Fault) -> bool:
+    """Before it has come to its feet."""
+    for turn in range(fault.other % 4 + 1):
+        world.after((turn + 1) * 150, _strike, world, msgspec.structs.replace(fault, kind="crash_stage"))
+    return _crash_stage(world, fault)
+
+
 def _zombie(world: World, fault: Fault) -> bool:
     """A container is given up for lost and started again elsewhere, while the old process goes on for a while."""
     container = _victim(world, fault)
@@ -266,6 +279,15 @@ def _one_way(world: World, fault: Fault) -> bool:
     return True
 
 
+def _partition_inside(world: World, fault: Fault) -> bool:
+    """The containers of a site do not hear each other."""
+    if world.plan.packing == "site":
+        return False
+    site = fault.target % world.graph.sites
+    world.network.block(site, site, world.now_ms + fault.duration_ms)
+    return True
+
+
 def _slow_link(world: World, fault: Fault) -> bool:
     first, second = _two_sites(world, fault)
     world.network.slow(first, second, world.now_ms + fault.duration_ms)
@@ -284,12 +306,56 @@ def _controller_cut(world: World, fault: Fault) -> bool:
 
 
 def _disk_full(world: World, fault: Fault) -> bool:
+    """For a while, now and then a call finds no room, or every call does."""
     container = _victim(world, fault)
     if container is None:
         return False
-    container.disk.full = True
+    container.disk.full, container.disk.full_share = True, world.draw.choice((0.3, 0.7, 1.0))
     world.after(fault.duration_ms, setattr, container.disk, "full", False)
     return True
+
+
+def _disk_slow(world: World, fault: Fault) -> bool:
+    """Journal, checkpoints and log share it."""
+    disk = world.containers[fault.target % len(world.containers)].disk
+    disk.sync_ms, disk.megabyte_ms = world.draw.choice(((5.0, 10.0), (30.0, 50.0), (1.0, 5_000.0)))
+    world.after(2 * fault.duration_ms, _disk_quick, disk)
+    return True
+
+
+def _disk_quick(disk: VirtualDisk) -> None:
+    disk.sync_ms = disk.megabyte_ms = 0.0
+
+
+def _sync_fails(world: World, fault: Fault) -> bool:
+    """The next sync of a container is refused, and what it was for is never durable."""
+    container = _victim(world, fault)
+    if container is None or not world.journals:
+        return False
+    container.disk.sync_failures = 1
+    return True
+
+
+def _crash_in_storage(world: World, fault: Fault) -> bool:
+    """Between two operations of its disk, whosever they are. Counted when it happens."""
+    container = _victim(world, fault)
+    if container is not None and world.journals:
+        container.disk.ends_in = fault.other % 60
+    return False
+
+
+def _log_damaged(world: World, fault: Fault) -> bool:
+    """A container comes back with a log of which something is not what it was."""
+    container = _victim(world, fault)
+    if container is None or not world.journals:
+        return False
+    paths = [path for path in container.disk.paths(DATA, LOG_FILES) if path.parent.name.startswith("log-")]
+    if not paths:
+        return False
+    world.crash(container)
+    kind = container.disk.damage(paths[fault.other % len(paths)], paths)
+    world.restart_later(container, fault.duration_ms)
+    return kind is not None
 
 
 def _journal_damaged(world: World, fault: Fault) -> bool:
@@ -401,6 +467,8 @@ _STRIKES = {
     "crash_in_start": _crash_in_start,
     "amnesia": _amnesia,
     "crash_stage": _crash_stage,
+    "crash_stage_again": _crash_stage_again,
+    "crash_in_storage": _crash_in_storage,
     "crash_many": _crash_many,
     "crash_all": _crash_all,
     "zombie": _zombie,
@@ -410,14 +478,17 @@ _STRIKES = {
     "clock_jump": _clock_jump,
     "partition": _partition,
     "one_way": _one_way,
+    "partition_inside": _partition_inside,
     "slow_link": _slow_link,
     "controller_cut": _controller_cut,
     "disk_full": _disk_full,
+    "disk_slow": _disk_slow,
+    "sync_fails": _sync_fails,
+    "log_damaged": _log_damaged,
     "journal_damaged": _journal_damaged,
     "checkpoint_damaged": _checkpoint_damaged,
     "store_slow": _store,
     "store_failing": _store,
-    "store_stale": _store,
     "client_restart": _client_restart,
     "client_pause": _client_pause,
     "overload": _overload,

@@ -12,11 +12,12 @@ from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.proposer import Mode, Proposer
 from tara.protocol.nodes.view_source import ViewSource
 from tara.simulator import nemesis
+from tara.simulator.log_check import check_logs
 from tara.simulator.plan import Plan
 from tara.simulator.sequential import complete_log
 from tara.simulator.transcript import Transcript
 from tara.simulator.violation import Violation
-from tara.simulator.world import World
+from tara.simulator.world import DATA, World
 
 #: Virtual time in which every command is answered once the faults have stopped, and all replicas agree once the
 #: clients have stopped.
@@ -55,6 +56,7 @@ def play(plan: Plan, transcript: Transcript | None = None) -> Outcome:
         _await_quiet(world)
         world.monitor.finish()
         _check_history(world)
+        check_logs(world, DATA)
         world.inspect_all()
     except Violation as found:
         violation = found

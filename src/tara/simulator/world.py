@@ -493,6 +493,11 @@ class World:
             self.restart_later(container, self.draw.choice((20, 50, 200)))
             return
         except Crash:
+            self._on_crash(container)
+            return
+        except OSError:
+            # What it cannot write, it cannot do without.
+            self.count_fault("disk_failed")
             self._die(container)
             return
         self._see(container)
@@ -639,10 +644,15 @@ class World:
             assert isinstance(twin, Committer)
             self.monitor.same_committer(number, node, twin)
 
+    def _on_crash(self, container: Container) -> None:
+        if container.doom is None:
+            self.count_fault("crash_in_storage")
+        self._die(container)
+
     def _die(self, container: Container) -> None:
         doom, zombie = container.doom, container in self.zombies
         container.sending = False
-        self.crash(container)
+        self.crash(container, power=doom is not None and self.draw.random() < 0.3)
         if zombie:
             self.zombies.remove(container)
             return
@@ -720,7 +730,9 @@ class World:
             return (host.disk, at(DATA, replica)) if host.alive and host is not container else None
 
         def breaks_off() -> bool:
-            return not self.healed and self.draw.random() < 0.1
+            broken = not self.healed and self.draw.random() < 0.1
+            self.faults["breaks_off"] += broken
+            return broken
 
         suffix = ".checkpoint" if kind == CHECKPOINTS else ".segment"
         return VirtualRemote(container.disk, directory, suffix, source, breaks_off)
@@ -753,7 +765,7 @@ class World:
             pause_s = worker.work()
             answers = container.kept.answers()
         except Crash:
-            self._die(container)
+            self._on_crash(container)
             return
         except StoreFailed as error:
             raise Violation("store", f"container {container.index}: {error}"[:2000]) from error

@@ -435,8 +435,10 @@ def read_journal(directory: Path, identity: Identity, disk: Disk = LOCAL) -> Rea
     for number in foreign:
         del scans[number]
     found = format.assemble(scans, marker)
+    in_marker = [f"end marker: {problem}" for problem in problems]
+    found.notes = in_marker if marker is not None else []
     found.problems = [
-        *(f"end marker: {problem}" for problem in problems),
+        *(in_marker if marker is None else []),
         *(f"segment {number}: is of another journal" for number in foreign),
         *found.problems,
     ]

@@ -7,8 +7,8 @@ is synced and becomes a segment by its name: every row is written once.
   as far as the checkpoint that the executor starts from, and what is executed again is in the log already: runs that
   the log has are passed over. Rows are neither missing nor there twice.
 - If the executor jumps ahead (to a peer's checkpoint), or the log fell so far behind that it had to let rows go, the
-  segments in between are copied from peers. If no peer has them, the log begins anew after the gap, and what it had is
-  set aside: a log has no gaps, only a beginning.
+  segments in between are copied from peers. If a peer may have them that cannot be asked, the log goes on behind the
+  gap, and fills it later. If no peer has them, the log begins anew after the gap, and what it had is set aside.
 - Retention drops whole segments, the oldest first.
 - After a start, every segment is read once, one at a time, and compared with its checksum. One that is damaged is set
   aside, and replaced by that of a peer, as is one that is missing; a small file, `begin`, says where the log begins.
@@ -60,8 +60,11 @@ from tara.storage.log_format import (
 )
 from tara.storage.remote import RemoteFiles
 
-#: How often it is tried again to fill a gap that peers do not reach the end of yet.
+#: How often it is tried again to fill a gap while somebody may have what is missing: about as many quarters of a
+#: minute.
 WAITS_MAX = 20
+#: How often it is tried to read a segment that the disk cannot read before it is given up.
+READS_MAX = 10
 #: Where a log goes that cannot be continued. One is kept.
 ASIDE = "aside"
 #: The file that says which row is the first.
@@ -206,6 +209,8 @@ class LogWriter:
         #: Segments that this life has not read yet; and the rows that are missing among the segments.
         self._unread: list[LogFile] = []
         self.gaps: list[tuple[int, int]] = []
+        #: How often a segment could not be read.
+        self._unreadable: dict[Path, int] = {}
         self._heal_attempts = self._heal_due = 0
         #: The first row that should be there; None: not known.
         self._begin: int | None = None
@@ -222,7 +227,6 @@ class LogWriter:
         #: is a gap before what comes next.
         self._position: int | None = None
         self._counter = 0
-        self._waits = 0
         disk.make_directory(directory)
         self._open()
 
@@ -292,14 +296,26 @@ class LogWriter:
         """Read one segment that was not read yet, the newest first; or try to fill a gap."""
         if self._unread:
             file = self._unread.pop()
-            if file in self._segments and not self._is_intact(file):
-                self._lose(file)
+            try:
+                if file in self._segments and not self._is_intact(file):
+                    self._lose(file)
+            except OSError as error:
+                self._read_later(file, error)
         elif self.gaps:
             self._heal_due -= 1
             if self._heal_due <= 0:
                 self._heal_attempts += 1
                 self._heal_due = min(1 << self._heal_attempts, HEAL_PAUSE_MAX)
                 self._heal()
+
+    def _read_later(self, file: LogFile, error: OSError) -> None:
+        """What cannot be read now may be intact all the same; what can never be read is as good as damaged."""
+        self._report(f"{file.path}: {error.strerror}")
+        self._unreadable[file.path] = self._unreadable.get(file.path, 0) + 1
+        if self._unreadable[file.path] < READS_MAX:
+            self._unread.insert(0, file)
+        else:
+            self._lose(file)
 
     def _lose(self, file: LogFile) -> None:
         self._segments.remove(file)
@@ -338,7 +354,7 @@ class LogWriter:
 
     def _segments_for(self, first: int, last: int) -> list[LogFile] | None:
         """Intact segments of peers that lead from `first` to `last`, or as far back as they go; None: wait."""
-        found = self._chain(self._offered(), last, self._is_intact, first)
+        found = self._chain(self._offered(), last, self._is_usable, first)
         if self._remote is not None and (not found or found[0].first > first):
             with self._remote as remote:
                 found = self._fetch_missing(remote, last, first)
@@ -448,11 +464,8 @@ class LogWriter:
             with self._remote as remote:
                 missing = self._fetch_missing(remote, counter, self._sealed + 1)
         if missing is None:
-            self._waits += 1
-            if self._waits <= WAITS_MAX:
-                raise LogError(f"{self._directory}: waits for a peer to have the commands up to {counter}")
-            missing = []
-        self._waits = 0
+            self._leave_gap(counter)
+            return
         if not missing or missing[0].first > self._sealed + 1:
             if self._segments or self._tail is not None:
                 self._set_aside(f"no peer has all commands of [{self._sealed + 1}, {counter}]")
@@ -467,10 +480,23 @@ class LogWriter:
         if self._remote is not None:
             self._remote.forget_others(())
 
+    def _leave_gap(self, counter: int) -> None:
+        """Who may have the commands up to this one has not come that far, or is silent. Checkpoints do not wait for
+        that, because the service would stand still with them: go on behind the gap, which is filled later."""
+        self._report(f"{self._directory}: waits for a peer to have the commands up to {counter}")
+        self.flush()
+        if self._tail is not None:
+            self._adopt(self._tail.seal())
+            self._tail = None
+        self._set_begin(self.first if self._begin is None else self._begin)
+        self._sealed = self.last = counter
+        self._heal_attempts = self._heal_due = 0
+        self._find_gaps()
+
     def _find_missing(self, counter: int) -> list[LogFile] | None:
         """Intact segments of peers that lead to `counter`, from what we have on if possible. None if peers have not
         come that far yet."""
-        return self._chain(self._offered(), counter, self._is_intact, self._sealed + 1)
+        return self._chain(self._offered(), counter, self._is_usable, self._sealed + 1)
 
     def _offered(self) -> list[LogFile]:
         """The segments of peers whose directories this host can read."""
@@ -490,7 +516,7 @@ class LogWriter:
                 self._report(str(error))
 
         def is_intact(file: LogFile) -> bool:
-            return self._is_intact(file) if file.path not in holders else self._fetch(remote, file, holders[file.path])
+            return self._is_usable(file) if file.path not in holders else self._fetch(remote, file, holders[file.path])
 
         offered = self._offered() + sorted(filter(None, map(parse_segment, holders)))
         chain = self._chain(offered, counter, is_intact, first)
@@ -505,7 +531,7 @@ class LogWriter:
             except TaraError as error:
                 self._report(str(error))
                 continue
-            if self._is_intact(file):
+            if self._is_usable(file):
                 return True
             remote.forget(file.path.name)
         return False
@@ -528,12 +554,21 @@ class LogWriter:
         return chain
 
     def _is_intact(self, file: LogFile) -> bool:
+        """An OSError if the disk cannot tell."""
         try:
             check_segment(file, self._identity, self._disk)
-        except (LogError, OSError) as error:
+        except (LogError, FileNotFoundError) as error:
             self._report(str(error))
             return False
         return True
+
+    def _is_usable(self, file: LogFile) -> bool:
+        """Whether a peer's segment can be had, and is intact."""
+        try:
+            return self._is_intact(file)
+        except OSError as error:
+            self._report(str(error))
+            return False
 
     def _set_aside(self, reason: str) -> None:
         self._report(f"{self._directory}: {reason}; what was here is in {ASIDE}")

@@ -348,14 +348,14 @@ class CheckpointStore:
         return None
 
     def _read_or_refuse(self, path: Path, label: str, own: bool = False) -> t.Loaded | None:
-        """What the disk cannot read is refused like what is damaged."""
+        """What the disk cannot read is refused like what is damaged, but stays: it may be able to, another time."""
         try:
             return self._read(path)
         except FileNotFoundError:
             return None
         except (OSError, StoreError) as error:
             self.counts.checkpoints_refused += 1
-            damaged = own and not isinstance(error, ForeignCheckpoint)
+            damaged = own and isinstance(error, StoreError) and not isinstance(error, ForeignCheckpoint)
             self._report("checkpoint_refused", f"{label}: {error}{self._set_aside(path) if damaged else ''}")
             return None
 
