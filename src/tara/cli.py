@@ -976,6 +976,34 @@ def sim_mutants(
         raise typer.Exit(1)
 
 
+@sim_app.command("coverage")
+def sim_coverage(
+    seeds: Annotated[int, typer.Option(help="How many seeds, over all shapes.", min=1)] = 100,
+    jobs: Jobs = CORES,
+    as_json: Json = False,
+) -> None:
+    """Which lines of the protocol, the host, the client, the storage and the gateway a campaign reaches.
+
+    Example: tara sim coverage --json
+    """
+    from tara.simulator.coverage import measure
+
+    found = measure(seeds, jobs)
+    if as_json:
+        _print_json(found)
+    else:
+        for package, percent in found.packages.items():
+            typer.echo(f"{package:10} {percent:6.2f} %")
+        for name, lines in found.missed.items():
+            typer.echo(f"{name}: {', '.join(map(str, lines))}")
+        for name, reason in found.omitted.items():
+            typer.echo(f"not counted: {name} ({reason})")
+        for violation in found.violations:
+            typer.echo(f"VIOLATION {violation}")
+    if found.violations:
+        raise typer.Exit(1)
+
+
 @sim_app.command("slow")
 def sim_slow(
     mbit: Annotated[float, typer.Option(help="What each site can send, in Mbit/s.", min=1)] = 20.0,
