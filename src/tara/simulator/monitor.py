@@ -43,7 +43,7 @@ from tara.simulator.workload import Audited
 
 if TYPE_CHECKING:
     from tara.simulator.client import Client
-    from tara.simulator.world import World
+    from tara.simulator.world import Emission, World
 
 
 Acceptor = tuple[int, int]
@@ -190,7 +190,9 @@ class Monitor:
                         proposed,
                     )
 
-    def emitted(self, number: int, life: int, disk: int, tuple_: t.Tuple) -> None:
+    def emitted(self, said: "Emission", life: int, disk: int) -> None:
+        """What a node has said is about to leave."""
+        number, tuple_ = said.number, said.tuple
         match tuple_:
             case t.Proposal():
                 self._proposal(tuple_)
@@ -207,13 +209,13 @@ class Monitor:
                 self._reached[number, life] = max(saved, self._reached.get((number, life), 0))
             case t.Questions():
                 for question in tuple_.questions:
-                    self._asked.setdefault((tuple_.source, question.life, question.ticket), len(self.log))
+                    self._asked.setdefault((tuple_.source, question.life, question.ticket), said.executed)
             case t.Answers() if self._world.graph.names[number].stage is Stage.EXECUTOR:
                 self._answers(number, life, tuple_)
             case t.Stable():
                 self._stable(tuple_)
             case t.View():
-                self._view(number, life, tuple_)
+                self._view(number, life, tuple_, said.at_ms)
 
     def processes(self, number: int, life: int, tuple_: t.Tuple) -> None:
         """A node is about to process a tuple."""
@@ -221,12 +223,12 @@ class Monitor:
             heard = self._suspicions.setdefault((number, life), [])
             heard.append((self._world.now_ms, tuple_.controller, tuple_.view))
 
-    def _view(self, number: int, life: int, view: t.View) -> None:
+    def _view(self, number: int, life: int, view: t.View, at_ms: float) -> None:
         container = self._world.host_of(number)
         node = container.nodes.get(number)
         if container.life != life or not isinstance(node, ViewSource) or node.voted != view.view:
             return
-        since_ms = self._world.now_ms - self._limits.controller_timeout_ms - _CLOCK_LAG_MS
+        since_ms = at_ms - self._limits.controller_timeout_ms - _CLOCK_LAG_MS
         if view.view <= self._judged.get((number, life), 0):
             return
         self._judged[number, life] = view.view

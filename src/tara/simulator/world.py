@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tara.application import StateMachine
 from tara.host import client_wire
@@ -73,6 +73,15 @@ Reads = Sequence[client_wire.Read]
 Parcel = tuple[t.Tuple, int]  # a tuple, and the number of the node that it is for
 
 
+class Emission(NamedTuple):
+    """What a node has said; when, and what anybody had executed then."""
+
+    number: int
+    tuple: t.Tuple
+    at_ms: float
+    executed: int
+
+
 class Container:
     """A process that hosts nodes. Its disk survives it; a new life is a new process."""
 
@@ -96,8 +105,10 @@ class Container:
         self.rest: Iterator[Effect] | None = None
         self.again: Effect | None = None
         self.full_since_ms: float | None = None
+        #: What it was writing to its journal when it ended: it may be there, or not.
+        self.uncertain: list[Written] = []
         #: What its nodes have said in this step that has not been seen to.
-        self.emissions: list[tuple[int, t.Tuple]] = []
+        self.emissions: list[Emission] = []
         #: Where in its next step it will crash, if it will.
         self.doom: str | None = None
         self.paused_until_ms = 0.0
@@ -328,12 +339,16 @@ class World:
         number = graph.number(name.stage, name.replica, name.partition)
         process, tick, emissions = node.process, node.tick, container.emissions
 
+        def note() -> None:
+            now_ms, executed = self.now_ms, len(self.monitor.log)
+            emissions.extend([Emission(number, emitted, now_ms, executed) for emitted, _ in outbox.emitted])
+
         def see(tuple_: t.Tuple | None) -> None:
             if container.ended and container.life == life:
                 raise ProcessEnded
             if self.transcript is not None:
                 self.transcript.step(self, container, number, tuple_, outbox)
-            emissions.extend([(number, emitted) for emitted, _ in outbox.emitted])
+            note()
 
         def watched_process(tuple_: t.Tuple) -> None:
             self.monitor.processes(number, life, tuple_)
@@ -346,7 +361,7 @@ class World:
             if self.draw.random() < 0.2:
                 self.monitor.inspect(number, life, node)
 
-        emissions.extend([(number, emitted) for emitted, _ in outbox.emitted])
+        note()
         node.process, node.tick = watched_process, watched_tick  # type: ignore[method-assign]
         return node
 
@@ -385,6 +400,8 @@ class World:
         if power and self.journals:
             container.disk.lose_power()
             self.count_fault("power_cut")
+        if container.uncertain:
+            self._find_out(container)
         if not self.journals and container in self.containers:
             self.wipe(container, checkpoints=True)
 
@@ -529,7 +546,7 @@ class World:
             self.count_fault("torn_tail")
         if not isinstance(effect, Send):
             return False
-        if self.now_ms < self.start_doom_until_ms and any(type(said) is t.Start for _, said in container.emissions):
+        if self.now_ms < self.start_doom_until_ms and any(type(said.tuple) is t.Start for said in container.emissions):
             self.start_doom_until_ms = 0.0
             container.doom = "crash_in_start"
         doom = self._doom(container)
@@ -553,11 +570,11 @@ class World:
         """What the nodes have said is about to leave."""
         emissions = container.emissions.copy()
         container.emissions.clear()
-        for number, tuple_ in emissions:
-            self.monitor.emitted(number, container.life, container.generation, tuple_)
-            from_sink = self.graph.names[number].stage is Stage.REPLY_SINK
-            if self.on_results is not None and isinstance(tuple_, t.Results) and from_sink:
-                self.on_results(container.site, tuple_)
+        for said in emissions:
+            self.monitor.emitted(said, container.life, container.generation)
+            from_sink = self.graph.names[said.number].stage is Stage.REPLY_SINK
+            if self.on_results is not None and isinstance(said.tuple, t.Results) and from_sink:
+                self.on_results(container.site, said.tuple)
 
     def _do(self, container: Container, effect: Effect) -> float:
         """Returns for how long its process has to wait for that."""
@@ -592,9 +609,11 @@ class World:
 
     def _sync(self, container: Container, written: list[Written], collected: bool) -> float:
         """If there is no room it is tried again, for a while; what the disk refuses for good ends the container."""
+        container.uncertain = written
         try:
             container.kept.sync(container.running, written, collected)
         except NoRoom:
+            container.uncertain = []
             self.count_fault("no_room")
             if container.full_since_ms is None:
                 container.full_since_ms = self.now_ms
@@ -606,12 +625,13 @@ class World:
             self.count_fault("journal_failed")
             self._die(container)
             return 0.0
-        container.full_since_ms = None
+        container.full_since_ms, container.uncertain = None, []
         self._note_written(container, written)
         if self._doom(container) in ("crash_before_sync", "crash_after_sync"):
             self._see(container)
             self._die(container)
-        return self._owed_ms(container)
+        # Without a journal, no step waits for the disk.
+        return self._owed_ms(container) if self.journals else 0.0
 
     def _note_written(self, container: Container, written: list[Written]) -> None:
         self.monitor.persisted(written, container.generation)
@@ -622,6 +642,14 @@ class World:
                 self.monitor.inspect(number, container.life, container.nodes[number])
         if self.journals and self.draw.random() < 0.02:
             self._check_replay(container)
+
+    def _find_out(self, container: Container) -> None:
+        """Whether what it was writing is in its journal, and will be replayed."""
+        written, container.uncertain = container.uncertain, []
+        identity = Identity(CLUSTER, ERA, container.index)
+        found = read_journal(journal_directory(DATA, container.index), identity, container.disk).found.entries
+        if all(entry in found.get(number, ()) for number, entry in written):
+            self.monitor.persisted(written, container.generation)
 
     def _owed_ms(self, container: Container) -> float:
         owed_ms, container.disk.owed_ms = container.disk.owed_ms, 0.0
