@@ -49,6 +49,9 @@ class Simulation(abc.ABC):
     """How the simulator tries an application out: what clients want of it, and what must hold whatever happens. An
     instance plays one client, from its start to its end."""
 
+    #: Of an application that has a gateway: `module:Class` of its `tara.simulator.wire.Wire`.
+    wire: str = ""
+
     @abc.abstractmethod
     def next(self, draw: random.Random) -> Execute | Query:
         """What the client wants next. All chance comes from `draw`: a seed is always the same run."""

@@ -17,6 +17,8 @@ _MODES = (Mode.PERSISTENT, Mode.EPHEMERAL, Mode.PERSISTENT_SEQUENTIAL, Mode.EPHE
 
 
 class CoordinationSimulation(Simulation):
+    wire = "tara.coordination.wire_simulation:ZooKeeperWire"
+
     def __init__(self) -> None:
         #: Its session; 0 if it has none. The attachment of a session that was never attached anew is its own id.
         self._session = 0

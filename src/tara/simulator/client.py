@@ -32,8 +32,6 @@ class Sent(msgspec.Struct, eq=False):
 
 
 class Client:
-    WAKE_MS = 10
-
     def __init__(self, index: int, world: "World") -> None:
         self.index = index
         self._world = world

@@ -28,7 +28,7 @@ class FatalCommand:
     def can_happen(world: "World") -> bool:
         """An old process of a container may have executed what the others skip: no operator has a command skipped
         then."""
-        return world.fatal is None and not world.zombies
+        return world.fatal is None and not world.zombies and world.wire is None
 
     def __init__(self, world: "World", sites: set[int], ends: bool) -> None:
         self._world = world

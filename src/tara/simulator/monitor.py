@@ -264,9 +264,7 @@ class Monitor:
             proposals = self._proposals.setdefault((proposal.partition, slot), {})
             where = (proposal.partition, slot, proposal.view)
             known = proposals.setdefault(proposal.view, request)
-            self.require(
-                known == request, "one_proposal", "partition, slot, view {}: {} and {}", where, known, request
-            )
+            self.require(known == request, "one_proposal", "partition, slot, view {}: {} and {}", where, known, request)
             chosen = self._chosen.get((proposal.partition, slot))
             if chosen is not None and proposal.view > chosen[0]:
                 self.require(
@@ -318,9 +316,7 @@ class Monitor:
             outcome = (executed.times[index - executed.first], executed.results[first:last])
             before = self._outcomes.setdefault(index, outcome)
             suspicion = self._world.subject.suspicion
-            self.require(
-                before == outcome, "agreement", "log index {}: {} and {}{}", index, before, outcome, suspicion
-            )
+            self.require(before == outcome, "agreement", "log index {}: {} and {}{}", index, before, outcome, suspicion)
         numbers = range(executed.counter + 1, executed.counters[-1] + 1)
         self.require(
             len(numbers) == len(executed.commands), "agreement", "{}: {} commands", numbers, len(executed.commands)
@@ -417,9 +413,7 @@ class Monitor:
         match node:
             case Committer():
                 values = (node.view, node.commits.min)
-                self.require(
-                    node.commits.min <= self.stable * slots, "stability", "{} at {}", number, node.commits.min
-                )
+                self.require(node.commits.min <= self.stable * slots, "stability", "{} at {}", number, node.commits.min)
                 if life == self._world.host_of(number).life:
                     # What an older life knows, others know to be outdated.
                     self._memory(number, node)
@@ -444,9 +438,7 @@ class Monitor:
                     self.require(waiting <= limits.window, "bounds", "{} has {} votes or decisions", number, waiting)
                 for session in node.sessions._sessions.values():
                     kept = max(len(session.early), len(session.results))
-                    self.require(
-                        kept <= limits.session_pipeline_max, "bounds", "session {} keeps {}", session.id, kept
-                    )
+                    self.require(kept <= limits.session_pipeline_max, "bounds", "session {} keeps {}", session.id, kept)
                 application = node.application
                 if isinstance(application, Audited):
                     twice = application.twice

@@ -8,6 +8,7 @@ from tara.protocol.graph import Stage
 from tara.protocol.nodes.controller import Controller
 from tara.protocol.principals import principal_of
 from tara.simulator import story
+from tara.simulator.client import Client
 from tara.simulator.disk import VirtualDisk
 from tara.simulator.fatal_command import FatalCommand
 from tara.simulator.forgetful_witness import ForgetfulWitness
@@ -428,7 +429,7 @@ def _poison(world: World, fault: Fault) -> bool:
 def _stranger(world: World, fault: Fault) -> bool:
     """Somebody else writes in a client's session: under the numbers that the client uses next, or closes it."""
     client = world.clients[fault.target % len(world.clients)]
-    if not client.session:
+    if not isinstance(client, Client) or not client.session:
         return False
     number = client.next_number + fault.other % 3
     kind = (t.EXECUTE, t.EXECUTE, t.QUERY, t.CLOSE, t.KEEPALIVE)[fault.other % 5]

@@ -33,6 +33,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     #: One container per site, or one per node.
     packing: str
     clients: int
+    #: Whether clients of an application that has a gateway speak to that.
+    wire: bool
     commands_per_client: int
     keys: int
     #: Commands that a client sends without waiting.
@@ -109,6 +111,8 @@ SCHEDULED: dict[str, int] = {
 #: Each of these is told in so many runs.
 TOLD_APART = {"given_up_alive": "given-up", "former_places": "former-places"}
 TOLD_SHARE = 0.2
+#: In so many runs, clients of an application that has a gateway speak to that.
+WIRE_SHARE = 0.7
 #: In so many runs there is a command at which the application breaks down.
 FATAL_SHARE = 0.2
 #: What `memory` does not survive, because it takes more than f replicas of a stage at once.
@@ -169,6 +173,7 @@ def make_plan(
         durability=durability,
         packing=draw.choice(("site", "site", "node")),
         clients=clients,
+        wire=random.Random(f"wire-{seed}").random() < WIRE_SHARE,
         commands_per_client=draw.randrange(260, 380) // clients,
         keys=draw.randrange(2, 6),
         pipeline=draw.choice((1, 1, 2, 4)),

@@ -30,6 +30,7 @@ def quiet_plan(limits: Limits, packing: str = "site", rate_mbit: float = 0.0) ->
         durability="disk",
         packing=packing,
         clients=0,
+        wire=False,
         commands_per_client=0,
         keys=1,
         pipeline=1,

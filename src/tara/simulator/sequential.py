@@ -64,7 +64,8 @@ class Copy:
             if result.status in (t.OK, t.FAILED, t.SKIPPED)
         }
         for command in sessions.executed:
-            if command.kind in (t.EXECUTE, t.QUERY):
+            # An empty one keeps the number of a command that was given up, and asks nothing.
+            if command.kind in (t.EXECUTE, t.QUERY) and command.payload:
                 result = results[command.session, command.number]
                 place = Place(self.requests, len(self.places), (result.status, result.payload))
                 self.places[operation_of(command.payload)] = place

@@ -6,7 +6,7 @@ its own model: run alone, one command after the other, it must give the results 
 
 import random
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -18,7 +18,11 @@ from tara.protocol.limits import Limits
 from tara.simulator import linearizability, sequential
 from tara.simulator.linearizability import Operation
 from tara.simulator.violation import Violation
+from tara.simulator.wire import Wire
 from tara.simulator.workload import Audited, Call, audited_store, draw_call, principal_of_client
+
+if TYPE_CHECKING:
+    from tara.simulator.world import World
 
 
 class Caller(Protocol):
@@ -47,6 +51,9 @@ class Subject(Protocol):
 
     def judge(self, history: list[Operation], log: list[t.Request], limits: Limits) -> None:
         """Raise a violation if nothing explains the clients' history."""
+
+    def wire(self, world: "World") -> Wire | None:
+        """Its gateways, if there are to be any."""
 
 
 def subject_of(name: str, keys: int) -> Subject:
@@ -104,6 +111,9 @@ class KeyValueSubject:
         if not verdict.linearizable:
             raise Violation("linearizable", f"key {verdict.key}: {verdict.operations[-6:]}")
 
+    def wire(self, world: "World") -> Wire | None:
+        return None
+
 
 class ApplicationSubject:
     statuses: tuple[int, ...] = (t.OK, t.FAILED)
@@ -111,10 +121,19 @@ class ApplicationSubject:
     def __init__(self, name: str, application: type[StateMachine], simulation: type[Simulation]) -> None:
         self._application = application
         self._simulation = simulation
+        #: Whether its clients speak to gateways.
+        self._wired = False
         self.suspicion = f"; {name} is not deterministic, or its snapshots are not canonical"
 
     def replica(self) -> StateMachine:
-        return Audited(self._application())
+        return self._application() if self._wired else Audited(self._application())
+
+    def wire(self, world: "World") -> Wire | None:
+        if not (world.plan.wire and self._simulation.wire and world.plan.packing == "site"):
+            return None
+        self._wired = True
+        wire: Wire = attribute_of("wire", self._simulation.wire)(world)  # type: ignore[operator]
+        return wire
 
     def principal(self, client: int) -> bytes:
         return principal_of_client(self._application, client)
@@ -126,10 +145,12 @@ class ApplicationSubject:
         return status, payload
 
     def check(self, replica: StateMachine) -> None:
-        if isinstance(replica, Audited):
-            check_state(self._simulation, replica.application)
+        check_state(self._simulation, replica.application if isinstance(replica, Audited) else replica)
 
     def judge(self, history: list[Operation], log: list[t.Request], limits: Limits) -> None:
+        if self._wired:
+            # Its clients have judged what they got.
+            return
         make: Callable[[], Audited] = lambda: Audited(self._application())  # noqa: E731 - needs the type
         sequential.judge(history, log, limits, make, self.check, self.principal)
 

@@ -44,6 +44,7 @@ from tara.simulator.story import Story
 from tara.simulator.subject import subject_of
 from tara.simulator.transcript import Transcript
 from tara.simulator.violation import Violation
+from tara.simulator.wire import GatewaySite, Wire, WireClient, WireGateway
 from tara.simulator.workload import Audited
 from tara.storage.execution_record import record_path
 from tara.storage.journal import (
@@ -65,6 +66,8 @@ TICK_MS = 10
 DATA = Path("/data")
 #: Bytes after which journals begin a new segment.
 SEGMENT_BYTES = 2_000
+#: How often clients look around.
+CLIENT_MS = 10
 #: How long a start that failed is not tried again.
 FAILED_START_MS = 100
 CLUSTER, ERA = 1, 1
@@ -94,6 +97,7 @@ class Container:
         self.alive = False
         self.host: Site | None = None
         self.storage: SiteStorage | None = None
+        self.gateway: WireGateway | None = None
         #: Rises whenever its journal is lost; and whenever it begins a journal of another name.
         self.generation = 0
         self.journals = 0
@@ -152,6 +156,7 @@ class World:
     ) -> None:
         self.plan = plan
         self.subject = subject_of(plan.app, plan.keys)
+        self.wire: Wire | None = self.subject.wire(self)
         #: What executors execute with; the subject's, unless another one is given.
         self._application = application or self.subject.replica
         self.graph = Graph(plan.limits.f, plan.limits.partitions)
@@ -194,7 +199,11 @@ class World:
         self.start_doom_until_ms = 0.0
         #: Sees all results that reach a site, if set.
         self.on_results: Callable[[int, t.Results], None] | None = None
-        self.clients = [Client(index, self) for index in range(plan.clients)]
+        self.clients: Sequence[Client | WireClient]
+        if self.wire is None:
+            self.clients = [Client(index, self) for index in range(plan.clients)]
+        else:
+            self.clients = self.wire.clients(plan.clients)
         if min(plan.limits.window, plan.limits.checkpoint_slots * 2) <= 2:
             self.count_fault("smallest_window")
 
@@ -234,10 +243,10 @@ class World:
         for client in self.clients:
             self.after(10, self._wake, client)
 
-    def _wake(self, client: Client) -> None:
+    def _wake(self, client: Client | WireClient) -> None:
         client.wake(self.now_ms)
         if not client.done or not self.healed:
-            self.after(Client.WAKE_MS, self._wake, client)
+            self.after(CLIENT_MS, self._wake, client)
 
     # Containers
 
@@ -257,6 +266,7 @@ class World:
         if not self._start(container, genesis):
             return
         self._attach(container)
+        self._open_gateway(container)
         self._go_on(container, container.running.begin())
         if container.alive:
             self._step(container, Inputs())
@@ -307,6 +317,25 @@ class World:
         if damaged and self.has_holes(container):
             self.count_fault("holes")
         return True
+
+    def _open_gateway(self, container: Container) -> None:
+        executor = container.running.executor
+        if self.wire is not None and executor is not None:
+            container.gateway = self.wire.open(GatewaySite(self, container, executor))
+
+    def _close_gateway(self, container: Container) -> None:
+        if container.gateway is not None:
+            container.gateway.close()
+            container.gateway = None
+
+    def wake_gateway(self, container: Container) -> None:
+        """Something has come for the gateway of a container."""
+        if container.gateway is not None:
+            self.arrive(container, Inputs())
+
+    def serves(self, site: int) -> bool:
+        """Whether somebody listens at a site."""
+        return any(container.gateway is not None and container.site == site for container in self.containers)
 
     def _make_site(self, container: Container, spec: SiteSpec) -> Site:
         container.emissions = []
@@ -394,6 +423,7 @@ class World:
         container.alive = False
         container.doom = None
         container.host = container.storage = container.rest = None
+        self._close_gateway(container)
         container.waiting = Inputs()
         container.disk.end_process()
         self._tell("crashes", container)
@@ -431,6 +461,8 @@ class World:
         zombie = Container(container.index, container.site, container.numbers, container.disk)
         zombie.life, zombie.alive, zombie.generation = container.life, True, container.generation
         zombie.host, zombie.emissions, zombie.storage = container.host, container.emissions, container.storage
+        # Its clients come back where the new life is.
+        self._close_gateway(container)
         zombie.clock_offset_ms = container.clock_offset_ms
         if self.draw.random() < 0.7:
             zombie.known_until_ms = {other.index: self.now_ms + self.draw.randrange(600) for other in self.containers}
@@ -485,6 +517,8 @@ class World:
     # A step
 
     def _step(self, container: Container, inputs: Inputs) -> None:
+        if container.gateway is not None:
+            container.gateway.receive()
         self._go_on(container, container.running.step(inputs, self._clock(container)))
 
     def _go_on(self, container: Container, effects: Iterator[Effect]) -> None:
@@ -521,6 +555,17 @@ class World:
         if container.doom in _IN_MULTICAST and container.sending:
             self._die(container)
         container.sending = False
+        if container.gateway is not None:
+            self._respond(container, container.gateway)
+
+    def _respond(self, container: Container, gateway: WireGateway) -> None:
+        gateway.respond(self.now_ms / 1e3)
+        if gateway.busy or not container.running.is_idle:
+            self.after(0.2, self._go_on_soon, container, container.life)
+
+    def _go_on_soon(self, container: Container, life: int) -> None:
+        if container.alive and container.life == life:
+            self.arrive(container, Inputs())
 
     def _resume(self, container: Container, life: int) -> None:
         """The disk has done what the step waited for."""
@@ -597,14 +642,20 @@ class World:
                 expected = self.fatal is not None and halted.counter == self.fatal.counter and not halted.checkpoint
                 if halted.reason and not expected:
                     raise Violation("halted", f"{self.graph.label(number)} has {described(halted)}")
+                self._close_gateway(container)
+                if not halted.reason:
+                    self._open_gateway(container)
             case Halt(number, reason):
                 raise Violation("halted", f"{self.graph.label(number)}: {reason}"[:2000])
             case Trouble("bad_frame", sender, reason):
                 raise Violation("refused", f"container {container.index} refused what a {sender} sent: {reason}"[:2000])
             case Trouble():
                 self.count_fault("foreign_frame")
-            case Hand():
-                raise Violation("routes", "results for a gateway, and there is none")
+            case Hand(results):
+                if container.gateway is not None:
+                    container.gateway.take(results)
+                elif self.wire is None:
+                    raise Violation("routes", "results for a gateway, and there is none")
         return 0.0
 
     def _sync(self, container: Container, written: list[Written], collected: bool) -> float:
@@ -722,6 +773,8 @@ class World:
 
     def _reply(self, container: Container, connection: bytes, messages: list[bytes]) -> None:
         for client in self.clients:
+            if not isinstance(client, Client):
+                continue
             if client.connection == connection and client.site == container.site:
                 for data in messages:
                     for delay in self._client_delays():

@@ -96,8 +96,11 @@ class Channel(Generic[Token]):
     told once, by `on_lost`, and a new session is opened.
     """
 
-    def __init__(self, site: Site, on_lost: Callable[[list[Token]], None]) -> None:
+    def __init__(
+        self, site: Site, on_lost: Callable[[list[Token]], None], random: Callable[[int], bytes] = os.urandom
+    ) -> None:
         self._site = site
+        self._random = random
         self._on_lost = on_lost
         #: The session; 0 while it is being opened.
         self.id = 0
@@ -160,7 +163,7 @@ class Channel(Generic[Token]):
     def _open(self, now_s: float) -> None:
         if self._nonce and now_s - self._nonce_s < OPEN_PATIENCE_S:
             return
-        self._nonce, self._nonce_s = int.from_bytes(os.urandom(7), "big") + 1, now_s
+        self._nonce, self._nonce_s = int.from_bytes(self._random(7), "big") + 1, now_s
         payload = msgspec.msgpack.encode(SESSION_TIMEOUT_MS)
         self._site.submit([t.Command(0, self._nonce, 0, payload, t.OPEN)])
 

@@ -67,7 +67,7 @@ class FrontEnd:
         self.service = application
         self.service.observer = self
         self.tree = application.tree
-        self.channel: Channel[Write | Token] = Channel(site, self._on_lost)
+        self.channel: Channel[Write | Token] = Channel(site, self._on_lost, random)
         #: A command is the request and its envelope.
         self._payload_max = site.limits.command_bytes_max
         self._sessionless_due_s = 0.0
