@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tara.client.conversation import Conversation
-from tara.client.errors import ClientError, CommandFailed
+from tara.client.errors import ClientError, CommandFailed, CommandTooLarge, NotReachable, Overloaded, TimedOut
 from tara.client.reads import Question
 from tara.client.session import Call as Submission
 from tara.client.session import Session
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tara.simulator.world import World
 
 
+NONCES = 1 << 40
+
+
 class Sent(msgspec.Struct, eq=False):
     """A command, or a question, that is not answered."""
 
@@ -29,9 +32,14 @@ class Sent(msgspec.Struct, eq=False):
     invoked_ms: float
     #: It may change something.
     ordered: bool = False
+    #: Any state will do for its answer.
+    stale: bool = False
 
 
 class Client:
+    #: Of its session, if that outlives its processes.
+    name = ""
+
     def __init__(self, index: int, world: "World") -> None:
         self.index = index
         self._world = world
@@ -56,9 +64,18 @@ class Client:
         self._conversation = self._begin(index)
 
     def _begin(self, site: int) -> Conversation:
-        session = Session(self._plan.session_timeout_ms, lambda: self._world.next_unique() * 16 + self.index)
+        session = Session(self._plan.session_timeout_ms, self._nonce, self.name)
         sites = [str(number) for number in range(self._world.graph.sites)]
-        return Conversation(sites, site, session, self.principal)
+        # It may know of one front end only; that one tells it of the others.
+        known = sites if self._draw.random() < 0.7 else [sites[site % len(sites)]]
+        return Conversation(known, site, session, self.principal, self._on_event)
+
+    def _nonce(self) -> int:
+        # Unlike any number of a command; those of real clients are random.
+        return NONCES + self._world.next_unique() * 16 + self.index
+
+    def _on_event(self, counter: int, payload: bytes) -> None:
+        self._world.monitor.event(self.index, counter, payload)
 
     @property
     def site(self) -> int:
@@ -157,16 +174,22 @@ class Client:
         call = self._caller.next(self._draw, operation)
         if self._poison > 0:
             self._poison -= 1
-            call = Call("", POISON, None, False)
+            # What the application raises at; or what is too deep for it.
+            call = Call("", POISON, self._draw.choice((None, b"\x91" * 3_000)), False)
         self._left -= 1
         sent = self._open[operation] = Sent(call, operation, now_ms)
         payload, done = wrap(operation, call.payload), partial(self._take_outcome, sent)
+        # Now and then somebody does not wait for long.
+        deadline_s = math.inf if self._draw.random() < 0.97 else (now_ms + self._draw.randrange(5, 3_000)) / 1e3
         if call.question and self._draw.random() < 0.7:
-            self._conversation.ask(Question(payload, False, math.inf, done))
+            sent.stale = self._draw.random() < 0.15
+            self._conversation.ask(Question(payload, sent.stale, deadline_s, done))
             return
         sent.ordered = True
+        if len(payload) > self._plan.limits.command_bytes_max:
+            self._world.count_fault("too_large")
         kind = t.QUERY if call.question else t.EXECUTE
-        self._conversation.submit(Submission(payload, kind, math.inf, done))
+        self._conversation.submit(Submission(payload, kind, deadline_s, done))
 
     # What it hears
 
@@ -176,7 +199,7 @@ class Client:
             if result.status in (t.UNACKNOWLEDGED, t.OVERLOADED):
                 world.count_fault("unacknowledged" if result.status == t.UNACKNOWLEDGED else "overloaded")
             elif result.session and result.session == session.id and result.number in session._in_flight:
-                if result.status in (t.OK, t.FAILED, t.SKIPPED):
+                if result.status in (t.OK, t.FAILED, t.SKIPPED) and result.counter:
                     world.monitor.answered(self, result)
                 done = session._in_flight[result.number].done
                 if result.status == t.SKIPPED and isinstance(done, partial):
@@ -191,14 +214,26 @@ class Client:
             self.answered += 1
             self._world.monitor.skipped(sent.operation)
             return
+        if isinstance(outcome, CommandTooLarge):
+            # Nobody has executed it, and nobody will.
+            self.answered += 1
+            return
         if isinstance(outcome, ClientError) and not isinstance(outcome, CommandFailed):
-            # Its session is over, or no site executes anything: it may have been executed, or will be.
-            self._homeless_since_ms = self._world.now_ms
-            self._record(sent, None, None)
+            # Its session is over, its time is up, or no site executes anything: it may have been executed, or will be.
+            if not self.session:
+                self._homeless_since_ms = self._world.now_ms
+            if isinstance(outcome, TimedOut | Overloaded | NotReachable):
+                self._world.count_fault("client_timeout")
+            if not sent.stale:
+                self._record(sent, None, None)
             return
         self.answered += 1
         self._world.reads += not sent.ordered
         if sent.call.model == POISON:
+            return
+        if sent.stale:
+            self._world.count_fault("stale_read")
+            self._world.subject.check_stale(sent.call, outcome)
             return
         subject = self._world.subject
         status, payload = (t.OK, outcome) if isinstance(outcome, bytes) else (t.FAILED, str(outcome).encode())

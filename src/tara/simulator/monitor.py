@@ -39,7 +39,7 @@ from tara.protocol.nodes.request_source import ORDERS_MAX, RequestSource
 from tara.protocol.nodes.view_source import ViewSource
 from tara.protocol.principals import is_operator
 from tara.simulator.violation import Violation
-from tara.simulator.workload import Audited
+from tara.simulator.workload import Audited, operation_of
 
 if TYPE_CHECKING:
     from tara.simulator.client import Client
@@ -330,7 +330,8 @@ class Monitor:
             self.require(first_heard == command, "agreement", "command {}: {} and {}", number, first_heard, command)
             self._owned(number, command)
         for result in executed.results:
-            if result.session and result.status in (t.OK, t.FAILED, t.SKIPPED):
+            # A claim executes nothing, and says how far its session is.
+            if result.session and result.counter and result.status in (t.OK, t.FAILED, t.SKIPPED):
                 self._ahead.discard((result.session, result.number))
                 answer = self._results.setdefault((result.session, result.number), result)
                 self.require(answer == result, "exactly_once", "{} and {}", answer, result)
@@ -391,6 +392,12 @@ class Monitor:
         fatal = self._world.fatal
         known = fatal is not None and fatal.operation == operation
         self.require(known, "results", "operation {} was skipped, though replicas can execute it", operation)
+
+    def event(self, client: int, counter: int, payload: bytes) -> None:
+        """A client was told of something that was published: perhaps again, by a replica that executed it again."""
+        command = self._commands.get(counter)
+        published = None if command is None else b"%d" % operation_of(command.payload)
+        self.require(published == payload, "events", "client {}: {} told of {}", client, counter, payload)
 
     def command(self, counter: int) -> t.Command | None:
         """What was executed under this number, as far as anybody told."""

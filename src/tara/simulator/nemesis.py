@@ -3,10 +3,13 @@ for those that are meant to; those may stall the service, but break nothing."""
 
 import msgspec
 
+from tara.host import client_wire, peer_wire
+from tara.host.effects import Inputs, Message
+from tara.host.fragments import Fragment
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.controller import Controller
-from tara.protocol.principals import principal_of
+from tara.protocol.principals import OPERATOR, principal_of
 from tara.simulator import story
 from tara.simulator.client import Client
 from tara.simulator.disk import VirtualDisk
@@ -441,6 +444,39 @@ def _stranger(world: World, fault: Fault) -> bool:
     return True
 
 
+def _garbage(world: World, fault: Fault) -> bool:
+    """Something comes to a container, as from a peer or a client, that is nothing, or is not for it. Counted by the
+    container, and no more than that."""
+    draw, container = world.draw, world.containers[fault.target % len(world.containers)]
+    if not container.alive or container.rest is not None or container.paused_until_ms > world.now_ms:
+        return False
+    version, cluster, era = t.FORMAT_VERSION + draw.choice((0, 0, 1)), draw.choice((1, 2)), draw.choice((1, 1, 2))
+    header = peer_wire.Header(version, cluster, era, draw.randrange(50), 1, 0)
+    torn = Fragment([draw.randrange(40)], 7, draw.choice((10, 1 << 40)), draw.choice((0, 3)), draw.randbytes(5))
+    frame = t.encode(peer_wire.Frame(header, [], [], draw.choice(([], [torn]))))
+    data = draw.choice((frame, frame, frame[: draw.randrange(len(frame))], draw.randbytes(draw.randrange(60))))
+    world.hears_garbage = True
+    if fault.other % 2:
+        world.arrive(container, Inputs(frames=[data]))
+    else:
+        world.arrive(container, Inputs(messages=[Message(b"nobody", data)]))
+    world.hears_garbage = False
+    return True
+
+
+def _operator(world: World, fault: Fault) -> bool:
+    """An operator looks at the sessions, and perhaps closes one; a stranger may not even look."""
+    name, site = OPERATOR + bytes(16), fault.target % world.graph.sites
+    listing = client_wire.Read(fault.other % 1000, t.encode(t.ListSessions(0)), False, t.SESSIONS)
+    world.say(site, b"an operator", name, [], [listing])
+    world.say(site, b"a stranger", principal_of(b"the secret of a stranger"), [], [listing])
+    world.say(site, b"nobody", b"", [t.Command(0, 1, 0, b"", t.OPEN)])
+    client = world.clients[fault.target % len(world.clients)]
+    if isinstance(client, Client) and client.session and fault.other % 3 == 0 and not client.name:
+        world.say(site, b"an operator", name, [t.Command(client.session, world.next_unique(), 0, b"", t.CLOSE)])
+    return True
+
+
 def _idle_partition(world: World, fault: Fault) -> bool:
     """All clients that have something to say use partition 0."""
     world.idle_until_ms = world.now_ms + fault.duration_ms
@@ -495,6 +531,8 @@ _STRIKES = {
     "overload": _overload,
     "poison": _poison,
     "stranger": _stranger,
+    "garbage": _garbage,
+    "operator": _operator,
     "fatal_command": _fatal_command,
     "idle_partition": _idle_partition,
 }

@@ -33,14 +33,17 @@ class Plan(Struct, frozen=True, kw_only=True):
     #: One container per site, or one per node.
     packing: str
     clients: int
+    #: How many of them write batches, in sessions with names.
+    batch_writers: int
     #: Whether clients of an application that has a gateway speak to that.
     wire: bool
     commands_per_client: int
     keys: int
+    #: Long values have up to so many bytes; 0: there are none.
+    value_bytes: int
     #: Commands that a client sends without waiting.
     pipeline: int
     think_ms: int
-    client_timeout_ms: int
     session_timeout_ms: int
     delay_ms: int
     #: What the containers of a site can send to other sites, together; 0: as much as they like, at once.
@@ -138,11 +141,19 @@ NOISE = (
     "smallest_window",
     "lost_for_good",
     "stranger",
+    "garbage",
+    "operator",
+    "unread",
+    "stale_read",
+    "client_timeout",
+    "too_large",
     "command_skipped",
     "command_tried_again",
 )
-#: Strangers strike so often in a run; drawn apart, so that they change nothing else in it.
+#: Strangers strike so often in a run, and so often somebody sends what is nothing; drawn apart, so that they change
+#: nothing else in it.
 STRANGERS = 6
+GARBAGE = 6
 
 
 def durability_of(seed: int, durability: str) -> str:
@@ -164,6 +175,9 @@ def make_plan(
     # Now and then, a session can keep a few results only.
     session_bytes_max = random.Random(f"kept-{seed}").choice((1_000, 1 << 20, 1 << 20))
     limits = _limits(draw, f, partitions, session_bytes_max)
+    if random.Random(f"short-{seed}").random() < 0.2:
+        # Not everything that clients want to send may be sent.
+        limits = msgspec.structs.replace(limits, command_bytes_max=1_500)
     faults_end_ms = draw.randrange(6_000, 10_000)
     clients = draw.randrange(3, 7)
     plan = Plan(
@@ -173,12 +187,13 @@ def make_plan(
         durability=durability,
         packing=draw.choice(("site", "site", "node")),
         clients=clients,
+        batch_writers=random.Random(f"batches-{seed}").choice((0, 0, 1, 2)),
         wire=random.Random(f"wire-{seed}").random() < WIRE_SHARE,
         commands_per_client=draw.randrange(260, 380) // clients,
         keys=draw.randrange(2, 6),
+        value_bytes=random.Random(f"values-{seed}").choice((0, 0, 0, 0, 3_000, 3_000, 200_000)),
         pipeline=draw.choice((1, 1, 2, 4)),
         think_ms=draw.choice((20, 60, 120)),
-        client_timeout_ms=draw.choice((150, 300, 600, 2_000)),
         session_timeout_ms=draw.choice((1_000, 3_000, 10_000)),
         delay_ms=draw.choice((1, 2, 5)),
         drop=draw.choice((0.0, 0.0, 0.002, 0.02)),
@@ -261,13 +276,13 @@ def _strangers(seed: int, end_ms: int) -> list[Fault]:
     draw = random.Random(f"strangers-{seed}")
     return [
         Fault(
-            kind="stranger",
+            kind=kind,
             at_ms=draw.randrange(300, end_ms),
             duration_ms=0,
             target=draw.randrange(1 << 30),
             other=draw.randrange(1 << 30),
         )
-        for _ in range(STRANGERS)
+        for kind in ("stranger",) * STRANGERS + ("garbage",) * GARBAGE + ("operator",) * 2
     ]
 
 

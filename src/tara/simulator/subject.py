@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from tara.application import Execute, KeyValueStore, Query, Simulation, StateMachine
+from tara.client.errors import ClientError
 from tara.named import application_of, attribute_of
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
@@ -49,6 +50,9 @@ class Subject(Protocol):
     def check(self, replica: StateMachine) -> None:
         """Raise a violation if a replica is in a state that must not be."""
 
+    def check_stale(self, call: Call, outcome: bytes | ClientError) -> None:
+        """Raise a violation if no state that ever was can have given this answer to a stale read."""
+
     def judge(self, history: list[Operation], log: list[t.Request], limits: Limits) -> None:
         """Raise a violation if nothing explains the clients' history."""
 
@@ -56,11 +60,11 @@ class Subject(Protocol):
         """Its gateways, if there are to be any."""
 
 
-def subject_of(name: str, keys: int) -> Subject:
+def subject_of(name: str, keys: int, value_bytes: int = 0) -> Subject:
     """The subject of this name; a clear error if it cannot be simulated."""
     application = application_of(name)
     if application is KeyValueStore:
-        return KeyValueSubject(keys)
+        return KeyValueSubject(keys, value_bytes)
     return ApplicationSubject(name, application, simulation_of(name, application))
 
 
@@ -82,8 +86,11 @@ class KeyValueSubject:
     statuses: tuple[int, ...] = (t.OK,)
     suspicion = ""
 
-    def __init__(self, keys: int) -> None:
+    def __init__(self, keys: int, value_bytes: int) -> None:
         self._keys = keys
+        self._value_bytes = value_bytes
+        #: By key, what anybody wanted to write there.
+        self._written: dict[str, set[bytes]] = {}
 
     def replica(self) -> StateMachine:
         return audited_store()
@@ -95,10 +102,21 @@ class KeyValueSubject:
         return self
 
     def next(self, draw: random.Random, operation: int) -> Call:
-        return draw_call(draw, self._keys, operation)
+        call = draw_call(draw, self._keys, operation, self._value_bytes)
+        if call.model[0] in ("put", "cas"):
+            self.note_written(call.key, call.model[-1])
+        return call
+
+    def note_written(self, key: str, value: bytes) -> None:
+        self._written.setdefault(key, set()).add(value)
 
     def heard(self, call: Call, status: int, payload: bytes) -> None:
         """Its clients learn nothing."""
+
+    def check_stale(self, call: Call, outcome: bytes | ClientError) -> None:
+        value = msgspec.msgpack.decode(outcome) if isinstance(outcome, bytes) else outcome
+        if value is not None and value not in self._written.get(call.key, ()):
+            raise Violation("stale_reads", f"{call.key}: {value!r}, which nobody wrote")
 
     def result(self, status: int, payload: bytes) -> Any:
         return msgspec.msgpack.decode(payload)
@@ -143,6 +161,9 @@ class ApplicationSubject:
 
     def result(self, status: int, payload: bytes) -> Any:
         return status, payload
+
+    def check_stale(self, call: Call, outcome: bytes | ClientError) -> None:
+        """Which states there were, only the log knows."""
 
     def check(self, replica: StateMachine) -> None:
         check_state(self._simulation, replica.application if isinstance(replica, Audited) else replica)

@@ -11,6 +11,9 @@ from tara.protocol.principals import gateway_of, principal_of
 
 #: The model of a command that makes the application raise.
 POISON = ("poison",)
+#: So many values are long, where any are; and so many commands are told to all clients.
+LONG_SHARE = 0.1
+PUBLISHED = 5
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[int, bytes | None]).decode
 
@@ -50,6 +53,9 @@ class Audited(StateMachine):
         if operation in self._executed:
             self.twice.append(operation)
         self._executed[operation] = context.counter
+        if context.counter % PUBLISHED == 0:
+            # To the client of a session, or to all.
+            context.publish(b"%d" % operation, context.session if context.counter % 2 else 0)
         if payload is None:
             raise ValueError(f"poison at {id(self)}")
         return self.application.apply(payload, context)
@@ -87,10 +93,12 @@ class Call(msgspec.Struct, frozen=True):
     question: bool
 
 
-def draw_call(draw: random.Random, keys: int, unique: int) -> Call:
-    """Reads, writes, deletes and compare-and-sets of a few keys; written values are unique."""
+def draw_call(draw: random.Random, keys: int, unique: int, value_bytes: int = 0) -> Call:
+    """Reads, writes, deletes and compare-and-sets of a few keys; written values are unique, and now and then long."""
     key = f"key-{draw.randrange(keys)}"
     value = unique.to_bytes(4, "big")
+    if value_bytes and draw.random() < LONG_SHARE:
+        value += bytes(draw.randrange(value_bytes))
     kind = draw.random()
     if kind < 0.35:
         return Call(key, ("put", value), _encode(Put(key, value)), False)

@@ -32,6 +32,7 @@ from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.factory import NODE_TYPES, create
 from tara.protocol.places import EXECUTING
 from tara.protocol.principals import principal_of
+from tara.simulator.batch_writer import BatchWriter
 from tara.simulator.client import Client
 from tara.simulator.disk import Crash, VirtualDisk
 from tara.simulator.fatal_command import FatalCommand
@@ -66,6 +67,8 @@ TICK_MS = 10
 DATA = Path("/data")
 #: Bytes after which journals begin a new segment.
 SEGMENT_BYTES = 2_000
+#: So many messages are of clients that do not read what they are sent.
+UNREAD_SHARE = 0.003
 #: How often clients look around.
 CLIENT_MS = 10
 #: How long a start that failed is not tried again.
@@ -155,7 +158,7 @@ class World:
         self, plan: Plan, transcript: Transcript | None = None, application: Callable[[], StateMachine] | None = None
     ) -> None:
         self.plan = plan
-        self.subject = subject_of(plan.app, plan.keys)
+        self.subject = subject_of(plan.app, plan.keys, plan.value_bytes)
         self.wire: Wire | None = self.subject.wire(self)
         #: What executors execute with; the subject's, unless another one is given.
         self._application = application or self.subject.replica
@@ -190,6 +193,8 @@ class World:
         #: Whom a secret stands for, of those who do not go by what it says.
         self._principals: dict[bytes, bytes] = {}
         self.zombies: list[Container] = []
+        #: What a container hears now is nothing.
+        self.hears_garbage = False
         #: Who delays tuples on their way.
         self.stories: list[Story] = []
         #: The command at which the application breaks down, if there is one.
@@ -201,7 +206,8 @@ class World:
         self.on_results: Callable[[int, t.Results], None] | None = None
         self.clients: Sequence[Client | WireClient]
         if self.wire is None:
-            self.clients = [Client(index, self) for index in range(plan.clients)]
+            writers = plan.batch_writers if plan.app == "key-value" else 0
+            self.clients = [(BatchWriter if index < writers else Client)(index, self) for index in range(plan.clients)]
         else:
             self.clients = self.wire.clients(plan.clients)
         if min(plan.limits.window, plan.limits.checkpoint_slots * 2) <= 2:
@@ -341,6 +347,8 @@ class World:
         container.emissions = []
         site = Site(spec, container.life, Counters(), partial(self._make, container, container.life))
         site.principal_of = self._principal_of
+        if self.clients:
+            site.know_front_ends([str(number) for number in range(self.graph.sites)])
         return site
 
     def journal_lost(self, container: Container) -> None:
@@ -647,6 +655,8 @@ class World:
                     self._open_gateway(container)
             case Halt(number, reason):
                 raise Violation("halted", f"{self.graph.label(number)}: {reason}"[:2000])
+            case Trouble("bad_frame", _, _) if self.hears_garbage:
+                self.count_fault("refused_frame")
             case Trouble("bad_frame", sender, reason):
                 raise Violation("refused", f"container {container.index} refused what a {sender} sent: {reason}"[:2000])
             case Trouble():
@@ -751,7 +761,16 @@ class World:
         front_end = self._host[self.graph.number(Stage.REPLY_SINK, site)]
         for data in pieces:
             for delay in self._client_delays():
-                self.after(delay, self.arrive, front_end, Inputs(messages=[Message(connection, data)]))
+                self.after(delay, self._arrive_message, front_end, connection, data)
+
+    def _arrive_message(self, front_end: Container, connection: bytes, data: bytes) -> None:
+        """Now and then much of what was sent to a client waits to be read."""
+        unread = 0
+        if not self.healed and self.draw.random() < UNREAD_SHARE:
+            self.count_fault("unread")
+            unread = self.draw.choice((1 << 20, 64 << 20))
+        message = Message(connection, data, unread_bytes=unread)
+        self.arrive(front_end, Inputs(messages=[message], unread_bytes=unread))
 
     def submit_to(self, site: int, partition: int, commands: list[t.Command]) -> None:
         """Give commands to a request source, past its front end."""
