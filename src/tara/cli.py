@@ -845,7 +845,7 @@ def sim_replay(
     Example: tara sim replay 42 --trace
     Example: tara sim replay --plan tara-shrunk-42.json
     """
-    from tara.simulator.mutants import applied
+    from tara.simulator.mutants.registry import applied
     from tara.simulator.plan import make_plan
     from tara.simulator.run import play
     from tara.simulator.shrink import read
@@ -911,7 +911,7 @@ def sim_shrink(
     """
     from tara.simulator import shrink
     from tara.simulator.campaign import run_plan
-    from tara.simulator.mutants import applied, mutant_of
+    from tara.simulator.mutants.registry import applied, mutant_of
     from tara.simulator.plan import make_plan
     from tara.simulator.subject import subject_of
 
@@ -960,18 +960,20 @@ def sim_mutants(
     from rich.console import Console
     from rich.progress import track
 
-    from tara.simulator.mutants import MUTANTS, hunt_all
+    from tara.simulator.mutants.hunting import hunt_all
+    from tara.simulator.mutants.registry import mutants
 
     console = Console(stderr=True)
-    findings = list(track(hunt_all(seeds, jobs), "mutants", total=len(MUTANTS), console=console))
-    order = {mutant.name: index for index, mutant in enumerate(MUTANTS)}
-    findings.sort(key=lambda finding: order[finding.name])
-    if as_json:
-        _print_json({"mutants": findings})
-    else:
-        for finding in findings:
+    names = [mutant.name for mutant in mutants()]
+    findings = []
+    for finding in track(hunt_all(seeds, jobs), "mutants", total=len(names), console=console):
+        findings.append(finding)
+        if not as_json:
             how = f"caught by {finding.by} after {finding.seeds} seeds" if finding.caught else "SURVIVED"
             typer.echo(f"{finding.name:36} {how:40} undoes: {finding.undoes}")
+    findings.sort(key=lambda finding: names.index(finding.name))
+    if as_json:
+        _print_json({"mutants": findings})
     if not all(finding.caught for finding in findings):
         raise typer.Exit(1)
 

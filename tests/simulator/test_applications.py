@@ -17,7 +17,7 @@ from tara.application import Context, Execute, Query, Simulation, StateMachine
 from tara.cli import app
 from tara.protocol.errors import ConfigurationError
 from tara.simulator.campaign import Job, run_seed
-from tara.simulator.mutants import applied
+from tara.simulator.mutants.registry import applied
 from tara.simulator.rehearsal import broken_contract, rehearse
 from tara.simulator.subject import subject_of
 

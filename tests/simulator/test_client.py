@@ -3,6 +3,7 @@
 import msgspec
 
 from tara.protocol.limits import Limits
+from tara.simulator.client import Client
 from tara.simulator.scene import quiet_plan
 from tara.simulator.world import World
 
@@ -13,12 +14,11 @@ def test_what_the_replicas_do_not_keep_is_sent_again_soon() -> None:
     """A session keeps three results only, and the client sends much more at once. Each time it sends the rest again it
     says which results it has: that takes as many turns as there are handfuls, but none of them is a long one."""
     limits = Limits(window=64, checkpoint_interval=16, session_bytes_max=1_000, session_pipeline_max=32)
-    plan = msgspec.structs.replace(
-        quiet_plan(limits), clients=1, commands_per_client=COMMANDS, client_timeout_ms=60_000, think_ms=10_000
-    )
+    plan = msgspec.structs.replace(quiet_plan(limits), clients=1, commands_per_client=COMMANDS, think_ms=10_000)
     world = World(plan)
     world.start()
     (client,) = world.clients
+    assert isinstance(client, Client)
     while not client.session:
         world.run_until(world.now_ms + 10)
     client.burst()

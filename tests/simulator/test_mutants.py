@@ -4,17 +4,18 @@ import msgspec
 import pytest
 
 from tara.simulator.campaign import Job, run_seed
-from tara.simulator.mutants import MUTANTS, applied, hunt
+from tara.simulator.mutants.hunting import hunt
+from tara.simulator.mutants.registry import applied, mutants
 from tara.simulator.plan import Fault, make_plan
 from tara.simulator.run import play
 
 
 def test_there_are_enough_mutants_with_names_of_their_own() -> None:
-    assert len(MUTANTS) >= 20
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert len(mutants()) >= 20
+    assert len({mutant.name for mutant in mutants()}) == len(mutants())
 
 
-@pytest.mark.parametrize("name", [mutant.name for mutant in MUTANTS])
+@pytest.mark.parametrize("name", [mutant.name for mutant in mutants()])
 def test_what_a_mutant_replaces_is_still_called_like_that(name: str) -> None:
     with applied(name):
         pass

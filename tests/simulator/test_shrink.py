@@ -9,7 +9,7 @@ from tara.cli import app
 from tara.protocol.errors import ConfigurationError
 from tara.simulator import shrink
 from tara.simulator.campaign import run_plan
-from tara.simulator.mutants import applied
+from tara.simulator.mutants.registry import applied
 from tara.simulator.plan import Plan, make_plan
 from tara.simulator.run import Outcome
 

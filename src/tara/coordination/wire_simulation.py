@@ -121,6 +121,10 @@ class Gateway:
     def busy(self) -> bool:
         return self.front_end.busy or bool(self._inbox)
 
+    @property
+    def serving(self) -> bool:
+        return self.front_end.serving
+
     def connect(self, link: Link) -> bool:
         """Whether it may."""
         connection = self.front_end.admit(f"client-{link.client.index if link.client else 0}", 1)

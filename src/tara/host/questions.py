@@ -33,6 +33,10 @@ class OpenQuestions:
         if forgotten is not None:
             del self._ids[forgotten]
 
+    @property
+    def asked(self) -> int:
+        return self._ticket
+
     def take_asked(self) -> list[t.Question]:
         asked, self._asked = self._asked, []
         return asked

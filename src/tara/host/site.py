@@ -183,6 +183,11 @@ class Site:
         return self._arrivals.lives
 
     @property
+    def asked(self) -> int:
+        """How many questions it has asked, in this life."""
+        return self._questions.asked
+
+    @property
     def executor(self) -> Executor | None:
         """The replica that is here, if there is one."""
         node = self.nodes.get(self._executor)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tara.application import Put
+from tara.client.conversation import Conversation
 from tara.client.errors import ClientError, CommandFailed
 from tara.client.session import Call as Submission
+from tara.host import client_wire
 from tara.protocol import tuples as t
 from tara.simulator.client import Client, Sent
 from tara.simulator.subject import KeyValueSubject
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from tara.simulator.world import World
 
 BATCH_MAX = 6
+FORMER_MS = 1_500.0
 #: What a batch has: the operation, the key and the value of each write.
 Items = list[tuple[int, str, bytes]]
 
@@ -30,7 +33,34 @@ class BatchWriter(Client):
         self._said: dict[int, Sent] = {}
         self._done: set[int] = set()
         self._batch_size = 0
+        #: Processes that were given up and are not gone: their connections, what they say, and until when.
+        self._former: list[tuple[bytes, Conversation, float]] = []
         super().__init__(index, world)
+
+    def restart(self) -> None:
+        """Its next process begins the batch again; the former one may be on its way still, and goes on for a while."""
+        if self._draw.random() < 0.5:
+            self._former.append((self.connection, self._conversation, self._world.now_ms + FORMER_MS))
+        super().restart()
+
+    def wake(self, now_ms: float) -> None:
+        super().wake(now_ms)
+        self._former = [former for former in self._former if now_ms < former[2]]
+        for connection, talk, _ in self._former:
+            talk.turn(now_ms / 1e3, broken=False)
+            self._world.send_message(int(talk.here), connection, self.principal, talk.messages(now_ms / 1e3))
+
+    def hears(self, connection: bytes, site: int) -> bool:
+        return super().hears(connection, site) or any(
+            connection == known and site == int(talk.here) for known, talk, _ in self._former
+        )
+
+    def receive(self, reply: client_wire.ClientReply, connection: bytes) -> None:
+        for known, talk, _ in self._former:
+            if connection == known:
+                talk.hear(reply, self._world.now_ms / 1e3)
+                return
+        super().receive(reply, connection)
 
     def burst(self) -> None:
         """One batch after the other."""
@@ -79,7 +109,10 @@ class BatchWriter(Client):
             return
         if isinstance(outcome, ClientError) and not isinstance(outcome, CommandFailed):
             return
-        if said.operation not in self._done:
+        if said.operation in self._skipped:
+            # It has no place in the history: nobody has executed it, and nobody will.
+            self._world.monitor.skipped(said.operation)
+        elif said.operation not in self._done:
             self.answered += 1
             self._record(said, self._world.now_ms, self._world.subject.result(t.OK, outcome))  # type: ignore[arg-type]
         self._finish(said.operation, recorded=True)

@@ -66,8 +66,9 @@ class Client:
     def _begin(self, site: int) -> Conversation:
         session = Session(self._plan.session_timeout_ms, self._nonce, self.name)
         sites = [str(number) for number in range(self._world.graph.sites)]
-        # It may know of one front end only; that one tells it of the others.
-        known = sites if self._draw.random() < 0.7 else [sites[site % len(sites)]]
+        # It may know of one front end only; that one tells it of the others, if it is there.
+        knows_all = self._plan.lost_site is not None or self._draw.random() < 0.7
+        known = sites if knows_all else [sites[site % len(sites)]]
         return Conversation(known, site, session, self.principal, self._on_event)
 
     def _nonce(self) -> int:
@@ -146,6 +147,8 @@ class Client:
         ordered = talk.ordered
         if talk.turn(now_s, broken=False):
             world.count_fault("client_retry")
+            # A new connection, wherever to.
+            self.connection += b"."
         world.faults["read_ordered"] += talk.ordered - ordered
         if self.session:
             self._load(now_ms)
@@ -193,7 +196,11 @@ class Client:
 
     # What it hears
 
-    def receive(self, reply: client_wire.ClientReply) -> None:
+    def hears(self, connection: bytes, site: int) -> bool:
+        """Whether what a site says on this connection reaches it."""
+        return connection == self.connection and site == self.site
+
+    def receive(self, reply: client_wire.ClientReply, connection: bytes) -> None:
         session, world = self._conversation.session, self._world
         for result in reply.results:
             if result.status in (t.UNACKNOWLEDGED, t.OVERLOADED):

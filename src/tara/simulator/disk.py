@@ -103,7 +103,7 @@ class VirtualFile:
         try:
             self._disk.operate("write", self._path, len(data))
         except (OSError, Crash):
-            if self._disk.draw.random() < 0.5:
+            if self._disk.draw.random() < 0.8:
                 # Some of it was written.
                 self._inode.change((offset, data[: self._disk.draw.randrange(len(data) + 1)]))
             raise

@@ -20,6 +20,7 @@ from tara.simulator.forgotten_standby import ForgottenStandby
 from tara.simulator.former_places import FormerPlaces
 from tara.simulator.given_up_alive import GivenUpAlive
 from tara.simulator.half_remembered import HalfRemembered
+from tara.simulator.late_answers import LateAnswers
 from tara.simulator.outdated_record import OutdatedRecord
 from tara.simulator.plan import Fault
 from tara.simulator.workload import wrap
@@ -47,6 +48,7 @@ _STORIES: dict[str, type[story.Story]] = {
         ForgottenStandby,
         ForgetfulWitness,
         GivenUpAlive,
+        LateAnswers,
         FormerPlaces,
     )
 }
@@ -337,7 +339,16 @@ def _sync_fails(world: World, fault: Fault) -> bool:
     if container is None or not world.journals:
         return False
     container.disk.sync_failures = 1
+    if fault.other % 2:
+        # What the machine has given up shows when it starts anew.
+        world.after(fault.duration_ms, _lose_power, world, container)
     return True
+
+
+def _lose_power(world: World, container: Container) -> None:
+    if container.alive and not world.healed and world.may_fail([container]):
+        world.crash(container, power=True)
+        world.restart_later(container, 50)
 
 
 def _crash_in_storage(world: World, fault: Fault) -> bool:
@@ -400,11 +411,21 @@ def _checkpoint_damaged(world: World, fault: Fault) -> bool:
     number, container, path = stored[fault.target % len(stored)]
     if sum(1 for other, _, _ in stored if other >= number) < 2 * world.graph.f + 1:
         return False
-    return container.disk.damage(path, []) is not None
+    if container.disk.damage(path, []) is None:
+        return False
+    if container.alive and fault.other % 2 and world.may_fail([container]):
+        # Its next life begins with it.
+        _kill(world, container, fault.duration_ms)
+    return True
 
 
 def _store(world: World, fault: Fault) -> bool:
     world.trouble_store(fault.kind, world.now_ms + 2 * fault.duration_ms)
+    if world.journals and fault.other % 3 == 0:
+        # Everybody begins anew while it cannot be read.
+        for container in world.containers:
+            if container.alive:
+                _kill(world, container, 20)
     return True
 
 
@@ -438,7 +459,9 @@ def _stranger(world: World, fault: Fault) -> bool:
     kind = (t.EXECUTE, t.EXECUTE, t.QUERY, t.CLOSE, t.KEEPALIVE)[fault.other % 5]
     payload = wrap(world.next_unique(), None)
     stranger = principal_of(b"the secret of a stranger")
-    command = t.Command(client.session, number, number, payload, kind, stranger)
+    # He may even say that he is that client.
+    claimed = client.principal if fault.other % 2 else stranger
+    command = t.Command(client.session, number, number, payload, kind, claimed)
     for site in range(world.graph.sites):
         world.say(site, b"a stranger", stranger, [command])
     return True

@@ -92,14 +92,14 @@ SCHEDULED: dict[str, int] = {
     "partition_inside": 3,
     "slow_link": 3,
     "controller_cut": 3,
-    "disk_full": 2,
+    "disk_full": 3,
     "disk_slow": 3,
     "sync_fails": 3,
     "log_damaged": 2,
-    "checkpoint_damaged": 1,
+    "checkpoint_damaged": 3,
     "journal_damaged": 4,
     "store_slow": 1,
-    "store_failing": 1,
+    "store_failing": 2,
     "client_restart": 2,
     "client_pause": 1,
     "overload": 2,
@@ -110,9 +110,10 @@ SCHEDULED: dict[str, int] = {
     # Drawn apart, so that they change nothing in other runs.
     "given_up_alive": 0,
     "former_places": 0,
+    "late_answers": 0,
 }
 #: Each of these is told in so many runs.
-TOLD_APART = {"given_up_alive": "given-up", "former_places": "former-places"}
+TOLD_APART = {"given_up_alive": "given-up", "former_places": "former-places", "late_answers": "late-answers"}
 TOLD_SHARE = 0.2
 #: In so many runs, clients of an application that has a gateway speak to that.
 WIRE_SHARE = 0.7
@@ -176,8 +177,10 @@ def make_plan(
     session_bytes_max = random.Random(f"kept-{seed}").choice((1_000, 1 << 20, 1 << 20))
     limits = _limits(draw, f, partitions, session_bytes_max)
     if random.Random(f"short-{seed}").random() < 0.2:
-        # Not everything that clients want to send may be sent.
-        limits = msgspec.structs.replace(limits, command_bytes_max=1_500)
+        # Not everything that clients want to send may be sent, and what is long travels in pieces.
+        limits = msgspec.structs.replace(
+            limits, command_bytes_max=1_500, run_bytes_max=2_000, frame_bytes_max=4 * 3_500
+        )
     faults_end_ms = draw.randrange(6_000, 10_000)
     clients = draw.randrange(3, 7)
     plan = Plan(

@@ -131,6 +131,8 @@ def _converged(world: World) -> bool:
         return False
     if not world.is_at_full_strength():
         return False
+    if any(container.gateway is not None and not container.gateway.serving for container in world.containers):
+        return False
     for partition in range(world.plan.limits.partitions):
         mine = [node for node in committers if node.partition == partition]
         if len({node.view for node in mine}) > 1 or any(node.recovering for node in mine):

@@ -46,6 +46,11 @@ class WireGateway(Protocol):
         """Whether it can go on at once."""
         ...
 
+    @property
+    def serving(self) -> bool:
+        """Whether clients are served."""
+        ...
+
     def receive(self) -> None:
         """Take what clients have sent."""
         ...

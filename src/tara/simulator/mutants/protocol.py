@@ -1,20 +1,10 @@
-"""Proof that the simulator can fail: versions of the code with one rule taken away, each of which it must catch.
-
-A mutant undoes one amendment to the paper, or one rule that everything rests on, together with what would mask it.
-Nothing but the mutant run imports this module; a mutant lives only inside its `with` block.
-"""
+"""Mutants of the protocol: amendments to the paper, and rules that everything rests on."""
 
 import contextlib
-import inspect
-import multiprocessing
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from unittest import mock
 
 import msgspec
-from msgspec import Struct
 
 from tara.host import peer_wire
 from tara.host.admission import Arrivals
@@ -22,7 +12,6 @@ from tara.host.effects import Effect
 from tara.host.site import Site
 from tara.host.skipping import ReplicaReport, Step
 from tara.protocol import tuples as t
-from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import STORE, Graph
 from tara.protocol.journal import Written
 from tara.protocol.nodes import controller as controller_module
@@ -43,65 +32,13 @@ from tara.protocol.progress import SourceProgress
 from tara.protocol.sessions import Session, Sessions
 from tara.protocol.window import Window
 from tara.simulator import fatal_command as fatal_command_module
-from tara.simulator.campaign import Job, run_seed
+from tara.simulator.mutants.registry import mutant, nothing, replace
 from tara.storage import site_storage
-
-Patch = Callable[[], contextlib.AbstractContextManager[object]]
-
-
-class Mutant(Struct, frozen=True):
-    name: str
-    #: The amendment or rule that is taken away.
-    undoes: str
-    patch: Patch
-    partitions: int = 1
-    #: `disk` if it takes journals, or crashes beyond f, to notice.
-    durability: str = "both"
-    #: It takes a command at which the application breaks down to notice.
-    fatal: bool = False
-
-
-class Finding(Struct):
-    name: str
-    undoes: str
-    caught: bool
-    #: The check that caught it.
-    by: str | None
-    #: How many seeds it took.
-    seeds: int
-    seconds: float
-
-
-MUTANTS: list[Mutant] = []
-
-
-def _mutant(
-    undoes: str, partitions: int = 1, durability: str = "both", fatal: bool = False
-) -> Callable[[Callable[[], Iterator[None]]], None]:
-    """Register a generator function that patches, yields and undoes."""
-
-    def register(body: Callable[[], Iterator[None]]) -> None:
-        MUTANTS.append(Mutant(body.__name__, undoes, contextlib.contextmanager(body), partitions, durability, fatal))
-
-    return register
-
-
-def _replace(owner: Any, name: str, value: Any) -> contextlib.AbstractContextManager[object]:
-    """What is called otherwise than what it replaces would only ever fail."""
-    original = inspect.getattr_static(owner, name)
-    if inspect.isfunction(original) and inspect.isfunction(value):
-        inspect.signature(value).bind(*inspect.signature(original).parameters)
-    return mock.patch.object(owner, name, value)
-
-
-def _nothing(*arguments: Any) -> None:
-    """What a missing mechanism does."""
-
 
 # Safety
 
 
-@_mutant("S1: a newer accept overwrites the record of an older view")
+@mutant("S1: a newer accept overwrites the record of an older view")
 def stale_records() -> Iterator[None]:
     original = Window.put
 
@@ -109,17 +46,17 @@ def stale_records() -> Iterator[None]:
         if index == self.pos:
             original(self, index, value)
 
-    with _replace(Window, "put", put):
+    with replace(Window, "put", put):
         yield
 
 
-@_mutant("S2: the records decide what a new view proposes again")
+@mutant("S2: the records decide what a new view proposes again")
 def records_ignored() -> Iterator[None]:
-    with _replace(proposer_module, "_newest", lambda records, first: []):
+    with replace(proposer_module, "_newest", lambda records, first: []):
         yield
 
 
-@_mutant("S3: the next slot lies past everything proposed again")
+@mutant("S3: the next slot lies past everything proposed again")
 def next_off_by_one() -> Iterator[None]:
     original = Proposer._publish
 
@@ -131,11 +68,11 @@ def next_off_by_one() -> Iterator[None]:
             self.proposals.clear()
             self.proposals.extend(last)
 
-    with _replace(Proposer, "_publish", publish):
+    with replace(Proposer, "_publish", publish):
         yield
 
 
-@_mutant("S4: an observer never falls")
+@mutant("S4: an observer never falls")
 def observer_falls() -> Iterator[None]:
     def update(self: Observer, replica: int, value: int) -> bool:
         if value <= self._values[replica]:
@@ -144,11 +81,11 @@ def observer_falls() -> Iterator[None]:
         old, self.current = self.current, highest(self._values, self._threshold)
         return self.current != old
 
-    with _replace(Observer, "update", update):
+    with replace(Observer, "update", update):
         yield
 
 
-@_mutant("S5: a proposer starts idle")
+@mutant("S5: a proposer starts idle")
 def proposer_starts_active() -> Iterator[None]:
     original = Proposer.__init__
 
@@ -161,17 +98,17 @@ def proposer_starts_active() -> Iterator[None]:
             self._start = t.Start(self.index, self.partition, 1, memories, [], 0, 0)
             self.emit(self._start, self._to_committers)
 
-    with _replace(Proposer, "__init__", init):
+    with replace(Proposer, "__init__", init):
         yield
 
 
-@_mutant("R1: a proposer is active only in a view that names this life of it")
+@mutant("R1: a proposer is active only in a view that names this life of it")
 def any_life_may_lead() -> Iterator[None]:
     def usable(self: Proposer) -> list[Any]:
         return [parts for parts in self._records.values() if parts.complete]
 
     # The view sources would soon move on to a view with another proposer.
-    with _replace(Proposer, "_usable_records", usable), _replace(Proposer, "report", _report_without_presence):
+    with replace(Proposer, "_usable_records", usable), replace(Proposer, "report", _report_without_presence):
         yield
 
 
@@ -180,7 +117,7 @@ def _report_without_presence(self: Proposer) -> None:
         self._resend()
 
 
-@_mutant("S9: votes count together only in the same view")
+@mutant("S9: votes count together only in the same view")
 def votes_of_any_view() -> Iterator[None]:
     def decide(self: Learner, view: int) -> bool:
         position = self.position
@@ -195,11 +132,11 @@ def votes_of_any_view() -> Iterator[None]:
             votes.drop_below(self.position)
         return True
 
-    with _replace(Learner, "_decide", decide):
+    with replace(Learner, "_decide", decide):
         yield
 
 
-@_mutant("S11: an error result carries nothing that differs between replicas")
+@mutant("S11: an error result carries nothing that differs between replicas")
 def error_with_address() -> Iterator[None]:
     original = Sessions._run
 
@@ -211,22 +148,22 @@ def error_with_address() -> Iterator[None]:
                 leaky = msgspec.structs.replace(result, payload=str(id(self)).encode())
                 session.results[result.number] = self.results[index] = leaky
 
-    with _replace(Sessions, "_run", run):
+    with replace(Sessions, "_run", run):
         yield
 
 
-@_mutant("a slot is decided by f+1 committers")
+@mutant("a slot is decided by f+1 committers")
 def one_vote_decides() -> Iterator[None]:
     original = Learner.__init__
 
     def init(self: Learner, partition: int, committers: int, sources: int, quorum: int, capacity: int) -> None:
         original(self, partition, committers, sources, quorum - 1, capacity)
 
-    with _replace(Learner, "__init__", init):
+    with replace(Learner, "__init__", init):
         yield
 
 
-@_mutant("a view starts from f+1 records")
+@mutant("a view starts from f+1 records")
 def too_few_records() -> Iterator[None]:
     original = Proposer._usable_records
 
@@ -234,11 +171,11 @@ def too_few_records() -> Iterator[None]:
         found = original(self)
         return found * 2 if len(found) == self.limits.f else found
 
-    with _replace(Proposer, "_usable_records", usable):
+    with replace(Proposer, "_usable_records", usable):
         yield
 
 
-@_mutant("a committer does not vote below the view it has promised")
+@mutant("a committer does not vote below the view it has promised")
 def votes_in_any_view() -> Iterator[None]:
     def on_proposal(self: Committer, proposal: t.Proposal) -> None:
         if not self.commits.min <= proposal.first <= self.commits.pos:
@@ -250,11 +187,11 @@ def votes_in_any_view() -> Iterator[None]:
             self.persist(t.Voted(proposal.view, first, requests))
             self.emit(t.Commit(self.index, self.partition, proposal.view, first, requests), self._executors)
 
-    with _replace(Committer, "_on_proposal", on_proposal):
+    with replace(Committer, "_on_proposal", on_proposal):
         yield
 
 
-@_mutant("what a step persisted is synced before what it emitted leaves", durability="disk")
+@mutant("what a step persisted is synced before what it emitted leaves", durability="disk")
 def send_before_sync() -> Iterator[None]:
     original = Site._send_frames
 
@@ -265,11 +202,11 @@ def send_before_sync() -> Iterator[None]:
         if self._persisted:
             yield self._sync()
 
-    with _replace(Site, "_send_frames", send_frames):
+    with replace(Site, "_send_frames", send_frames):
         yield
 
 
-@_mutant("the journal keeps the promised view", durability="disk")
+@mutant("the journal keeps the promised view", durability="disk")
 def promise_forgotten() -> Iterator[None]:
     original = Committer._replay
 
@@ -281,11 +218,11 @@ def promise_forgotten() -> Iterator[None]:
         elif not isinstance(entry, t.Promised | t.Started):
             original(self, entry)
 
-    with _replace(Committer, "_replay", replay):
+    with replace(Committer, "_replay", replay):
         yield
 
 
-@_mutant("a committer that lost a part of its journal sends no record", durability="disk")
+@mutant("a committer that lost a part of its journal sends no record", durability="disk")
 def record_with_holes() -> Iterator[None]:
     original = Committer._send_record
 
@@ -294,11 +231,11 @@ def record_with_holes() -> Iterator[None]:
         original(self)
         self.holes = holes
 
-    with _replace(Committer, "_send_record", send_record):
+    with replace(Committer, "_send_record", send_record):
         yield
 
 
-@_mutant("a stable checkpoint has f+1 copies")
+@mutant("a stable checkpoint has f+1 copies")
 def one_copy_is_stable() -> Iterator[None]:
     original = GcSource._on_executor_status
 
@@ -307,11 +244,11 @@ def one_copy_is_stable() -> Iterator[None]:
         if status.checkpoints:
             self._raise(status.checkpoints[-1])
 
-    with _replace(GcSource, "_on_executor_status", on_status):
+    with replace(GcSource, "_on_executor_status", on_status):
         yield
 
 
-@_mutant("a checkpoint is announced when it is durable")
+@mutant("a checkpoint is announced when it is durable")
 def announced_before_durable() -> Iterator[None]:
     original = Executor._checkpoint
 
@@ -320,11 +257,11 @@ def announced_before_durable() -> Iterator[None]:
         number = self.next // self.limits.checkpoint_interval
         self._on_saved(t.Saved(t.CheckpointId(number, b"not yet")))
 
-    with _replace(Executor, "_checkpoint", checkpoint):
+    with replace(Executor, "_checkpoint", checkpoint):
         yield
 
 
-@_mutant("the stamp of a request is part of it, in every view")
+@mutant("the stamp of a request is part of it, in every view")
 def stamped_again() -> Iterator[None]:
     original = Proposer._publish
 
@@ -332,11 +269,11 @@ def stamped_again() -> Iterator[None]:
         now = int(self.now_ms)
         original(self, [t.Request(r.source, r.epoch, r.number, now, r.body) if r.source >= 0 else r for r in run])
 
-    with _replace(Proposer, "_publish", publish):
+    with replace(Proposer, "_publish", publish):
         yield
 
 
-@_mutant("L13: the learner does not jump over slots that it has not executed")
+@mutant("L13: the learner does not jump over slots that it has not executed")
 def learner_jumps() -> Iterator[None]:
     original = Learner.commit
 
@@ -345,11 +282,11 @@ def learner_jumps() -> Iterator[None]:
             self.position = commit.first
         return original(self, commit)
 
-    with _replace(Learner, "commit", commit):
+    with replace(Learner, "commit", commit):
         yield
 
 
-@_mutant("S7: a committer without its memory promises nothing")
+@mutant("S7: a committer without its memory promises nothing")
 def amnesiac_votes() -> Iterator[None]:
     original = Committer._recover
 
@@ -359,23 +296,23 @@ def amnesiac_votes() -> Iterator[None]:
             self.recovering, self.memory = False, 1
             self.persist(self.resumed())
 
-    with _replace(Committer, "_recover", recover):
+    with replace(Committer, "_recover", recover):
         yield
 
 
-@_mutant("a committer without its memory is not in the head of a journal segment", partitions=2, durability="disk")
+@mutant("a committer without its memory is not in the head of a journal segment", partitions=2, durability="disk")
 def recovering_committer_in_segment_head() -> Iterator[None]:
     def head(committers: Mapping[int, Committer]) -> list[Written]:
         return [(number, node.resumed()) for number, node in committers.items()]
 
-    with _replace(site_storage, "segment_head", head):
+    with replace(site_storage, "segment_head", head):
         yield
 
 
 # Sessions
 
 
-@_mutant("a command executes at most once")
+@mutant("a command executes at most once")
 def no_duplicate_filter() -> Iterator[None]:
     original = Sessions.execute
 
@@ -388,11 +325,11 @@ def no_duplicate_filter() -> Iterator[None]:
         else:
             original(self, command)
 
-    with _replace(Sessions, "execute", execute):
+    with replace(Sessions, "execute", execute):
         yield
 
 
-@_mutant("L16: a command that was ordered too early waits for its turn")
+@mutant("L16: a command that was ordered too early waits for its turn")
 def early_command_executes() -> Iterator[None]:
     original = Sessions.execute
 
@@ -402,11 +339,11 @@ def early_command_executes() -> Iterator[None]:
             session.next = command.number
         original(self, command)
 
-    with _replace(Sessions, "execute", execute):
+    with replace(Sessions, "execute", execute):
         yield
 
 
-@_mutant("the snapshot holds the results")
+@mutant("the snapshot holds the results")
 def results_not_in_snapshot() -> Iterator[None]:
     original = Sessions.restore
 
@@ -415,11 +352,11 @@ def results_not_in_snapshot() -> Iterator[None]:
             session.results.clear()
         original(self, state)
 
-    with _replace(Sessions, "restore", restore):
+    with replace(Sessions, "restore", restore):
         yield
 
 
-@_mutant("L18: an exception of the application is a result")
+@mutant("L18: an exception of the application is a result")
 def poison_kills() -> Iterator[None]:
     original = Sessions._run
 
@@ -427,53 +364,53 @@ def poison_kills() -> Iterator[None]:
         original(self, session, command, freed)
         assert self.results[-1].status != t.FAILED, "the application raised"
 
-    with _replace(Sessions, "_run", run):
+    with replace(Sessions, "_run", run):
         yield
 
 
 # Commands that no replica can execute
 
 
-@_mutant("an executor that starts looks for skips in all that may be decided before it executes", fatal=True)
+@mutant("an executor that starts looks for skips in all that may be decided before it executes", fatal=True)
 def starts_without_looking() -> Iterator[None]:
     def learn_horizon(self: Executor) -> None:
         self._must_look = False
 
-    with _replace(Executor, "_learn_horizon", learn_horizon):
+    with replace(Executor, "_learn_horizon", learn_horizon):
         yield
 
 
-@_mutant("a command that a replica has executed is not skipped", fatal=True)
+@mutant("a command that a replica has executed is not skipped", fatal=True)
 def skips_what_was_executed() -> Iterator[None]:
     def next_step(reports: Sequence[ReplicaReport], counter: int) -> tuple[Step, str]:
         halted = [report for report in reports if report.halted_at == counter]
         return (Step.CONFIRM if all(report.asked for report in halted) else Step.ASK, "") if halted else (Step.WAIT, "")
 
-    with _replace(fatal_command_module, "next_step", next_step):
+    with replace(fatal_command_module, "next_step", next_step):
         yield
 
 
 # Reads without the log
 
 
-@_mutant("a read asks f+1 committers")
+@mutant("a read asks f+1 committers")
 def one_committer_knows_the_end() -> Iterator[None]:
     def position(graph: Graph, quorum: int, answers: dict[int, t.ReadIndex]) -> int | None:
         return min((answer.position for answer in answers.values()), default=None)
 
-    with _replace(reads_module, "_position", position):
+    with replace(reads_module, "_position", position):
         yield
 
 
-@_mutant("a read waits until its executor is as far as the committers said")
+@mutant("a read waits until its executor is as far as the committers said")
 def read_does_not_wait() -> Iterator[None]:
     original = Reads.due
 
-    with _replace(Reads, "due", lambda self, executed: original(self, 1 << 60)):
+    with replace(Reads, "due", lambda self, executed: original(self, 1 << 60)):
         yield
 
 
-@_mutant("a committer without its memory does not say how far it has accepted requests")
+@mutant("a committer without its memory does not say how far it has accepted requests")
 def recovering_committer_answers_reads() -> Iterator[None]:
     original = Committer._on_read
 
@@ -482,14 +419,14 @@ def recovering_committer_answers_reads() -> Iterator[None]:
         original(self, read)
         self.recovering = recovering
 
-    with _replace(Committer, "_on_read", on_read):
+    with replace(Committer, "_on_read", on_read):
         yield
 
 
 # Rejoining
 
 
-@_mutant("R3: a committer takes part in a view only if the start names its own memory number")
+@mutant("R3: a committer takes part in a view only if the start names its own memory number")
 def any_memory_may_vote() -> Iterator[None]:
     original = Committer._on_start
 
@@ -500,7 +437,7 @@ def any_memory_may_vote() -> Iterator[None]:
             start = msgspec.structs.replace(start, memories=memories)
         original(self, start)
 
-    with _replace(Committer, "_on_start", on_start), _any_life_is_heard():
+    with replace(Committer, "_on_start", on_start), _any_life_is_heard():
         yield
 
 
@@ -513,39 +450,39 @@ def _any_life_is_heard() -> Iterator[None]:
         self.lives[header.container] = min(self.lives[header.container], header.life)
         original(self, header)
 
-    with _replace(Arrivals, "_meet", meet):
+    with replace(Arrivals, "_meet", meet):
         yield
 
 
-@_mutant("R2: a record counts only if no other one knows a newer memory of its sender")
+@mutant("R2: a record counts only if no other one knows a newer memory of its sender")
 def records_of_past_memories() -> Iterator[None]:
     def usable(self: Proposer) -> list[proposer_module.RecordParts]:
         complete = [parts for parts in self._records.values() if parts.complete]
         return [parts for parts in complete if parts.credential.memories[self._member] == self.boot.memory]
 
-    with _replace(Proposer, "_usable_records", usable):
+    with replace(Proposer, "_usable_records", usable):
         yield
 
 
-@_mutant("a committer takes its new memory from a view that f+1 others recorded for, knowing of its loss")
+@mutant("a committer takes its new memory from a view that f+1 others recorded for, knowing of its loss")
 def any_start_restores_memory() -> Iterator[None]:
-    with _replace(Committer, "_knows_me", lambda self, start: True):
+    with replace(Committer, "_knows_me", lambda self, start: True):
         yield
 
 
-@_mutant("a restarted executor may be behind where its former life was", partitions=2, durability="disk")
+@mutant("a restarted executor may be behind where its former life was", partitions=2, durability="disk")
 def place_of_a_former_life() -> Iterator[None]:
     def order(progress: t.Progress) -> tuple[int, int]:
         return (progress.position, progress.slowest)
 
-    with _replace(controller_module, "_order", order):
+    with replace(controller_module, "_order", order):
         yield
 
 
 # Liveness
 
 
-@_mutant("L1: f+1 of 2f+1 controllers are enough")
+@mutant("L1: f+1 of 2f+1 controllers are enough")
 def unanimous_controllers() -> Iterator[None]:
     original = ViewSource.__init__
 
@@ -553,16 +490,16 @@ def unanimous_controllers() -> Iterator[None]:
         original(self, *arguments)
         self.limits = msgspec.structs.replace(self.limits, f=2 * self.limits.f)
 
-    with _replace(ViewSource, "__init__", init):
+    with replace(ViewSource, "__init__", init):
         yield
 
 
-@_mutant("f+1 controllers suspect the active proposer at the same time")
+@mutant("f+1 controllers suspect the active proposer at the same time")
 def suspicions_add_up() -> Iterator[None]:
     def asked(self: ViewSource) -> list[int]:
         return [0 if vote is None else vote.view for vote in self._votes]
 
-    with _replace(ViewSource, "_asked", asked), _replace(Controller, "_withdraw", _withdraw_silently):
+    with replace(ViewSource, "_asked", asked), replace(Controller, "_withdraw", _withdraw_silently):
         yield
 
 
@@ -570,7 +507,7 @@ def _withdraw_silently(self: Controller) -> None:
     self.asked = None
 
 
-@_mutant("a proposer announces itself until the views name it, and again when they do not any more", durability="disk")
+@mutant("a proposer announces itself until the views name it, and again when they do not any more", durability="disk")
 def presence_announced_once() -> Iterator[None]:
     on_view = Proposer._on_view
 
@@ -579,28 +516,28 @@ def presence_announced_once() -> Iterator[None]:
         on_view(self, view)
         self._known_to |= known
 
-    with _replace(Proposer, "_on_view", remember):
+    with replace(Proposer, "_on_view", remember):
         yield
 
 
-@_mutant("L3: the clock runs from the last progress")
+@mutant("L3: the clock runs from the last progress")
 def new_requests_hide_a_dead_proposer() -> Iterator[None]:
     original = Controller._watch
 
     def watch(self: Controller, item: int, advanced: bool) -> None:
         original(self, item, advanced=True)
 
-    with _replace(Controller, "_watch", watch):
+    with replace(Controller, "_watch", watch):
         yield
 
 
-@_mutant("L4: a controller asks until the view comes, and the view is announced again")
+@mutant("L4: a controller asks until the view comes, and the view is announced again")
 def asks_once() -> Iterator[None]:
-    with _replace(Controller, "report", _nothing), _replace(ViewSource, "report", _nothing):
+    with replace(Controller, "report", nothing), replace(ViewSource, "report", nothing):
         yield
 
 
-@_mutant("L5: progress is a maximum, and part of the snapshot")
+@mutant("L5: progress is a maximum, and part of the snapshot")
 def progress_falls() -> Iterator[None]:
     original = Learner.jump
 
@@ -610,11 +547,11 @@ def progress_falls() -> Iterator[None]:
     def update(self: ProgressOpinions, executor: int, progress: list[Any]) -> None:
         self._opinions[executor] = list(progress)
 
-    with _replace(Learner, "jump", jump), _replace(ProgressOpinions, "update", update):
+    with replace(Learner, "jump", jump), replace(ProgressOpinions, "update", update):
         yield
 
 
-@_mutant("L6: each start of a request source is an epoch of its own")
+@mutant("L6: each start of a request source is an epoch of its own")
 def source_without_epoch() -> Iterator[None]:
     original = RequestSource.__init__
 
@@ -622,45 +559,45 @@ def source_without_epoch() -> Iterator[None]:
         original(self, *arguments)
         self.epoch = 1
 
-    with _replace(RequestSource, "__init__", init):
+    with replace(RequestSource, "__init__", init):
         yield
 
 
-@_mutant("L7: a request that does not arrive is sent again")
+@mutant("L7: a request that does not arrive is sent again")
 def requests_sent_once() -> Iterator[None]:
     def on_view(self: RequestSource, view: t.View) -> None:
         if self._views.update(view.source, view.view):
             self._active = self.graph.request_receivers(self.partition, self._views.current)
 
-    with _replace(RequestSource, "_resend", _nothing), _replace(RequestSource, "_on_view", on_view):
+    with replace(RequestSource, "_resend", nothing), replace(RequestSource, "_on_view", on_view):
         yield
 
 
-@_mutant("L8: requests are held until they are decided")
+@mutant("L8: requests are held until they are decided")
 def forgotten_when_proposed() -> Iterator[None]:
-    with _replace(HeldRequests, "rewind", lambda self: self.again.clear()):
+    with replace(HeldRequests, "rewind", lambda self: self.again.clear()):
         yield
 
 
-@_mutant("L9: commits are sent again")
+@mutant("L9: commits are sent again")
 def commits_sent_once() -> Iterator[None]:
-    with _replace(Committer, "_resend", _nothing):
+    with replace(Committer, "_resend", nothing):
         yield
 
 
-@_mutant("L9: proposals are sent again")
+@mutant("L9: proposals are sent again")
 def proposals_sent_once() -> Iterator[None]:
-    with _replace(Proposer, "_resend", _nothing):
+    with replace(Proposer, "_resend", nothing):
         yield
 
 
-@_mutant("L9: positions and the threshold are announced again")
+@mutant("L9: positions and the threshold are announced again")
 def threshold_announced_once() -> Iterator[None]:
-    with _replace(GcSource, "tick", _nothing):
+    with replace(GcSource, "tick", nothing):
         yield
 
 
-@_mutant("L10: a tuple of a view not learned yet teaches it")
+@mutant("L10: a tuple of a view not learned yet teaches it")
 def early_tuples_dropped() -> Iterator[None]:
     on_start, on_record = Committer._on_start, Proposer._on_record
 
@@ -679,15 +616,15 @@ def early_tuples_dropped() -> Iterator[None]:
     send_record = Committer._send_record
     # Sending again would mask it.
     with (
-        _replace(Committer, "_on_start", strict_start),
-        _replace(Proposer, "_on_record", strict_record),
-        _replace(Committer, "_send_record", record_once),
-        _replace(Proposer, "_resend", _nothing),
+        replace(Committer, "_on_start", strict_start),
+        replace(Proposer, "_on_record", strict_record),
+        replace(Committer, "_send_record", record_once),
+        replace(Proposer, "_resend", nothing),
     ):
         yield
 
 
-@_mutant("L12: a failed load is tried again")
+@mutant("L12: a failed load is tried again")
 def load_tried_once() -> Iterator[None]:
     original = Executor._on_loaded
 
@@ -696,17 +633,17 @@ def load_tried_once() -> Iterator[None]:
         if loaded.checkpoint is None and self.stable.current:
             self._loading = True
 
-    with _replace(Executor, "_on_loaded", on_loaded):
+    with replace(Executor, "_on_loaded", on_loaded):
         yield
 
 
-@_mutant("L14: an idle partition skips", partitions=3)
+@mutant("L14: an idle partition skips", partitions=3)
 def idle_partition_stalls() -> Iterator[None]:
-    with _replace(Proposer, "_skip", _nothing):
+    with replace(Proposer, "_skip", nothing):
         yield
 
 
-@_mutant("L17: a committer corrects a view source that lags", durability="disk")
+@mutant("L17: a committer corrects a view source that lags", durability="disk")
 def lagging_view_sources() -> Iterator[None]:
     original = Committer._on_view
 
@@ -721,17 +658,17 @@ def lagging_view_sources() -> Iterator[None]:
             tick(self, now_ms)
 
     # Controllers that know no view would ask for one after the other, until they reach the committers'.
-    with _replace(Committer, "_on_view", on_view), _replace(Controller, "tick", tick_in_a_view):
+    with replace(Committer, "_on_view", on_view), replace(Controller, "tick", tick_in_a_view):
         yield
 
 
-@_mutant("gc and view sources tell each other, for their sinks may be down")
+@mutant("gc and view sources tell each other, for their sinks may be down")
 def sources_do_not_gossip() -> Iterator[None]:
-    with _replace(GcSource, "_on_stable", _nothing), _replace(ViewSource, "_on_view", _nothing):
+    with replace(GcSource, "_on_stable", nothing), replace(ViewSource, "_on_view", nothing):
         yield
 
 
-@_mutant("a threshold outlives those who vouched for it")
+@mutant("a threshold outlives those who vouched for it")
 def threshold_forgotten() -> Iterator[None]:
     original = GcSource._raise
 
@@ -739,11 +676,11 @@ def threshold_forgotten() -> Iterator[None]:
         if checkpoint.digest:
             original(self, checkpoint)
 
-    with _replace(GcSource, "_raise", raise_), _replace(GcSource, "_on_stable", _nothing):
+    with replace(GcSource, "_raise", raise_), replace(GcSource, "_on_stable", nothing):
         yield
 
 
-@_mutant("a checkpoint that came from another executor is kept here, too")
+@mutant("a checkpoint that came from another executor is kept here, too")
 def loaded_checkpoint_not_kept() -> Iterator[None]:
     original = Executor.emit
 
@@ -752,11 +689,11 @@ def loaded_checkpoint_not_kept() -> Iterator[None]:
             return
         original(self, tuple_, receivers)
 
-    with _replace(Executor, "emit", emit):
+    with replace(Executor, "emit", emit):
         yield
 
 
-@_mutant("R1: the view moves on when the active proposer has restarted")
+@mutant("R1: the view moves on when the active proposer has restarted")
 def restarted_proposer_waits() -> Iterator[None]:
     def learn(
         self: ViewSource, view: int, memories: list[int], entered: list[int], entries: dict[int, list[int]]
@@ -767,11 +704,11 @@ def restarted_proposer_waits() -> Iterator[None]:
         if view == self.view:
             self._entries.update(entries)
 
-    with _replace(ViewSource, "_learn", learn):
+    with replace(ViewSource, "_learn", learn):
         yield
 
 
-@_mutant("a command executes in a session of its sender only")
+@mutant("a command executes in a session of its sender only")
 def owner_not_compared() -> Iterator[None]:
     original = Sessions.execute
 
@@ -779,40 +716,5 @@ def owner_not_compared() -> Iterator[None]:
         owner = self.owner_of(command.session)
         original(self, msgspec.structs.replace(command, principal=owner) if owner else command)
 
-    with _replace(Sessions, "execute", execute):
+    with replace(Sessions, "execute", execute):
         yield
-
-
-def mutant_of(name: str) -> Mutant:
-    """The mutant of this name; a clear error if there is none."""
-    for mutant in MUTANTS:
-        if mutant.name == name:
-            return mutant
-    raise ConfigurationError(f"mutant = {name}: must be one of {', '.join(sorted(mutant.name for mutant in MUTANTS))}")
-
-
-def applied(name: str | None) -> contextlib.AbstractContextManager[object]:
-    """The code with that rule taken away; with None, as it is."""
-    return contextlib.nullcontext() if name is None else mutant_of(name).patch()
-
-
-def hunt_all(seeds_max: int, processes: int) -> Iterator[Finding]:
-    """Hunt every mutant, in any order."""
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield from pool.imap_unordered(partial(hunt, seeds_max=seeds_max), [mutant.name for mutant in MUTANTS])
-
-
-def hunt(name: str, seeds_max: int, start: int = 0) -> Finding:
-    """Run seeds until the simulator catches the mutant: the seed breaks with it, and holds without it."""
-    mutant = mutant_of(name)
-    started = time.monotonic()
-    for count in range(1, seeds_max + 1):
-        job = Job(start + count - 1, 1, mutant.partitions, mutant.durability, fatal=mutant.fatal)
-        with mutant.patch():
-            outcome = run_seed(job)
-        if outcome.violation == "error":
-            raise RuntimeError(f"mutant {name} does not run: {outcome.detail}")
-        if outcome.violation and run_seed(job).violation is None:
-            seconds = round(time.monotonic() - started, 2)
-            return Finding(name, mutant.undoes, True, outcome.violation, count, seconds)
-    return Finding(name, mutant.undoes, False, None, seeds_max, round(time.monotonic() - started, 2))

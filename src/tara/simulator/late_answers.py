@@ -1,0 +1,52 @@
+"""A story: answers to the questions of a front end's former life arrive when its next one has asked others.
+
+One container per node:
+
+1. The front end of a site restarts. It asks again from the first ticket on, and the answers are delayed.
+2. It restarts once more, and asks again from the first ticket on.
+3. The answers to the life before arrive. The executor, in another process, has not restarted.
+
+An answer counts only if it is to a question of this life; or a client would get the answer to another's question.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tara.protocol import tuples as t
+from tara.protocol.graph import Stage
+from tara.simulator.story import Condition, Story
+
+if TYPE_CHECKING:
+    from tara.simulator.world import Container, World
+
+
+#: So many questions are asked in each life.
+_ASKED = 2
+
+
+class LateAnswers(Story):
+    kind = "late_answers"
+
+    @classmethod
+    def can_happen(cls, world: "World") -> bool:
+        return world.plan.packing == "node" and world.journals and world.wire is None
+
+    def choose(self, choice: int) -> None:
+        self._site = choice % self.graph.sites
+        self._sink = self.graph.number(Stage.REPLY_SINK, self._site)
+        self._holds = True
+
+    def delays(self, sender: "Container", peer: "Container", tuple_: t.Tuple, number: int) -> bool:
+        return self._holds and isinstance(tuple_, t.Answers) and number == self._sink
+
+    def tell(self) -> Iterator[Condition]:
+        front_end = self.world.host_of(self._sink)
+        for _ in range(2):
+            self.world.crash(front_end)
+            self.world.boot(front_end)
+            yield self._has_asked
+        self._holds = False
+
+    def _has_asked(self) -> bool:
+        host = self.world.host_of(self._sink).host
+        return host is not None and host.asked >= _ASKED

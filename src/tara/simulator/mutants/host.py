@@ -1,0 +1,130 @@
+"""Mutants of the host: what enters and leaves a site, and where answers go."""
+
+from collections.abc import Iterator
+
+from tara.host.fair_table import FairTable
+from tara.host.fragments import Assembly, Fragment
+from tara.host.outgoing import Outgoing
+from tara.host.questions import OpenQuestions
+from tara.host.routes import Routes
+from tara.host.site import Site
+from tara.protocol import tuples as t
+from tara.simulator.mutants.registry import mutant, replace
+
+
+@mutant("an answer goes to the connection that its session was last heard on")
+def answers_the_wrong_connection() -> Iterator[None]:
+    original = Routes.of_result
+
+    def of_result(self: Routes, result: t.Result) -> bytes | None:
+        found = original(self, result)
+        others = sorted(self._sessions.owners() - {found})
+        return others[0] if found is not None and others and result.number % 3 == 0 else found
+
+    with replace(Routes, "of_result", of_result):
+        yield
+
+
+@mutant("a session that is heard on another connection is answered there")
+def keeps_an_old_route() -> Iterator[None]:
+    original = Routes.learn
+
+    def learn(self: Routes, connection: bytes, command: t.Command) -> None:
+        if not command.session or self.of_command(command) is None:
+            original(self, connection, command)
+
+    with replace(Routes, "learn", learn):
+        yield
+
+
+@mutant("the tables of routes are bounded, but not this tightly")
+def routes_are_forgotten() -> Iterator[None]:
+    original = FairTable.get
+
+    def get(self: FairTable[tuple[bytes, int], bytes], key: tuple[bytes, int]) -> bytes | None:
+        return None if key[1] % 2 else original(self, key)
+
+    with replace(FairTable, "get", get):
+        yield
+
+
+@mutant("A3: an answer counts only if it is to a question of this life")
+def answers_of_a_former_life() -> Iterator[None]:
+    original = OpenQuestions.route
+
+    def route(self: OpenQuestions, answers: t.Answers) -> None:
+        ours = [t.Answer(one.ticket, one.status, one.payload, self.life) for one in answers.answers]
+        original(self, t.Answers(answers.executor, ours))
+
+    with replace(OpenQuestions, "route", route):
+        yield
+
+
+@mutant("A4: a front end says who sends a command, and not the client")
+def sender_says_who_it_is() -> Iterator[None]:
+    original = Site._take_commands
+
+    def take_commands(
+        self: Site,
+        connection: bytes,
+        principal: bytes,
+        commands: list[t.Command],
+        by_partition: list[list[t.Command]],
+    ) -> None:
+        for command in commands:
+            original(self, connection, command.principal or principal, [command], by_partition)
+
+    with replace(Site, "_take_commands", take_commands):
+        yield
+
+
+@mutant("fragments make a tuple only in their order")
+def fragments_in_any_order() -> Iterator[None]:
+    def add(self: Assembly, sender: int, life: int, fragment: Fragment) -> bytes | None:
+        key = (sender, fragment.lane)
+        _, first, data = self._begun.setdefault(key, (life, fragment, bytearray()))
+        data += fragment.data
+        if len(data) < first.total:
+            return None
+        del self._begun[key]
+        return bytes(data)
+
+    with replace(Assembly, "add", add):
+        yield
+
+
+@mutant("what a link did not take is not lost while the link lives")
+def clears_what_waits() -> Iterator[None]:
+    original = Outgoing.take
+
+    def take(self: Outgoing, everything: bool) -> object:
+        pieces = original(self, everything)
+        return pieces[: (len(pieces) + 1) // 2] if len(pieces) > 3 else pieces
+
+    with replace(Outgoing, "take", take):
+        yield
+
+
+@mutant("who has no room for a command says so")
+def overload_is_not_told() -> Iterator[None]:
+    original = Site._refuse
+
+    def refuse(self: Site, connection: bytes, command: t.Command, status: int, message: bytes) -> None:
+        # It is answered as if it had been executed.
+        told = t.OK if status == t.OVERLOADED else status
+        original(self, connection, command, told, b"\xc0" if told == t.OK else message)
+
+    with replace(Site, "_refuse", refuse):
+        yield
+
+
+@mutant("a question is answered from the copy that is here only if any state will do")
+def every_read_is_stale() -> Iterator[None]:
+    original = Site._take_reads
+
+    def take_reads(self: Site, message: object, principal: bytes, reads: list[object]) -> None:
+        changed = [type(read)(read.id, read.question, True, read.subject) for read in reads]  # type: ignore
+        original(self, message, principal, changed)  # type: ignore[arg-type]
+
+    with replace(Site, "_take_reads", take_reads):
+        yield

@@ -1,0 +1,282 @@
+"""Mutants of the storage: what is durable when, what is read back, and what is noticed."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from tara.host.strikes import Strikes
+from tara.protocol import journal as format
+from tara.protocol import tuples as t
+from tara.simulator.mutants.registry import mutant, nothing, replace
+from tara.storage import journal as journal_module
+from tara.storage import site_storage, store
+from tara.storage.disk import Disk
+from tara.storage.execution_record import ExecutionRecord
+from tara.storage.journal import FileJournal
+from tara.storage.log_writer import EncodedRun, LogWriter, Tail
+from tara.storage.store import CheckpointStore
+
+
+@mutant("a record is durable before anything rests on it", durability="disk")
+def journal_is_not_synced() -> Iterator[None]:
+    def append(self: FileJournal, entries: list[format.Written]) -> None:
+        if self._file is None:
+            self._begin_segment([])
+        assert self._file is not None
+        packed = format.pack(entries, self._sequence + 1, self._sync)
+        self._file.append(packed)
+        self._sequence += 1
+        self._end += len(packed)
+        self._segments[-1][1].note(entries, len(packed))
+
+    with replace(FileJournal, "_append", append):
+        yield
+
+
+@mutant("the end marker is never newer than the journal", durability="disk")
+def marker_before_the_record() -> Iterator[None]:
+    original = FileJournal._append
+
+    def append(self: FileJournal, entries: list[format.Written]) -> None:
+        if self._file is not None:
+            self._sequence += 1
+            self._write_marker(self.resumed())
+            self._sync_marker()
+            self._sequence -= 1
+        original(self, entries)
+
+    with replace(FileJournal, "_append", append):
+        yield
+
+
+@mutant("a torn tail is cut before anything follows it", durability="disk")
+def torn_tail_stays() -> Iterator[None]:
+    original = FileJournal._go_on
+
+    def go_on(self: FileJournal, last: format.Scan) -> None:
+        # What follows is written behind it.
+        original(self, last._replace(torn=False))
+
+    with replace(FileJournal, "_go_on", go_on):
+        yield
+
+
+@mutant("a segment is dropped when nothing in it is needed any more", durability="disk")
+def segments_dropped_early() -> Iterator[None]:
+    def obsolete(self: format.Segment, minimum: Callable[[int], int]) -> bool:
+        return True
+
+    with replace(format.Segment, "obsolete", obsolete):
+        yield
+
+
+@mutant("A5: the end marker tells what has to be there", durability="disk")
+def marker_is_not_compared() -> Iterator[None]:
+    original = format.assemble
+
+    def assemble(scans: dict[int, format.Scan], marker: format.Marker | None) -> format.Assembled:
+        found = original(scans, None)
+        found.problems, found.broken = [], False
+        return found
+
+    with replace(format, "assemble", assemble):
+        yield
+
+
+@mutant("A7: what is missing in a journal is told to its committers", durability="disk")
+def losses_are_not_told() -> Iterator[None]:
+    original = FileJournal.replay
+
+    def replay(self: FileJournal) -> dict[int, list[t.ReplayedEntry]]:
+        found = original(self)
+        return {number: [one for one in entries if not isinstance(one, t.Lost)] for number, entries in found.items()}
+
+    with replace(FileJournal, "replay", replay):
+        yield
+
+
+@mutant("a restored journal begins with all that its committers know", durability="disk")
+def restored_with_nothing() -> Iterator[None]:
+    original = FileJournal.restore
+
+    def restore(self: FileJournal, entries: list[format.Written]) -> Path | None:
+        return original(self, entries[:0])
+
+    with replace(FileJournal, "restore", restore):
+        yield
+
+
+@mutant("a segment begins with what its committers have promised", durability="disk")
+def segment_without_a_head() -> Iterator[None]:
+    with replace(site_storage, "segment_head", lambda committers: []):
+        yield
+
+
+@mutant("a sync that failed is final", durability="disk")
+def failed_sync_is_ignored() -> Iterator[None]:
+    def append(self: FileJournal, entries: list[format.Written]) -> None:
+        if self._file is None:
+            self._begin_segment([])
+        assert self._file is not None
+        packed = format.pack(entries, self._sequence + 1, self._sync)
+        self._file.append(packed)
+        with contextlib.suppress(OSError):
+            self._file.sync()
+        self._sequence += 1
+        self._end += len(packed)
+        self._segments[-1][1].note(entries, len(packed))
+        self._write_marker(self.resumed())
+
+    with replace(FileJournal, "_append", append), replace(FileJournal, "_cut", nothing):
+        yield
+
+
+@mutant("a checkpoint is compared with its digest before it is used")
+def checkpoints_are_not_compared() -> Iterator[None]:
+    def read_checkpoint(path: Path, cluster: int, era: int, disk: Disk) -> t.Loaded:
+        data = disk.read(path)
+        start, stop = data.find(b"\n") + 1, len(data) - store.DIGEST_BYTES - store.CHECKSUM_BYTES
+        parts = store.unpack_parts(data, start, stop)
+        return t.Loaded(t.CheckpointId(int(path.stem), data[stop : stop + store.DIGEST_BYTES]), parts[0], parts[1:])
+
+    with replace(store, "read_checkpoint", read_checkpoint):
+        yield
+
+
+@mutant("the newest checkpoint stays, however old it is")
+def last_checkpoint_is_discarded() -> Iterator[None]:
+    def discard(self: CheckpointStore, below: int) -> None:
+        for path in store.list_paths(self._directory, store.CHECKPOINT_FILES, self._disk):
+            if int(path.stem) <= below:
+                self._disk.unlink(path)
+
+    with replace(CheckpointStore, "_discard", discard):
+        yield
+
+
+@mutant("a checkpoint is there as a whole, or not at all", durability="disk")
+def checkpoints_in_place() -> Iterator[None]:
+    def write_whole(path: Path, parts: Iterable[bytes], disk: Disk) -> None:
+        file = disk.create(path)
+        for part in parts:
+            file.append(part)
+
+    with replace(store, "write_whole", write_whole):
+        yield
+
+
+@mutant("what the disk cannot read now is not thrown away", durability="disk")
+def unreadable_is_thrown_away() -> Iterator[None]:
+    original = CheckpointStore._read
+
+    def read(self: CheckpointStore, path: Path) -> t.Loaded:
+        try:
+            return original(self, path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise store.StoreError(str(error)) from error
+
+    with replace(CheckpointStore, "_read", read):
+        yield
+
+
+@mutant("a run that the log has in part is not passed over", durability="disk")
+def rows_are_passed_over() -> Iterator[None]:
+    original = LogWriter.take
+
+    def take(self: LogWriter, run: EncodedRun) -> None:
+        if run.counter < self.last < run.end:
+            self._position, self._counter, self.last = run.position, run.end, run.end
+            return
+        original(self, run)
+
+    with replace(LogWriter, "take", take):
+        yield
+
+
+@mutant("rows are in the log before the checkpoint behind them is announced", durability="disk")
+def log_is_not_waited_for() -> Iterator[None]:
+    original = CheckpointStore._save
+
+    def save(self: CheckpointStore, job: t.Save) -> float:
+        log, self.log = self.log, None
+        try:
+            return original(self, job)
+        finally:
+            self.log = log
+
+    def seal(self: LogWriter, number: int, state: bytes) -> None:
+        if number % 2:
+            return
+        sealed(self, number, state)
+
+    sealed = LogWriter.seal
+    with (
+        replace(CheckpointStore, "_save", save),
+        replace(LogWriter, "seal", seal),
+        replace(LogWriter, "flush", nothing),
+    ):
+        yield
+
+
+@mutant("a block that a crash has cut off does not count", durability="disk")
+def torn_block_counts() -> Iterator[None]:
+    original = Tail.append
+
+    def append(self: Tail, last: int, block: bytes) -> None:
+        try:
+            original(self, last, block)
+        except OSError:
+            self.last = last
+            self._torn = False
+
+    with replace(Tail, "append", append):
+        yield
+
+
+@mutant("a gap in a log is filled from its peers", durability="disk")
+def gaps_stay() -> Iterator[None]:
+    with replace(LogWriter, "_heal", nothing):
+        yield
+
+
+@mutant("a place that has ended the process twice is barred", fatal=True, durability="disk")
+def nothing_is_barred() -> Iterator[None]:
+    original = ExecutionRecord._write
+
+    def write(self: ExecutionRecord) -> None:
+        self.strikes = Strikes(self.strikes.places, self.strikes.counts, [])
+        original(self)
+
+    with replace(ExecutionRecord, "_write", write):
+        yield
+
+
+@mutant("a directory is synced when a name in it has changed", durability="disk")
+def names_are_not_durable() -> Iterator[None]:
+    original = FileJournal._begin_segment
+
+    def begin_segment(self: FileJournal, entries: list[format.Written], restored: bool = False) -> None:
+        disk = self._disk
+        self._disk = _Forgetful(disk)  # type: ignore[assignment]
+        try:
+            original(self, entries, restored)
+        finally:
+            self._disk = disk
+
+    with replace(FileJournal, "_begin_segment", begin_segment):
+        yield
+
+
+class _Forgetful:
+    """A disk that does not sync its directories."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> object:
+        return nothing if name == "sync_directory" else getattr(self._disk, name)
+
+
+assert journal_module.format is format
