@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 BATCH_MAX = 6
 FORMER_MS = 1_500.0
+RIVAL_SHARE = 0.15
 #: What a batch has: the operation, the key and the value of each write.
 Items = list[tuple[int, str, bytes]]
 
@@ -103,6 +104,9 @@ class BatchWriter(Client):
             done = partial(self._on_written, said)
             self._conversation.submit(Submission(wrap(operation, call.payload), t.EXECUTE, float("inf"), done))
         self._go_on()
+        if not self._world.healed and self._draw.random() < RIVAL_SHARE:
+            # Somebody thinks that it is dead, and begins the same batch beside it.
+            self._world.after(0, self.restart)
 
     def _on_written(self, said: Sent, outcome: bytes | ClientError) -> None:
         if self._open.pop(said.operation, None) is None:

@@ -404,7 +404,7 @@ def _checkpoint_damaged(world: World, fault: Fault) -> bool:
         (int(path.stem), container, path)
         for container in world.containers
         for path in container.disk.paths(DATA, (".checkpoint",))
-        if world.is_intact(container, path)
+        if path.parent.name.startswith("checkpoints") and world.is_intact(container, path)
     ]
     if not stored:
         return False

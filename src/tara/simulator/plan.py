@@ -92,12 +92,12 @@ SCHEDULED: dict[str, int] = {
     "partition_inside": 3,
     "slow_link": 3,
     "controller_cut": 3,
-    "disk_full": 3,
+    "disk_full": 4,
     "disk_slow": 3,
     "sync_fails": 3,
-    "log_damaged": 2,
-    "checkpoint_damaged": 3,
-    "journal_damaged": 4,
+    "log_damaged": 3,
+    "checkpoint_damaged": 4,
+    "journal_damaged": 10,
     "store_slow": 1,
     "store_failing": 2,
     "client_restart": 2,
@@ -301,7 +301,7 @@ def _told_apart(seed: int, end_ms: int) -> list[Fault]:
 
 
 def _faults(draw: random.Random, graph: Graph, durability: str, end_ms: int) -> list[Fault]:
-    count = draw.randrange(5, 15)
+    count = draw.randrange(6, 18)
     # A run has about half of the kinds: what is rare beside everything else is frequent among a few.
     swarm = {kind: draw.random() < 0.5 for kind in SCHEDULED}
     swarm["crash"] = True
