@@ -408,7 +408,12 @@ def _checkpoint_damaged(world: World, fault: Fault) -> bool:
     ]
     if not stored:
         return False
-    number, container, path = stored[fault.target % len(stored)]
+    if fault.other % 4 < 2:
+        # The one that a restart would begin with.
+        stored.sort(key=lambda copy: copy[0])
+        number, container, path = stored[-1 - fault.target % min(len(stored), world.graph.sites)]
+    else:
+        number, container, path = stored[fault.target % len(stored)]
     if sum(1 for other, _, _ in stored if other >= number) < 2 * world.graph.f + 1:
         return False
     if container.disk.damage(path, []) is None:
