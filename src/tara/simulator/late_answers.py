@@ -14,14 +14,11 @@ from typing import TYPE_CHECKING
 
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
+from tara.simulator.client import Client
 from tara.simulator.story import Condition, Story
 
 if TYPE_CHECKING:
     from tara.simulator.world import Container, World
-
-
-#: So many questions are asked in each life.
-_ASKED = 2
 
 
 class LateAnswers(Story):
@@ -32,7 +29,9 @@ class LateAnswers(Story):
         return world.plan.packing == "node" and world.journals and world.wire is None
 
     def choose(self, choice: int) -> None:
-        self._site = choice % self.graph.sites
+        # Where somebody is who asks.
+        clients = [client for client in self.world.clients if isinstance(client, Client)]
+        self._site = clients[choice % len(clients)].site if clients else choice % self.graph.sites
         self._sink = self.graph.number(Stage.REPLY_SINK, self._site)
         self._holds = True
 
@@ -49,4 +48,4 @@ class LateAnswers(Story):
 
     def _has_asked(self) -> bool:
         host = self.world.host_of(self._sink).host
-        return host is not None and host.asked >= _ASKED
+        return host is not None and host.asked > 0
