@@ -768,6 +768,7 @@ def sim_run(
     f: Faults = 1,
     partitions: Partitions = 1,
     durability: SimulatedDurability = "both",
+    packing: Annotated[str, typer.Option(help="site or node; without: as the seed says.")] = "",
     app_name: SimulatedApp = "key-value",
     jobs: Jobs = CORES,
     as_json: Json = False,
@@ -781,14 +782,14 @@ def sim_run(
     from rich.progress import track
 
     from tara.simulator.campaign import Job, outcomes, summarize
-    from tara.simulator.plan import durability_of
+    from tara.simulator.plan import make_plan
     from tara.simulator.rehearsal import broken_contract
 
     _look_here()
-    durability_of(0, durability)
     console = Console(stderr=True)
     contract = broken_contract(app_name)
-    work = [Job(seed, f, partitions, durability, app_name) for seed in range(start, start + seeds)]
+    make_plan(0, f, partitions, durability, packing=packing)
+    work = [Job(seed, f, partitions, durability, app_name, packing=packing) for seed in range(start, start + seeds)]
     if contract is None:
         summary = summarize(track(outcomes(work, jobs), "seeds", total=len(work), console=console))
     else:

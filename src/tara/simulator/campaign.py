@@ -45,10 +45,12 @@ class Job(Struct, frozen=True):
     app: str = "key-value"
     #: With a command at which the application breaks down, in any case.
     fatal: bool = False
+    #: One container per `site` or per `node`; empty: as the seed says.
+    packing: str = ""
 
 
 def run_seed(job: Job) -> Outcome:
-    return run_plan(make_plan(job.seed, job.f, job.partitions, job.durability, job.app, job.fatal))
+    return run_plan(make_plan(job.seed, job.f, job.partitions, job.durability, job.app, job.fatal, job.packing))
 
 
 def run_plan(plan: Plan) -> Outcome:

@@ -124,6 +124,7 @@ BEYOND_MEMORY = ("crash_stage", "crash_stage_again", "crash_many", "crash_all")
 #: Slots for the orders of an operator.
 FATAL_ROOM = 32
 DURABILITIES = ("disk", "memory")
+PACKINGS = ("site", "node")
 NOISE = (
     "read_ordered",
     "overloaded",
@@ -167,11 +168,19 @@ def durability_of(seed: int, durability: str) -> str:
 
 
 def make_plan(
-    seed: int, f: int = 1, partitions: int = 1, durability: str = "both", app: str = "key-value", fatal: bool = False
+    seed: int,
+    f: int = 1,
+    partitions: int = 1,
+    durability: str = "both",
+    app: str = "key-value",
+    fatal: bool = False,
+    packing: str = "",
 ) -> Plan:
     """The plan of a seed. With `both`, even seeds are `disk` and odd ones `memory`. `fatal`: with a command at which
-    the application breaks down in any case, else now and then."""
+    the application breaks down in any case, else now and then. `packing`: as the seed says, if it is empty."""
     durability = durability_of(seed, durability)
+    if packing and packing not in PACKINGS:
+        raise ConfigurationError(f"packing = {packing}: must be one of {', '.join(PACKINGS)}")
     draw = random.Random(f"plan-{seed}")
     # Now and then, a session can keep a few results only.
     session_bytes_max = random.Random(f"kept-{seed}").choice((1_000, 1 << 20, 1 << 20))
@@ -188,7 +197,7 @@ def make_plan(
         app=app,
         limits=limits,
         durability=durability,
-        packing=draw.choice(("site", "site", "node")),
+        packing=draw.choice(((packing,) * 3) if packing else ("site", "site", "node")),
         clients=clients,
         batch_writers=random.Random(f"batches-{seed}").choice((0, 0, 1, 2)),
         wire=random.Random(f"wire-{seed}").random() < WIRE_SHARE,

@@ -831,7 +831,8 @@ class World:
 
         def breaks_off() -> bool:
             broken = not self.healed and self.draw.random() < 0.1
-            self.faults["breaks_off"] += broken
+            if broken:
+                self.count_fault("breaks_off")
             return broken
 
         suffix = ".checkpoint" if kind == CHECKPOINTS else ".segment"
