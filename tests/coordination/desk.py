@@ -43,9 +43,6 @@ class Desk:
 
     # What a container offers
 
-    def capacity(self, session: int) -> int:
-        return 1_000_000
-
     def submit(self, commands: list[t.Command]) -> None:
         self.ordered += commands
         if self.executing:

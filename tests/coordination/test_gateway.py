@@ -19,6 +19,7 @@ from tara.coordination.service import CoordinationService
 from tara.coordination.settings import check_exposure, gateway_settings
 from tara.experiments.zookeeper_peer import four_letter_word
 from tara.protocol.errors import ConfigurationError
+from tara.transport import gateway as channels
 from tara.transport.gateway import Options
 from tests.coordination.live import Wire, address_of
 from tests.coordination.tls import tls_options, trusted_by
@@ -248,7 +249,7 @@ def test_the_loop_does_not_spin_while_writes_wait(tmp_path: Path, monkeypatch: p
             assert second.connect()
             assert third.connect()
             # Nothing is taken to be ordered any more.
-            monkeypatch.setattr(site.gateway.front_end._site, "capacity", lambda session: 0)
+            monkeypatch.setattr(channels, "IN_FLIGHT_MAX", 0)
             body = jute.pack_text("/node") + jute.pack_buffer(bytes(700_000)) + jute.pack_acl(OPEN) + jute.pack_int(0)
             first.request(1, Op.CREATE, body)
             second.request(1, Op.CREATE, body)
@@ -273,7 +274,7 @@ def test_one_whose_peer_is_gone_is_closed_although_it_is_not_read(
         assert isinstance(site.gateway, Listener)
         with Wire(address_of(site)) as wire:
             assert wire.connect()
-            monkeypatch.setattr(site.gateway.front_end._site, "capacity", lambda session: 0)
+            monkeypatch.setattr(channels, "IN_FLIGHT_MAX", 0)
             wire.request(1, Op.SET_DATA, jute.pack_text("/") + jute.pack_buffer(bytes(5_000)) + jute.pack_int(-1))
             await_condition(lambda: site.gateway.front_end.full, "a write that waits")  # type: ignore[union-attr]
             wire.request(2, Op.EXISTS, jute.pack_text("/") + b"\0")

@@ -49,6 +49,10 @@ SOURCE_QUEUES = {
 HOST_EDGES: set[tuple[Stage, type[t.Tuple], Stage]] = {
     (S.CLIENT, t.Submit, S.REQUEST_SOURCE),
     (S.CLIENT, t.Ask, S.REQUEST_SOURCE),
+    (S.CLIENT, t.Unkept, S.REQUEST_SOURCE),
+    (S.REQUEST_SOURCE, t.Refused, S.CLIENT),
+    (S.REQUEST_SOURCE, t.Waiting, S.CLIENT),
+    (S.CLIENT, t.AskHere, S.EXECUTOR),
     (S.REPLY_SINK, t.Answers, S.CLIENT),
     (S.REPLY_SINK, t.Results, S.CLIENT),
     (S.REPLY_SINK, t.Halted, S.CLIENT),

@@ -35,22 +35,34 @@ def test_a_source_numbers_no_more_than_it_may_have_to_send_to_a_new_proposer() -
     assert (source.node.pending, source.node.backlog, source.node.backlog_bytes) == (3, 1, 100)
 
 
+def refused(source: Driven[RequestSource], commands: list[t.Command], bytes_max: int = 0) -> list[t.Command]:
+    """What it has no room for."""
+    step = source.feed(t.Submit(commands, bytes_max))
+    return [command for refusal in step.of(t.Refused) for command in refusal.commands]
+
+
+#: While the executor has halted, everything waits.
+HALTED = t.Halted(0, 3, 0, "no memory")
+
+
 def test_a_source_gives_back_what_it_has_no_room_for() -> None:
-    source = Bench().make(RequestSource, Stage.REQUEST_SOURCE).node
+    source = Bench().make(RequestSource, Stage.REQUEST_SOURCE)
+    source.feed(HALTED)
     commands = [command(number, 100) for number in range(4)]
     keepalive = t.Command(2, 0, 0, b"", t.KEEPALIVE)
 
     # The bound is passed by the second one. What has no bytes always fits, and what it has already is no refusal.
-    assert source.take([*commands, keepalive], bytes_max=150) == commands[2:]
-    assert source.take(commands, bytes_max=150) == commands[2:]
-    assert source.take([*commands[2:], commands[0]]) == []
-    assert (source.backlog, source.backlog_bytes) == (5, 400)
+    assert refused(source, [*commands, keepalive], bytes_max=150) == commands[2:]
+    assert refused(source, commands, bytes_max=150) == commands[2:]
+    assert refused(source, [*commands[2:], commands[0]]) == []
+    assert (source.node.backlog, source.node.backlog_bytes) == (5, 400)
 
 
 def test_a_source_that_is_full_by_number_gives_back_the_rest() -> None:
-    source = Bench(source_backlog_max=3).make(RequestSource, Stage.REQUEST_SOURCE).node
+    source = Bench(source_backlog_max=3).make(RequestSource, Stage.REQUEST_SOURCE)
+    source.feed(HALTED)
     commands = [command(number, 0) for number in range(5)]
-    assert source.take(commands) == commands[3:]
+    assert refused(source, commands) == commands[3:]
 
 
 @pytest.mark.parametrize(
@@ -171,22 +183,20 @@ def test_a_source_tells_which_long_commands_wait_until_its_own_site_has_them_and
     source.tick(1_000.0)
     source.feed(t.Submit([command(0, LONG_BYTES), command(1, 10), command(2, LONG_BYTES)]))
 
-    def waiting() -> list[int]:
-        commands = source.node.waiting()
+    def waiting(now_ms: float) -> list[int]:
+        commands = [command for told in source.tick(now_ms).of(t.Waiting) for command in told.commands]
         assert not any(command.payload for command in commands)
         return sorted(command.number for command in commands)
 
-    assert waiting() == [0, 2]
+    assert waiting(1_400.0) == [0, 2]
+    assert waiting(1_500.0) == [], "not that often"
     # Another executor has decided the first one; the one that answers here has not.
-    source.tick(1_500.0)
     source.feed(*bench.stables(0, executors=[bench.status(1, progress=[[(1, 1), (0, 0), (0, 0)]])]))
-    assert waiting() == [0, 2]
+    assert waiting(1_800.0) == [0, 2]
     source.feed(*bench.stables(0, executors=[bench.status(0, progress=[[(1, 1), (0, 0), (0, 0)]])]))
-    assert waiting() == [2]
-    source.tick(1_499.0 + STANDSTILL_MS)
-    assert waiting() == [2]
-    source.tick(1_500.0 + STANDSTILL_MS)
-    assert waiting() == []
+    assert waiting(2_200.0) == [2]
+    assert waiting(1_499.0 + STANDSTILL_MS) == [2]
+    assert waiting(1_900.0 + STANDSTILL_MS) == []
 
 
 def test_what_the_replicas_did_not_keep_is_ordered_again() -> None:
@@ -197,6 +207,6 @@ def test_what_the_replicas_did_not_keep_is_ordered_again() -> None:
     again = msgspec.structs.replace(command, acknowledged=3)
     assert source.feed(t.Submit([again])).emitted == []
 
-    source.node.forget(t.Result(7, 3, 0, t.UNACKNOWLEDGED, b"", b"owner"))
+    source.feed(t.Unkept(7, 3, b"owner"))
 
     assert len(source.feed(t.Submit([again])).emitted) == 1

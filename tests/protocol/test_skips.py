@@ -338,11 +338,10 @@ def test_orders_that_are_not_decided_have_a_bound_of_their_own() -> None:
         source.feed(t.Submit([order(ASK, counter)]))
     assert source.node.pending == 2 + ORDERS_MAX
     late = order(ASK, 1_000)
-    assert source.node.take([late]) == [late]
+    assert source.feed(t.Submit([late])).of(t.Refused) == [t.Refused([late])]
     decided(source, bench, 3)
     assert source.node.pending == 2 + ORDERS_MAX - 3
-    assert source.node.take([late]) == []
-    source.feed(t.Submit([]))
+    assert source.feed(t.Submit([late])).of(t.Refused) == []
     decided(source, bench, source.node.next)
     assert (source.node.pending, source.node.backlog) == (1, 0)
 
@@ -369,8 +368,8 @@ def test_what_looks_like_an_order_and_is_no_operators_waits_like_any_command() -
     source = bench.make(RequestSource, Stage.REQUEST_SOURCE)
     source.feed(t.Halted(0, 3, 0, "no memory"))
     strange = [order(ASK, number=number, principal=STRANGER) for number in range(3)]
-    assert source.node.take(strange) == strange[2:]
-    assert source.feed(t.Submit([])).of(t.Requests) == []
+    step = source.feed(t.Submit(strange))
+    assert (step.of(t.Refused), step.of(t.Requests)) == ([t.Refused(strange[2:])], [])
 
 
 @pytest.mark.parametrize(("position", "stable", "numbered"), [(7, 0, 1), (8, 0, 0), (30, 0, 0), (11, 1, 1), (12, 1, 0)])

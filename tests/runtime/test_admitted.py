@@ -55,7 +55,8 @@ def test_a_client_is_refused_what_there_is_no_room_for_and_nothing_else(tmp_path
 
 
 def test_a_source_that_is_full_by_bytes_says_so() -> None:
-    source = Bench(source_backlog_bytes_max=len(MEGABYTE)).make(RequestSource, Stage.REQUEST_SOURCE).node
-    assert node_report(source)["state"] == "open"
-    source.take([t.Command(9, 0, 0, MEGABYTE)])
-    assert node_report(source)["state"] == "full"
+    source = Bench(source_backlog_bytes_max=len(MEGABYTE)).make(RequestSource, Stage.REQUEST_SOURCE)
+    assert node_report(source.node)["state"] == "open"
+    # What is not executed is not ordered, and waits.
+    source.feed(t.Halted(0, 3, 0, "no memory"), t.Submit([t.Command(9, 0, 0, MEGABYTE)]))
+    assert node_report(source.node)["state"] == "full"

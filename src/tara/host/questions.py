@@ -23,12 +23,16 @@ class OpenQuestions:
         self._ids: dict[int, int] = {}
         self._ticket = 0
         self._asked: list[t.Question] = []
+        #: For which any state will do.
+        self._asked_here: list[t.Question] = []
         self._answers: dict[bytes, list[Answer]] = {}
 
     def ask(self, connection: bytes, principal: bytes, read: client_wire.Read) -> None:
         self._ticket += 1
         self._ids[self._ticket] = read.id
-        self._asked.append(t.Question(self._ticket, read.question, self.life, principal, read.subject))
+        stale = read.stale and read.subject == t.APPLICATION
+        asked = self._asked_here if stale else self._asked
+        asked.append(t.Question(self._ticket, read.question, self.life, principal, read.subject))
         forgotten = self._connections.put(self._ticket, connection)
         if forgotten is not None:
             del self._ids[forgotten]
@@ -39,6 +43,10 @@ class OpenQuestions:
 
     def take_asked(self) -> list[t.Question]:
         asked, self._asked = self._asked, []
+        return asked
+
+    def take_asked_here(self) -> list[t.Question]:
+        asked, self._asked_here = self._asked_here, []
         return asked
 
     def answer(self, connection: bytes, answer: Answer) -> None:

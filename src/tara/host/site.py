@@ -39,7 +39,6 @@ from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.factory import create
 from tara.protocol.nodes.reads import ANSWERED_BYTES_MAX
-from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.principals import gateway_of, is_operator, principal_of
 from tara.protocol.sessions import Application
 from tara.protocol.skips import is_order
@@ -53,8 +52,6 @@ BUSY_PAUSE_MS = 4.0
 #: for one connection, beyond which its reads are not answered: it has to ask again.
 ANSWERED_BYTES_MIN = 1 << 20
 UNREAD_ANSWERS_BYTES_MAX = 8 << 20
-#: How often clients are told that their long commands wait for their turn: well within their patience.
-WAITING_TOLD_MS = 400.0
 #: Stands for the gateway where a client connection is named; no connection has an empty name.
 GATEWAY = b""
 #: Secrets of which it is remembered whom they stand for.
@@ -138,12 +135,9 @@ class Site:
         self._questions.life = life
         #: What the application has published, by connection.
         self._published: dict[bytes, list[t.Event]] = {}
-        #: What may still be answered to stale reads in this step.
-        self._answer_room = 0
         #: Where the front ends are, and which connections have been told.
         self._front_ends: list[str] = []
         self._told: set[bytes] = set()
-        self._told_ms = 0.0
         #: Whether the executor of this site executes, as far as its front end knows.
         self._condition = SiteCondition(spec.limits)
         # Pacing
@@ -212,9 +206,6 @@ class Site:
             self._tick()
             yield from self._work()
             self._ticked = True
-            if now_ms >= self._told_ms + WAITING_TOLD_MS:
-                self._told_ms = now_ms
-                self._tell_who_waits()
         yield from self._send_frames()
         yield from self._answer()
 
@@ -354,6 +345,10 @@ class Site:
                 self._effects.append(Executes(number, tuple_))
         elif type(tuple_) is t.AskIndex:
             self._queue.append((tuple_, self._sources[0]))
+        elif type(tuple_) is t.Refused:
+            self._refuse_all(tuple_.commands)
+        elif type(tuple_) is t.Waiting:
+            self._tell_who_waits(tuple_.commands)
         elif type(tuple_) is t.Unbarred:
             self._effects.append(Unbar(number, tuple_.counter))
         else:
@@ -440,8 +435,6 @@ class Site:
 
     def _receive_messages(self, messages: list[Message], unread_bytes: int) -> None:
         by_partition: list[list[t.Command]] = [[] for _ in self._sources]
-        # The less of what was answered before has been read, the less is answered at once.
-        self._answer_room = max(ANSWERED_BYTES_MAX - unread_bytes, ANSWERED_BYTES_MIN)
         for message in messages:
             try:
                 request = client_wire.decode_request(message.data)
@@ -459,6 +452,10 @@ class Site:
         if questions := self._questions.take_asked():
             self._asked += len(questions)
             self._queue.append((t.Ask(questions), self._sources[0]))
+        if questions := self._questions.take_asked_here():
+            # The less of what was answered before has been read, the less is answered at once.
+            room = max(ANSWERED_BYTES_MAX - unread_bytes, ANSWERED_BYTES_MIN)
+            self._deliver(t.AskHere(questions, room), self._executor)
 
     def _tell_front_ends(self, connection: bytes) -> None:
         if len(self._told) >= self.spec.limits.sessions_max:
@@ -488,19 +485,23 @@ class Site:
                 routes.learn(connection, command)
                 by_partition[(command.session or command.number) % partitions].append(command)
 
-    def _submit(self, by_partition: list[list[t.Command]], bytes_max: int | None) -> None:
-        """Pass commands on to the request sources, and refuse those that they have no room for."""
+    def _submit(self, by_partition: list[list[t.Command]], bytes_max: int = 0) -> None:
+        """Pass commands on to the request sources."""
         for number, commands in zip(self._sources, by_partition, strict=True):
             if not commands:
                 continue
-            source = self.nodes.get(number)
-            refused = source.take(commands, bytes_max) if isinstance(source, RequestSource) else commands
-            self.counters.overloaded += len(refused)
-            for command in refused:
-                connection = self._client_routes.of_command(command)
-                if connection is not None:
-                    self._refuse(connection, command, t.OVERLOADED, b"")
-            self._queue.append((t.Submit([]), number))
+            if number in self.nodes:
+                self._queue.append((t.Submit(commands, bytes_max), number))
+            else:
+                self._refuse_all(commands)
+
+    def _refuse_all(self, commands: list[t.Command]) -> None:
+        """A request source has no room for them."""
+        self.counters.overloaded += len(commands)
+        for command in commands:
+            connection = self._client_routes.of_command(command)
+            if connection is not None:
+                self._refuse(connection, command, t.OVERLOADED, b"")
 
     def _refuse(self, connection: bytes, command: t.Command, status: int, message: bytes) -> None:
         result = t.Result(command.session, command.number, 0, status, message, command.principal)
@@ -514,33 +515,25 @@ class Site:
             for read in reads:
                 questions.answer(connection, (read.id, t.OVERLOADED, b""))
             return
-        executor = self.executor
-        halted = self._condition.halted(self._now_ms)
+        halted, here = self._condition.halted(self._now_ms), self._executor in self.nodes
         for read in reads:
             if read.subject != t.APPLICATION and not is_operator(principal):
                 questions.answer(connection, (read.id, t.FORBIDDEN, b"only an operator may ask for this"))
             elif halted is not None:
                 questions.answer(connection, (read.id, t.HALTED, halted))
-            elif not read.stale or read.subject != t.APPLICATION:
-                questions.ask(connection, principal, read)
-            elif executor is not None and self._answer_room > 0:
-                status, payload = executor.ask(read.question, principal)
-                self._answer_room -= len(payload)
-                questions.answer(connection, (read.id, status, payload))
-            else:
+            elif read.stale and read.subject == t.APPLICATION and not here:
                 questions.answer(connection, (read.id, t.OVERLOADED, b""))
+            else:
+                questions.ask(connection, principal, read)
 
-    def _tell_who_waits(self) -> None:
-        """Long commands may wait for long. Who is told that they do, and that the queue moves, does not send them
-        again elsewhere, where they would be ordered a second time."""
+    def _tell_who_waits(self, commands: list[t.Command]) -> None:
+        """Long commands wait for their turn, and the queue moves."""
         told: dict[bytes, list[t.Result]] = {}
-        for number in self._sources:
-            source = self.nodes.get(number)
-            for command in source.waiting() if isinstance(source, RequestSource) else ():
-                connection = self._client_routes.of_command(command)
-                if connection is not None and connection != GATEWAY:
-                    result = t.Result(command.session, command.number, 0, t.WAITING, b"", command.principal)
-                    told.setdefault(connection, []).append(result)
+        for command in commands:
+            connection = self._client_routes.of_command(command)
+            if connection is not None and connection != GATEWAY:
+                result = t.Result(command.session, command.number, 0, t.WAITING, b"", command.principal)
+                told.setdefault(connection, []).append(result)
         for connection, results in told.items():
             self._reply(connection, client_wire.ClientReply(t.FORMAT_VERSION, results))
 
@@ -549,7 +542,8 @@ class Site:
         for result in results.results:
             connection = routes.of_result(result)
             if result.status == t.UNACKNOWLEDGED:
-                self._forget(result)
+                source = self._sources[result.session % len(self._sources)]
+                self._queue.append((t.Unkept(result.session, result.number, result.principal), source))
             if connection is not None:
                 waiting = replies.get(connection)
                 if waiting is None:
@@ -559,11 +553,6 @@ class Site:
         for event in results.events:
             for receiver in routes.of_event(event) - {GATEWAY}:
                 self._published.setdefault(receiver, []).append(event)
-
-    def _forget(self, refused: t.Result) -> None:
-        source = self.nodes.get(self._sources[refused.session % len(self._sources)])
-        if isinstance(source, RequestSource):
-            source.forget(refused)
 
     def _reply(self, connection: bytes, reply: client_wire.ClientReply) -> None:
         """At the end of the step, but before results."""
@@ -596,14 +585,9 @@ class Site:
 
     # The gateway
 
-    def capacity(self, session: int) -> int:
-        """How many commands of a session are taken now."""
-        source = self.nodes.get(self._sources[session % len(self._sources)])
-        return source.capacity if isinstance(source, RequestSource) else 0
-
     def submit(self, commands: list[t.Command]) -> None:
         """Commands of the gateway, for the next step."""
         by_partition: list[list[t.Command]] = [[] for _ in self._sources]
         self._take_commands(GATEWAY, gateway_of(self.number), commands, by_partition)
-        # What it has on its way at once is bounded there, and must not be refused.
-        self._submit(by_partition, bytes_max=None)
+        # What it has on its way at once is bounded there.
+        self._submit(by_partition)

@@ -36,7 +36,11 @@ S = Stage
 EDGES: frozenset[tuple[Stage, type[t.Tuple], Stage]] = frozenset(
     {
         (S.CLIENT, t.Submit, S.REQUEST_SOURCE),
+        (S.CLIENT, t.Unkept, S.REQUEST_SOURCE),
+        (S.REQUEST_SOURCE, t.Refused, S.CLIENT),
+        (S.REQUEST_SOURCE, t.Waiting, S.CLIENT),
         (S.CLIENT, t.Ask, S.REQUEST_SOURCE),
+        (S.CLIENT, t.AskHere, S.EXECUTOR),
         (S.CLIENT, t.AskIndex, S.REQUEST_SOURCE),
         (S.CLIENT, t.Halted, S.REQUEST_SOURCE),
         (S.REQUEST_SOURCE, t.Requests, S.PROPOSER),

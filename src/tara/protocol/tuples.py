@@ -155,9 +155,11 @@ class Tuple(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_field
 
 
 class Submit(Tuple, frozen=True, tag=1):
-    """client → request source: commands to be ordered."""
+    """client → request source: commands to be ordered. Those that there is no room for come back as `Refused`."""
 
     commands: list[Command]
+    #: How many bytes may wait before more are refused; 0: any number.
+    bytes_max: Number = 0
 
 
 class Requests(Tuple, frozen=True, tag=2):
@@ -554,6 +556,34 @@ class Unsaved(Tuple, frozen=True, tag=107):
 
     number: int
     reason: str
+
+
+class Refused(Tuple, frozen=True, tag=109):
+    """request source → client: there is no room for these commands."""
+
+    commands: list[Command]
+
+
+class Waiting(Tuple, frozen=True, tag=110):
+    """request source → client: these long commands wait for their turn or for their answer, while the queue moves.
+    Without their payload."""
+
+    commands: list[Command]
+
+
+class Unkept(Tuple, frozen=True, tag=111):
+    """client → request source: the replicas did not keep a command that went through here, and it will come again."""
+
+    session: int
+    number: int
+    principal: bytes
+
+
+class AskHere(Tuple, frozen=True, tag=112):
+    """client → executor of its site: questions for which any state will do; the answers may have so many bytes."""
+
+    questions: list[Question]
+    bytes_max: int
 
 
 class Unbarred(Tuple, frozen=True, tag=108):

@@ -478,7 +478,6 @@ class _Site:
         self.data_dir = Path(container.spec.data_dir)
         self.limits = container.spec.limits
         self.application = executor.application
-        self.capacity = container.site.capacity
         self.submit = container.site.submit
 
     @property

@@ -80,7 +80,6 @@ class GatewaySite:
         self.site = container.site
         self.limits: Limits = world.plan.limits
         self.application: Application = executor.application
-        self.capacity: Callable[[int], int] = container.running.capacity
         self.submit: Callable[[list[t.Command]], None] = container.running.submit
 
     @property

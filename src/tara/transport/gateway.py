@@ -52,9 +52,6 @@ class Site(Protocol):
     def counter(self) -> int:
         """How many commands it has executed."""
 
-    def capacity(self, session: int) -> int:
-        """How many commands of a session are taken now."""
-
     def submit(self, commands: list[t.Command]) -> None:
         """Order commands, stamped as the gateway's; results come through `Gateway.take`."""
 
@@ -111,7 +108,7 @@ class Channel(Generic[Token]):
         #: Number, payload and token of each.
         self._in_flight: deque[tuple[int, bytes, Token]] = deque()
         self._in_flight_bytes = 0
-        #: When it is sent again, because the replicas had no room for what came of it; 0: they had.
+        #: When it is sent again, because there was no room for it, or for what came of it; 0: there was.
         self._again_s = 0.0
         self._now_s = 0.0
         #: Bytes of commands that wait.
@@ -140,7 +137,7 @@ class Channel(Generic[Token]):
         waiting, in_flight = self._waiting, self._in_flight
         if not waiting:
             return
-        room = min(len(waiting), IN_FLIGHT_MAX - len(in_flight), self._site.capacity(self.id))
+        room = min(len(waiting), IN_FLIGHT_MAX - len(in_flight))
         commands = []
         for _ in range(room):
             if self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
@@ -178,7 +175,7 @@ class Channel(Generic[Token]):
         if result.status == t.EXPIRED:
             self.reset()
             return None
-        if result.status == t.UNACKNOWLEDGED:
+        if result.status in (t.UNACKNOWLEDGED, t.OVERLOADED):
             self._again_s = self._again_s or self._now_s + AGAIN_S
             return None
         if not self._in_flight or self._in_flight[0][0] != result.number:

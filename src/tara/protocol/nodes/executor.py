@@ -58,6 +58,7 @@ class Executor(Node):
             t.Unsaved: self._on_unsaved,
             t.Loaded: self._on_loaded,
             t.Questions: self._on_questions,
+            t.AskHere: self._on_ask_here,
             t.ReadIndex: self._on_read_index,
         }
         self._make = make
@@ -223,6 +224,17 @@ class Executor(Node):
             status, payload = self._answer_to(question) if room > 0 else (t.OVERLOADED, b"")
             room -= len(payload)
             answers.append(t.Answer(question.ticket, status, payload, question.life))
+        for some in t.split(answers, self.limits.run_length_max, self.limits.run_bytes_max):
+            self.emit(t.Answers(self.index, some), self._reply_sink)
+
+    def _on_ask_here(self, ask: t.AskHere) -> None:
+        """Any state will do, and here is one."""
+        answers: list[t.Answer] = []
+        room = ask.bytes_max
+        for question in ask.questions:
+            asked = self.ask(question.payload, question.principal) if room > 0 else (t.OVERLOADED, b"")
+            room -= len(asked[1])
+            answers.append(t.Answer(question.ticket, *asked, question.life))
         for some in t.split(answers, self.limits.run_length_max, self.limits.run_bytes_max):
             self.emit(t.Answers(self.index, some), self._reply_sink)
 

@@ -13,7 +13,7 @@ when it is that far.
 from collections import deque
 
 from tara.protocol import tuples as t
-from tara.protocol.graph import Graph, Name, Receivers, Stage
+from tara.protocol.graph import CLIENT, Graph, Name, Receivers, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.observer import Observer
@@ -27,6 +27,8 @@ ORDERS_MAX = 16
 SIGNS_PER_REQUEST = 64
 #: Commands that are this long may wait for long: their clients are told that they do.
 LONG_BYTES = 64 << 10
+#: How often: well within their patience.
+WAITING_TOLD_MS = 400.0
 #: They are told nothing any more when the queue has not moved for so long: another source may do better.
 STANDSTILL_MS = 3_000.0
 #: Of those that are decided, so many are remembered.
@@ -40,6 +42,7 @@ class RequestSource(Node):
         super().__init__(name, graph, limits, boot, outbox)
         self.handlers = {
             t.Submit: self._on_submit,
+            t.Unkept: self._on_unkept,
             t.Requests: self._on_requests,
             t.Ask: self._on_ask,
             t.AskIndex: self._on_ask_index,
@@ -68,6 +71,7 @@ class RequestSource(Node):
         self._unanswered: deque[tuple[int, t.Command]] = deque(maxlen=UNANSWERED_MAX)
         self._answered = 0
         self._answered_ms = boot.now_ms
+        self._told_ms = 0.0
         #: An operator's, which wait for nothing: they may be what everything else waits for.
         self._orders: deque[t.Command] = deque()
         #: Those of them that wait or are pending.
@@ -107,20 +111,17 @@ class RequestSource(Node):
     def backlog(self) -> int:
         return len(self._backlog) + len(self._signs)
 
-    def waiting(self) -> list[t.Command]:
-        """The long commands that wait for their turn or for their answer, while the queue moves. Without their
-        payload."""
-        since_ms = self.now_ms - STANDSTILL_MS
-        waiting = list(self._long.values()) if self._moved_ms > since_ms else []
-        if self._answered_ms > since_ms:
-            waiting += [command for _, command in self._unanswered]
-        return waiting
-
     # Request handling
 
-    def take(self, commands: list[t.Command], bytes_max: int | None = None) -> list[t.Command]:
-        """Let commands wait for the next `Submit` or tick. Gives back those that there is no room for: the host has to
-        refuse or to keep them. It has refused those that are too long, with an answer; here they would vanish."""
+    def _on_submit(self, submit: t.Submit) -> None:
+        refused = self._take(submit.commands, submit.bytes_max)
+        if refused:
+            self.emit(t.Refused(refused), CLIENT)
+        self._pump()
+
+    def _take(self, commands: list[t.Command], bytes_max: int) -> list[t.Command]:
+        """Let commands wait for their turn. Gives back those that there is no room for. The front end has refused those
+        that are too long, with an answer; here they would vanish."""
         if not self._backlog:
             self._batch_since_ms = self.now_ms
         limit, taken, room, size = self.limits.command_bytes_max, self._taken, self.capacity, self.backlog_bytes
@@ -137,7 +138,7 @@ class RequestSource(Node):
                 else:
                     refused.append(command)
                 continue
-            if room <= 0 or (bytes_max is not None and length and size >= bytes_max):
+            if room <= 0 or (bytes_max and length and size >= bytes_max):
                 refused.append(command)
                 continue
             taken.add(key)
@@ -154,15 +155,11 @@ class RequestSource(Node):
         self.backlog_bytes = size
         return refused
 
-    def forget(self, refused: t.Result) -> None:
-        """The replicas did not keep a command that went through here, and its client sends it again. That this one is
-        decided is heard only later: until then the repetition would pass for one that is still on its way."""
+    def _on_unkept(self, unkept: t.Unkept) -> None:
+        """That the command is decided is heard only later. Until then the repetition would pass for one that is still
+        on its way."""
         for kind in (t.EXECUTE, t.QUERY):
-            self._taken.discard((refused.session, refused.number, kind, refused.principal))
-
-    def _on_submit(self, submit: t.Submit) -> None:
-        self.take(submit.commands)
-        self._pump()
+            self._taken.discard((unkept.session, unkept.number, kind, unkept.principal))
 
     def _pump(self) -> None:
         """Make requests of waiting commands, as far as bounds and batching allow."""
@@ -244,6 +241,19 @@ class RequestSource(Node):
             self._backlog.append(t.Command(0, 0, 0, b"", t.KEEPALIVE, SYSTEM))
         if self._backlog or self._orders or self._signs:
             self._pump()
+        if (self._long or self._unanswered) and self.now_ms >= self._told_ms + WAITING_TOLD_MS:
+            self._told_ms = self.now_ms
+            self._tell_who_waits()
+
+    def _tell_who_waits(self) -> None:
+        """Who is told that a long command waits, and that the queue moves, does not send it again elsewhere, where it
+        would be ordered a second time."""
+        since_ms = self.now_ms - STANDSTILL_MS
+        waiting = list(self._long.values()) if self._moved_ms > since_ms else []
+        if self._answered_ms > since_ms:
+            waiting += [command for _, command in self._unanswered]
+        if waiting:
+            self.emit(t.Waiting(waiting), CLIENT)
 
     # What became of the requests
 
