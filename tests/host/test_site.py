@@ -1,0 +1,131 @@
+"""A site without I/O: what comes in, what is to be done, and in which order."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from tara.application import Get, KeyValueStore, Put
+from tara.host import client_wire, peer_wire
+from tara.host.counters import Counters
+from tara.host.effects import Effect, Inputs, Message, Reply, Store, Sync, Trouble
+from tara.host.site import Site, SiteSpec
+from tara.protocol import tuples as t
+from tara.protocol.graph import Graph
+from tara.protocol.limits import Limits
+from tara.protocol.node import GENESIS_MEMORY, Boot
+
+SECRET = b"a secret of sixteen bytes"
+
+
+class Alone:
+    """The only site of a cluster with f = 0. Its store has nothing, and keeps what it is given."""
+
+    def __init__(self, **changes: int) -> None:
+        limits, graph = msgspec.structs.replace(Limits(f=0), **changes), Graph(0, 1)
+        spec = SiteSpec(
+            cluster=1, era=1, shape=0, container=0, placement=[list(range(len(graph.names)))], limits=limits,
+            journal=True,
+        )  # fmt: skip
+        self.site = Site(spec, 1, Counters())
+        self.now_ms = 1_000_000.0
+        self._answers: list[tuple[t.Tuple, int]] = []
+        for number in range(len(graph.names)):
+            self.site.create(number, Boot(1, GENESIS_MEMORY, True, self.now_ms), KeyValueStore, [])
+        self._do(self.site.begin())
+        for _ in range(20):
+            self.step(tick=True)
+
+    def _do(self, effects: Iterable[Effect]) -> list[Effect]:
+        done = list(effects)
+        for effect in done:
+            if isinstance(effect, Store) and isinstance(effect.job, t.Load):
+                self._answers.append((t.Loaded(None, b"", []), effect.number))
+        return done
+
+    def step(self, *messages: bytes, frames: list[bytes] | None = None, tick: bool = False) -> list[Effect]:
+        self.now_ms += 10
+        answers, self._answers = self._answers, []
+        heard = [Message(b"client", message) for message in messages]
+        return self._do(
+            self.site.step(Inputs(frames=frames or [], messages=heard, tuples=answers, tick=tick), self.now_ms)
+        )
+
+    def say(self, *commands: t.Command, reads: list[client_wire.Read] | None = None) -> list[Effect]:
+        (message,) = client_wire.encode_request(list(commands), reads or [], SECRET)
+        return self.step(message)
+
+    def open(self) -> int:
+        replies = results_of(self.say(t.Command(0, 1, 0, msgspec.msgpack.encode(60_000), t.OPEN)))
+        return int(msgspec.msgpack.decode(replies[0].payload)[0])
+
+
+def replies_of(effects: list[Effect]) -> list[client_wire.ClientReply]:
+    return [client_wire.decode_reply(data) for one in effects if isinstance(one, Reply) for data in list(one.messages)]
+
+
+def results_of(effects: list[Effect]) -> list[t.Result]:
+    return [result for reply in replies_of(effects) for result in reply.results]
+
+
+def put(session: int, number: int, value: bytes = b"value") -> t.Command:
+    return t.Command(session, number, 0, msgspec.msgpack.encode(Put("key", value)))
+
+
+def test_a_command_is_durable_before_it_is_answered() -> None:
+    alone = Alone()
+    effects = alone.say(put(alone.open(), 0))
+    kinds = [type(effect) for effect in effects]
+    synced = next(effect for effect in effects if isinstance(effect, Sync))
+    assert any(isinstance(entry, t.Voted) for _, entry in synced.entries)
+    assert kinds.index(Sync) < kinds.index(Reply)
+    assert [result.status for result in results_of(effects)] == [t.OK]
+
+
+def test_the_same_command_again_is_answered_and_not_executed() -> None:
+    alone = Alone()
+    session = alone.open()
+    first = results_of(alone.say(put(session, 0)))
+    for _ in range(20):
+        # Its source hears that it is decided.
+        alone.step(tick=True)
+    assert results_of(alone.say(put(session, 0))) == first
+    assert alone.site.executor is not None
+    assert alone.site.executor.sessions.counter == 2, "the opening and the write"
+
+
+def test_what_is_no_message_is_refused_and_counted() -> None:
+    alone = Alone()
+    effects = alone.step(b"\x00nonsense")
+    assert [(one.kind, one.sender) for one in effects if isinstance(one, Trouble)] == [("bad_frame", "client")]
+    assert alone.site.counters.frames_bad == 1
+
+
+def test_a_frame_of_another_cluster_is_foreign() -> None:
+    alone = Alone()
+    frame = t.encode(peer_wire.Frame(peer_wire.Header(t.FORMAT_VERSION, 2, 1, 0, 1, 0), [], [], []))
+    effects = alone.step(frames=[frame])
+    assert [one.kind for one in effects if isinstance(one, Trouble)] == ["foreign_frame"]
+
+
+def test_a_command_that_is_too_long_is_refused_at_once() -> None:
+    alone = Alone(command_bytes_max=100)
+    (result,) = results_of(alone.say(put(alone.open(), 0, bytes(200))))
+    assert (result.status, result.number) == (t.TOO_LARGE, 0)
+
+
+def test_what_there_is_no_room_for_is_refused_with_its_number() -> None:
+    alone = Alone(source_backlog_max=2, source_pending_max=1)
+    session = alone.open()
+    results = results_of(alone.say(*[put(session, number) for number in range(8)]))
+    refused = [result.number for result in results if result.status == t.OVERLOADED]
+    assert refused == [2, 3, 4, 5, 6, 7]
+    assert alone.site.counters.overloaded == 6
+
+
+def test_a_read_for_which_any_state_will_do_is_answered_in_the_same_step() -> None:
+    alone = Alone()
+    alone.say(put(alone.open(), 0))
+    question = msgspec.msgpack.encode(Get("key"))
+    effects = alone.say(reads=[client_wire.Read(7, question, stale=True)])
+    ((id_, status, payload),) = [answer for reply in replies_of(effects) for answer in reply.answers]
+    assert (id_, status, msgspec.msgpack.decode(payload)) == (7, t.OK, b"value")
