@@ -101,6 +101,8 @@ class FileJournal:
         #: What `replay` found damaged, in words; and whether the journal has to be restored before it is used.
         self.problems: list[str] = []
         self.broken = False
+        #: What a power cut may have left as well, and which costs nothing.
+        self.notes: list[str] = []
         self._segments: list[tuple[int, format.Segment]] = []
         self._file: File | None = None
         self._marker: File | None = None
@@ -178,7 +180,7 @@ class FileJournal:
             remove_leftovers(self._directory, self._disk)
             read = read_journal(self._directory, self._identity, self._disk)
             found = read.found
-            self.problems, self.broken = found.problems, found.broken
+            self.problems, self.broken, self.notes = found.problems, found.broken, found.notes
             self._sequence, self._name = found.sequence, read.name
             for number in found.order:
                 segment = format.Segment()

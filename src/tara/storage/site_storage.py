@@ -194,6 +194,8 @@ class SiteStorage:
             )
         else:
             journal.mark()
+        if journal.notes:
+            self._events.info("end_marker_renewed", found=journal.notes)
         if journal.problems:
             self._counters.journals_repaired += 1
             self._events.error(
