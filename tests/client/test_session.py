@@ -567,3 +567,19 @@ def test_who_gets_no_session_is_told_why() -> None:
     session.due(1.0)
     assert [type(outcome) for outcome in outcomes] == [Overloaded]
     assert "you have 2 sessions" in str(outcomes[0])
+
+
+def test_a_long_command_that_was_refused_goes_first_whatever_is_on_its_way_behind_it() -> None:
+    """The others wait for its number at the replicas; if it waited for room here, nothing would move any more."""
+    session, outcomes = make(), list[bytes | ClientError]()
+    session.submit(Call(bytes(200_000), t.EXECUTE, 100.0, outcomes.append))
+    for _ in range(3):
+        call(session, outcomes, 100.0)
+    opened(session)
+    # All of them are on their way; only the first one is refused, and less is sent at once from then on.
+    session._room_bytes = 300_000
+    assert [command.number for command in session.due(0.1)] == [0, 1, 2, 3]
+    session.hear(t.Result(9, 0, 0, t.OVERLOADED, b""), 0.2)
+    session._room_bytes = 1_000
+    again = session.due(0.2 + PATIENCE_S)
+    assert [command.number for command in again] == [0]

@@ -226,7 +226,9 @@ class Session:
         while self._unsent:
             call = self._unsent[0]
             answered = self._in_flight.get(call.number) is not call
-            if not answered and not self._has_room(call):
+            # What is on its way behind the oldest one waits for it: there would never be room.
+            oldest = next(iter(self._in_flight.values()), None)
+            if not answered and call is not oldest and not self._has_room(call):
                 return None
             self._unsent.popleft()
             if not answered:
