@@ -577,7 +577,7 @@ def test_a_long_command_that_was_refused_goes_first_whatever_is_on_its_way_behin
         call(session, outcomes, 100.0)
     opened(session)
     # All of them are on their way; only the first one is refused, and less is sent at once from then on.
-    session._room_bytes = 300_000
+    session._room_bytes, session._patience_s = 300_000, 6.0
     assert [command.number for command in session.due(0.1)] == [0, 1, 2, 3]
     session.hear(t.Result(9, 0, 0, t.OVERLOADED, b""), 0.2)
     session._room_bytes = 1_000
