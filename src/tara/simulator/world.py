@@ -55,6 +55,7 @@ from tara.storage.journal import (
     JournalError,
     NoRoom,
     journal_directory,
+    journal_name,
     read_journal,
 )
 from tara.storage.log import DecidedLog, log_directory
@@ -308,7 +309,10 @@ class World:
             container.disk,
             self.draw.randbytes,
         )
-        start = Start(life=container.life, genesis=genesis, journal=f"{container.index}-{container.journals}")
+        # As the registry decides it: a journal of which not even the name can be read is not the one that is known.
+        name = f"{container.index}-{container.journals}"
+        keep = genesis or journal_name(journal_directory(DATA, container.index), container.disk) == name
+        start = Start(life=container.life, genesis=genesis, keep_journal=keep, journal=name)
         make = partial(self._make_site, container, spec)
         application = partial(self._fragile, container, container.life)
         damaged = container.index in self.repairs_due
