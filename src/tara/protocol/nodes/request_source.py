@@ -171,8 +171,12 @@ class RequestSource(Node):
         batches: list[list[t.Command]] = [[order] for order in self._orders]
         self._orders.clear()
         self._pending_bytes += sum(map(_length, batches))
-        if self.now_ms < self._halted_until_ms or self._nobody_executes:
+        if self.now_ms < self._halted_until_ms:
             room = 0
+        elif self._nobody_executes:
+            # But one: if the proposer is gone, and an executor lacks what only the next view brings, nobody would ever
+            # notice while nothing is asked for.
+            room = min(room, 1 - len(self._pending))
         if self._signs and room > 0:
             batches.append([self._signs.popleft() for _ in range(min(len(self._signs), SIGNS_PER_REQUEST))])
             room -= 1
