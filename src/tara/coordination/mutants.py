@@ -136,8 +136,8 @@ def watches_are_lost() -> Iterator[None]:
         yield
 
 
-@mutant("a change is told to who watches a node, and its children", app=APP)
-def deletions_are_not_told() -> Iterator[None]:
+@mutant("every change is told to who watches", app=APP)
+def changes_are_not_told() -> Iterator[None]:
     original = FrontEnd.changed
 
     def changed(self: FrontEnd, change: Change, zxid: int) -> None:

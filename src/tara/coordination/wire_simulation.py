@@ -260,14 +260,8 @@ class ZooKeeperClient:
         self._possible: set[int] = set()
         #: What the node that it watches was when it left the watch there; None: it has none.
         self._watched: int | None = None
-        self._last_words = False
 
     # What a run asks
-
-    #: It has no session that anybody else could speak in.
-    session = 0
-    connection = b""
-    site = -1
 
     @property
     def done(self) -> bool:
@@ -308,9 +302,6 @@ class ZooKeeperClient:
         """How much it takes now of what is to be sent to it."""
         return 0 if self._world.now_ms < self._paused_until_ms and self._draw.random() < 0.8 else count
 
-    def receive(self, reply: object) -> None:
-        raise AssertionError("nobody speaks to it but its front end")
-
     # Connecting
 
     def wake(self, now_ms: float) -> None:
@@ -320,14 +311,13 @@ class ZooKeeperClient:
             if now_ms >= self._next_ms:
                 self._connect(now_ms)
             return
-        timeout_ms = TIMEOUT_MS
-        if now_ms - self._heard_ms > SILENCE * timeout_ms:
+        if now_ms - self._heard_ms > SILENCE * TIMEOUT_MS:
             self._world.count_fault("client_retry")
             self._hang_up()
             return
         if not self._joined:
             return
-        if now_ms - self._sent_ms > PING * timeout_ms:
+        if now_ms - self._sent_ms > PING * TIMEOUT_MS:
             self._pings.append(now_ms)
             self._write(PING_XID, Op.PING)
         if self._left > 0 and (now_ms >= self._next_ms or self._burst):
@@ -392,7 +382,7 @@ class ZooKeeperClient:
         """What is on its way may happen, but not once it has come back: then only what it says from there on."""
         self._pending.clear()
         self._pings.clear()
-        self._joined = self._last_words = False
+        self._joined = False
         self._since_ms = self._world.now_ms
         self._next_ms = self._world.now_ms + self._draw.randrange(5, 60)
 
@@ -516,7 +506,6 @@ class ZooKeeperClient:
         ]
         op, body = draw.choice(requests)
         self._request(op, body)
-        self._last_words = self._last_words or op == Op.CLOSE_SESSION
 
     def _watches(self, lists: int) -> bytes:
         """What it had watches on, for a front end that does not know."""
@@ -603,8 +592,7 @@ class ZooKeeperClient:
         self._require(sent.xid == xid, f"an answer to request {xid}, {sent.xid} is next")
         self.answered += 1
         self._world.monitor.checks["wire"] += 1
-        if error == Code.SESSION_MOVED:
-            self._require(False, "its session moved, and it did not move it")
+        self._require(error != Code.SESSION_MOVED, "its session moved, and it did not move it")
         if sent.check is not None and error not in (Code.SESSION_EXPIRED, Code.THROTTLED_OP):
             sent.check(error, reader, zxid)
         if sent.op == Op.CLOSE_SESSION and error == Code.OK:

@@ -508,7 +508,7 @@ class Site:
         self._replies.setdefault(connection, []).append(result)
 
     def _take_reads(self, message: Message, principal: bytes, reads: list[client_wire.Read]) -> None:
-        """Answer stale reads from the copy of the application that is here; have the others answered by the nodes."""
+        """Have them answered by the nodes, as far as anybody may ask, and is to be answered now."""
         connection, questions = message.connection, self._questions
         if message.unread_bytes > UNREAD_ANSWERS_BYTES_MAX:
             # Who does not read the answers that wait for him gets no more of them.

@@ -20,11 +20,11 @@ from tara.simulator.campaign import Job, run_seed
 
 #: What each package of the report is, below `tara`.
 PACKAGES = {
-    "protocol": ("protocol",),
-    "host": ("host",),
-    "client": ("client",),
-    "storage": ("storage",),
-    "gateway": ("coordination/gateway",),
+    "protocol": "protocol",
+    "host": "host",
+    "client": "client",
+    "storage": "storage",
+    "gateway": "coordination/gateway",
 }
 #: What the simulator cannot run, and why.
 OMITTED = {
@@ -99,7 +99,7 @@ class _Report(Struct):
 
 def _settings(scratch: Path) -> str:
     root = Path(tara.__file__).parent
-    sources = "\n".join(f"    {root / folder}" for folders in PACKAGES.values() for folder in folders)
+    sources = "\n".join(f"    {root / folder}" for folder in PACKAGES.values())
     omitted = "\n".join(f"    {root / name}" for name in OMITTED)
     # Nothing is left out by a comment in the code.
     return (
@@ -135,8 +135,8 @@ def _coverage_of(measured: _Report, seeds: int, seconds: float, violations: list
     root = Path(tara.__file__).parent
     files = {str(Path(name).resolve().relative_to(root)): file for name, file in measured.files.items()}
     packages = {}
-    for package, folders in PACKAGES.items():
-        own = [file.summary for name, file in files.items() if name.startswith(tuple(f"{part}/" for part in folders))]
+    for package, folder in PACKAGES.items():
+        own = [file.summary for name, file in files.items() if name.startswith(f"{folder}/")]
         lines = sum(summary.num_statements for summary in own)
         packages[package] = round(100 * sum(summary.covered_lines for summary in own) / lines, 2) if lines else 0.0
     return Coverage(

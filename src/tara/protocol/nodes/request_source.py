@@ -171,12 +171,8 @@ class RequestSource(Node):
         batches: list[list[t.Command]] = [[order] for order in self._orders]
         self._orders.clear()
         self._pending_bytes += sum(map(_length, batches))
-        if self.now_ms < self._halted_until_ms:
+        if self.now_ms < self._halted_until_ms or self._nobody_executes:
             room = 0
-        elif self._nobody_executes:
-            # But one: if the proposer is gone, and an executor lacks what only the next view brings, nobody would ever
-            # notice while nothing is asked for.
-            room = min(room, 1 - len(self._pending))
         if self._signs and room > 0:
             batches.append([self._signs.popleft() for _ in range(min(len(self._signs), SIGNS_PER_REQUEST))])
             room -= 1
@@ -297,7 +293,7 @@ class RequestSource(Node):
     def report(self) -> None:
         # A decision is about a run of requests, with the rest of another one before it.
         size = min(self._pending_bytes, 2 * self.limits.run_bytes_max)
-        self.emit(t.Target(self.index, self.partition, (self.epoch, self.next), size), self._controllers)
+        self.emit(t.Target(self.index, self.partition, (self.epoch, self._wanted), size), self._controllers)
         oldest = self.next - len(self._pending)
         if oldest == self._oldest and self._pending:
             self._stuck += 1
@@ -308,6 +304,13 @@ class RequestSource(Node):
             self._stuck = 0
             self._pause = min(2 * self._pause, BACKOFF_MAX * self.limits.resend_rounds)
             self._resend()
+
+    @property
+    def _wanted(self) -> int:
+        """How many requests there are, or would be. What is held back because nobody executes takes no slot, but
+        counts: it may be the proposer that is gone, and an executor that lacks what only the next view brings."""
+        halted = self.now_ms < self._halted_until_ms
+        return self.next + (self.backlog > 0 and self._nobody_executes and not halted)
 
     def _resend(self) -> None:
         """They may have been lost, or sent to the proposer of a view that is over."""

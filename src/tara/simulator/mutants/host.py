@@ -37,7 +37,7 @@ def keeps_an_old_route() -> Iterator[None]:
         yield
 
 
-@mutant("the tables of routes are bounded, but not this tightly")
+@mutant("the route of a session is kept while there is room")
 def routes_are_forgotten() -> Iterator[None]:
     original = FairTable.get
 

@@ -8,28 +8,47 @@ from tara.host.strikes import Strikes
 from tara.protocol import journal as format
 from tara.protocol import tuples as t
 from tara.simulator.mutants.registry import mutant, nothing, replace
-from tara.storage import journal as journal_module
 from tara.storage import site_storage, store
-from tara.storage.disk import Disk
+from tara.storage.disk import Disk, File
 from tara.storage.execution_record import ExecutionRecord
 from tara.storage.journal import FileJournal
 from tara.storage.log_writer import EncodedRun, LogWriter
 from tara.storage.store import CheckpointStore
 
 
-@mutant("a record is durable before anything rests on it", durability="disk")
-def journal_is_not_synced() -> Iterator[None]:
+class _Otherwise:
+    """What it stands for, but for one thing that it does."""
+
+    def __init__(self, original: object, name: str, value: Callable[..., object]) -> None:
+        self._original = original
+        self._name = name
+        self._value = value
+
+    def __getattr__(self, name: str) -> object:
+        return self._value if name == self._name else getattr(self._original, name)
+
+
+def _syncing(sync: Callable[[File], None]) -> contextlib.AbstractContextManager[object]:
+    """A journal whose records are synced like this."""
+    original = FileJournal._append
+
     def append(self: FileJournal, entries: list[format.Written]) -> None:
         if self._file is None:
             self._begin_segment([])
-        assert self._file is not None
-        packed = format.pack(entries, self._sequence + 1, self._sync)
-        self._file.append(packed)
-        self._sequence += 1
-        self._end += len(packed)
-        self._segments[-1][1].note(entries, len(packed))
+        file = self._file
+        assert file is not None
+        self._file = _Otherwise(file, "sync", lambda: sync(file))  # type: ignore[assignment]
+        try:
+            original(self, entries)
+        finally:
+            self._file = file
 
-    with replace(FileJournal, "_append", append):
+    return replace(FileJournal, "_append", append)
+
+
+@mutant("a record is durable before anything rests on it", durability="disk")
+def journal_is_not_synced() -> Iterator[None]:
+    with _syncing(nothing):
         yield
 
 
@@ -117,20 +136,11 @@ def segment_without_a_head() -> Iterator[None]:
 
 @mutant("a sync that failed is final", durability="disk")
 def failed_sync_is_ignored() -> Iterator[None]:
-    def append(self: FileJournal, entries: list[format.Written]) -> None:
-        if self._file is None:
-            self._begin_segment([])
-        assert self._file is not None
-        packed = format.pack(entries, self._sequence + 1, self._sync)
-        self._file.append(packed)
+    def sync(file: File) -> None:
         with contextlib.suppress(OSError):
-            self._file.sync()
-        self._sequence += 1
-        self._end += len(packed)
-        self._segments[-1][1].note(entries, len(packed))
-        self._write_marker(self.resumed())
+            file.sync()
 
-    with replace(FileJournal, "_append", append), replace(FileJournal, "_cut", nothing):
+    with _syncing(sync):
         yield
 
 
@@ -235,7 +245,7 @@ def names_are_not_durable() -> Iterator[None]:
 
     def begin_segment(self: FileJournal, entries: list[format.Written], restored: bool = False) -> None:
         disk = self._disk
-        self._disk = _Forgetful(disk)  # type: ignore[assignment]
+        self._disk = _Otherwise(disk, "sync_directory", nothing)  # type: ignore[assignment]
         try:
             original(self, entries, restored)
         finally:
@@ -243,16 +253,3 @@ def names_are_not_durable() -> Iterator[None]:
 
     with replace(FileJournal, "_begin_segment", begin_segment):
         yield
-
-
-class _Forgetful:
-    """A disk that does not sync its directories."""
-
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
-
-    def __getattr__(self, name: str) -> object:
-        return nothing if name == "sync_directory" else getattr(self._disk, name)
-
-
-assert journal_module.format is format
