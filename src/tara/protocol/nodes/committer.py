@@ -122,14 +122,15 @@ class Committer(Node):
             self.holes.difference_update(range(first, first + len(requests)))
 
     def _on_read(self, read: t.Read) -> None:
-        """Tell how far it has accepted requests, in any view. Without a memory it does not know."""
+        """Tell how far it has accepted requests, in any view. Without a memory it does not know. Whether these are on
+        disk does not matter: a reader that waits for too much has waited for enough."""
         if self.recovering:
             return
         position = max(self.commits.pos, self.records.pos)
         index = t.ReadIndex(
             self.index, self.partition, self.memory, self._known, read.source, read.epoch, read.nonce, position
         )
-        self.emit(index, self._executor[read.executor])
+        self.tell(index, self._executor[read.executor])
 
     # View change
 
