@@ -27,12 +27,14 @@ LAYERS = [
     "tara.sites",
     "tara.operations",
     "tara.streaming",
+    # Not in the table: options that the commands of the command line and of the applications share.
+    "tara.command_options",
+    "tara.key_value",
     "tara.coordination",
     "tara.experiments",
-    # Not in the table: the guided tour, and the tables of the command line.
+    # Not in the table: the guided tour.
     "tara.demo_log",
     "tara.demo",
-    "tara.listing",
     # Not in the table: the bounds of all layers, for the page for operators.
     "tara.bounds_table",
     "tara.cli",
