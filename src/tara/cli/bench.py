@@ -9,7 +9,7 @@ from tara.cli.output import print_json
 from tara.command_options import Faults, Json, Partitions
 
 if TYPE_CHECKING:
-    from tara.experiments.live_speed import LiveReport
+    from tara.bench.live_speed import LiveReport
 
 commands = typer.Typer(name="bench", help="Measure performance.", no_args_is_help=True)
 commands.add_typer(evaluation.commands)
@@ -39,9 +39,9 @@ def bench_load(
     Example: tara bench load --clients 64 --durability memory --keys
     Example: tara bench load --clients 64 --in-flight 4 --payload 1000000
     """
+    from tara.bench.live_speed import measure
+    from tara.bench.load_process import LoadPlan
     from tara.configuration.settings import load_settings
-    from tara.experiments.live_speed import measure
-    from tara.experiments.load_process import LoadPlan
 
     if endpoints is None and key_dir is not None:
         raise typer.BadParameter("is for a cluster that runs already (--endpoints)", param_hint="--key-dir")
@@ -90,7 +90,7 @@ def bench_protocol(
 
     Example: tara bench protocol --clients 64
     """
-    from tara.experiments.protocol_speed import measure
+    from tara.bench.protocol_speed import measure
     from tara.protocol.limits import Limits
 
     limits = Limits(f=f, partitions=partitions, batch_size=batch)
@@ -116,7 +116,7 @@ def bench_stream(
 
     Example: tara bench stream --seconds 60 --json
     """
-    from tara.experiments.stream_speed import measure
+    from tara.bench.stream_speed import measure
 
     report = measure(seconds, batch, master, warm_up, lambda text: typer.echo(text, err=True))
     if as_json:

@@ -38,7 +38,7 @@ def drill(
     """
     import tempfile
 
-    from tara.experiments.drills import run
+    from tara.drills.catalogue import run
 
     chosen = _chosen(names)
     with tempfile.TemporaryDirectory(prefix="tara-drill-") as directory:
@@ -65,7 +65,7 @@ def drill(
 
 
 def _chosen(names: list[str]) -> list[str]:
-    from tara.experiments.drills import DRILLS
+    from tara.drills.catalogue import DRILLS
 
     chosen = list(DRILLS) if names == ["all"] else names
     unknown = [name for name in chosen if name not in DRILLS]

@@ -1,10 +1,11 @@
-"""`tara bench paper` and others that need the checkout."""
+"""`tara bench paper`, `loc`, `zookeeper` and `zookeeper-scale`: what the evaluation measures. Needs the checkout."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tara.cli.checkout import use_evaluation
 from tara.cli.output import print_json
 from tara.command_options import Json
 
@@ -30,9 +31,10 @@ def bench_paper(
     """
     import tempfile
 
-    from tara.experiments.evaluation import EXPERIMENTS, evaluate
-    from tara.experiments.plan import quick_plan, whole_plan
-    from tara.experiments.report import publish
+    use_evaluation("tara bench paper", "matplotlib")
+    from evaluation.experiments import EXPERIMENTS, evaluate
+    from evaluation.plan import quick_plan, whole_plan
+    from evaluation.report import publish
 
     plan = (quick_plan if quick else whole_plan)(disk or Path(tempfile.gettempdir()), memory, seconds)
     names = [] if redraw else list(only or EXPERIMENTS)
@@ -52,7 +54,8 @@ def bench_loc(as_json: Json = False) -> None:
 
     Example: tara bench loc
     """
-    from tara.experiments import code_lines, reference
+    use_evaluation("tara bench loc")
+    from evaluation import code_lines, reference
 
     lines, beside = code_lines.totals(code_lines.count()), code_lines.beside()
     if as_json:
@@ -86,7 +89,8 @@ def bench_zookeeper(
 
     Example: tara bench zookeeper --sessions 64 --json
     """
-    from tara.experiments.zookeeper_speed import measure
+    use_evaluation("tara bench zookeeper")
+    from evaluation.zookeeper_speed import measure
 
     for name, text, known in (
         ("services", services, ("tara", "zookeeper")),
@@ -120,7 +124,8 @@ def bench_zookeeper_scale(
 
     Example: tara bench zookeeper-scale --nodes 100000
     """
-    from tara.experiments.zookeeper_scale import measure
+    use_evaluation("tara bench zookeeper-scale")
+    from evaluation.zookeeper_scale import measure
 
     report = measure(nodes, sessions, seconds, say=lambda line: typer.echo(line, err=True))
     if as_json:
