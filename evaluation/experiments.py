@@ -85,8 +85,11 @@ class Run:
 
 
 def effort(run: Run) -> None:
-    """Development effort: code lines by category (table I)."""
-    run.section.lines = code_lines.totals(code_lines.count())
+    """Development effort: code lines of the live path by category (table I) and package."""
+    files = code_lines.count()
+    run.section.lines = code_lines.totals(files)
+    run.section.packages = code_lines.live_packages(files)
+    run.section.other_packages = code_lines.other_packages()
 
 
 def unbatched(run: Run) -> None:

@@ -144,7 +144,10 @@ class Section(Struct, kw_only=True):
     series: list[Series] = []
     timelines: list[Timeline] = []
     steps: list[Step] = []
+    #: Code lines of the live path, in all and by category; by package; and those of all other packages.
     lines: dict[str, int] = {}
+    packages: dict[str, int] = {}
+    other_packages: dict[str, int] = {}
 
 
 class Results(Struct, kw_only=True):

@@ -57,9 +57,10 @@ def bench_loc(as_json: Json = False) -> None:
     use_evaluation("tara bench loc")
     from evaluation import code_lines, reference
 
-    lines, beside = code_lines.totals(code_lines.count()), code_lines.beside()
+    files = code_lines.count()
+    lines, packages, others = code_lines.totals(files), code_lines.live_packages(files), code_lines.other_packages()
     if as_json:
-        print_json(lines | {"beside": beside})
+        print_json(lines | {"packages": packages, "other_packages": others})
         return
     typer.echo(f"{'category':22}{'BFT-SMaRt':>10}{'paper':>8}{'here':>8}")
     for category in code_lines.PAPER_CATEGORIES:
@@ -70,9 +71,13 @@ def bench_loc(as_json: Json = False) -> None:
     typer.echo(f"{'the paper’s part':22}{sums[0]:10}{sums[1]:8}{own:8}")
     for category in code_lines.BEYOND_CATEGORIES:
         typer.echo(f"{'beyond: ' + category.replace('_', ' '):40}{lines[category]:8}")
-    typer.echo(f"{'total':40}{lines['total']:8}")
-    for package, count in beside.items():
-        typer.echo(f"{'beside: ' + package + '/':40}{count:8}")
+    typer.echo(f"{'the live path':40}{lines['total']:8}")
+    typer.echo("")
+    for package, count in packages.items():
+        typer.echo(f"{'live path: ' + package:40}{count:8}")
+    for package, count in others.items():
+        typer.echo(f"{'other: ' + package:40}{count:8}")
+    typer.echo(f"{'all':40}{lines['total'] + sum(others.values()):8}")
 
 
 @commands.command("zookeeper")
