@@ -104,4 +104,4 @@ bench: setup ## The paper's evaluation with the peers beside it, into docs/evalu
 .PHONY: clean
 clean: ## Remove .venv, caches and build results
 	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src evaluation tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,7 +13,7 @@ TESTS = Path(__file__).parent
 #: `make test` hands out files in this order. Begun last, they would be waited for while one processor is idle; begun
 #: together, two clusters are in each other's way.
 LONGEST = (
-    "experiments/test_shapes.py",
+    "runtime/test_shapes.py",
     "simulator/test_run.py",
     "streaming/test_query.py",
     "simulator/test_mutants.py",
@@ -21,8 +21,8 @@ LONGEST = (
     "simulator/test_shrink.py",
     "streaming/test_live_log.py",
     "simulator/test_applications.py",
-    "experiments/test_evaluation.py",
-    "experiments/test_drills.py",
+    "evaluation/test_evaluation.py",
+    "drills/test_processes.py",
     "runtime/test_log_live.py",
     "coordination/test_failover.py",
     "runtime/test_trouble.py",
@@ -36,7 +36,7 @@ LONGEST = (
     "coordination/test_against_zookeeper.py",
     "runtime/test_apart.py",
     "runtime/test_security.py",
-    "experiments/test_peers.py",
+    "evaluation/test_peers.py",
 )
 
 # A user is told soon that nobody answers; on a machine that stands still, a test would be told a lie.

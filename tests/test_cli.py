@@ -3,6 +3,8 @@
 import json
 import platform
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +44,22 @@ def test_help(command, flag):
     assert result.exit_code == 0
     plain = re.sub(r"\x1b\[[0-9;]*m", "", result.stdout)  # the environment may force colours
     assert " ".join(("Usage: tara", *command)) in plain
+
+
+def test_nothing_heavy_is_loaded_for_the_help():
+    """It comes at once: what a command needs is imported when that command runs."""
+    code = "import sys, tara.cli; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    heavy = {"cryptography", "matplotlib", "numpy", "pandas", "pyarrow", "pyspark", "tara.protocol", "tara.runtime"}
+    assert "tara.cli.cluster" in loaded
+    assert heavy & set(loaded) == set()
+
+
+def test_every_application_offers_commands_and_they_are_there():
+    offered = {command.name for commands in cli.APPLICATIONS for command in commands.registered_commands}
+    assert {"put", "get", "delete", "cas", "list", "ls", "create", "watch"} <= offered
+    assert invoke("zk", "watch", "--help").exit_code == 0
+    assert invoke("cas", "--help").exit_code == 0
 
 
 def test_no_cluster_begins_in_a_directory_that_is_there_without_being_told(tmp_path):

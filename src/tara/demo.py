@@ -15,9 +15,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from tara.bench.load_process import LoadPlan, LoadProcess
 from tara.configuration.settings import load_settings
 from tara.demo_log import ViewWatch, show_log
-from tara.experiments.load_process import LoadPlan, LoadProcess
 from tara.operations import health
 from tara.runtime.registry import Registry
 from tara.runtime.spark import Cluster

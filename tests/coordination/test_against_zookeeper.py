@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tara.experiments import zookeeper_peer
-from tara.experiments.zookeeper_peer import ZooKeeperEnsemble
+from evaluation import zookeeper_peer
+from evaluation.zookeeper_peer import ZooKeeperEnsemble
 from tests.coordination.differential import Player, Script
 from tests.coordination.live import endpoints, start_cluster
 from tests.patience import DEADLINE_S

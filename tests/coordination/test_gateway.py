@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from evaluation.zookeeper_peer import four_letter_word
 from tara.coordination import jute, limits
 from tara.coordination.acl import OPEN
 from tara.coordination.client import CoordinationClient
@@ -17,7 +18,6 @@ from tara.coordination.codes import Code, Op
 from tara.coordination.gateway.listener import Listener
 from tara.coordination.service import CoordinationService
 from tara.coordination.settings import check_exposure, gateway_settings
-from tara.experiments.zookeeper_peer import four_letter_word
 from tara.protocol.errors import ConfigurationError
 from tara.transport import gateway as channels
 from tara.transport.gateway import Options

@@ -17,9 +17,9 @@ from kazoo.recipe.lease import MultiNonBlockingLease
 from kazoo.recipe.partitioner import PartitionState
 from kazoo.recipe.watchers import PatientChildrenWatch
 
+from evaluation.zookeeper_peer import four_letter_word
 from tara.coordination import jute
 from tara.coordination.codes import Code, Event, Op
-from tara.experiments.zookeeper_peer import four_letter_word
 from tests.coordination.live import Wire, kazoo
 from tests.patience import DEADLINE_S, await_condition
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tara.experiments.hostile import ClientFrames, ControlMessages, FileQuestions, Identity, PeerFrames, recorded
+from tara.drills.hostile import ClientFrames, ControlMessages, FileQuestions, Identity, PeerFrames, recorded
 from tara.host import client_wire, peer_wire
 from tara.host.admission import Admission
 from tara.host.placement import placement_of

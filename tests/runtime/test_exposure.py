@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from tara.configuration.settings import load_settings
-from tara.experiments.deployment import Deployment
-from tara.experiments.standalone import Standalone
+from tara.drills.deployment import Deployment
+from tara.drills.standalone import Standalone
 from tara.net.keygen import make_client_keys, make_cluster_keys
 from tara.protocol.errors import ConfigurationError
 from tara.runtime.spark import hosting_settings
@@ -177,7 +177,7 @@ def test_with_keys_sparks_rpc_refuses_strangers(keyed: Running) -> None:
     keyed.put("after")
 
 
-#: Opens a session as `tara stream` and the experiments do, and shows who listens.
+#: Opens a session as `tara stream` and `tara bench stream` do, and shows who listens.
 SESSION = """
 import os
 from tara.streaming.run import session

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tara.bench.load import Load
 from tara.client import KeyValueClient
 from tara.configuration.settings import Settings, load_settings
-from tara.experiments.load import Load
 from tara.operations.backup import back_up, restore
 from tara.operations.fresh import await_fresh_checkpoint
 from tara.runtime.spark import Cluster

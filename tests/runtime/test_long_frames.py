@@ -7,7 +7,7 @@ import msgspec
 
 from tara.application import Get, Put
 from tara.client import Client
-from tara.experiments.contained import Contained
+from tara.drills.contained import Contained
 from tests.patience import DEADLINE_S
 
 #: The shortest frames that these commands allow.

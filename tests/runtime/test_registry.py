@@ -18,11 +18,11 @@ from unittest import mock
 import msgspec
 import pytest
 
+from tara.cli.listing import _alarms, status_tables
 from tara.configuration.settings import load_settings, shape_of
 from tara.configuration.state import StateFile
 from tara.host.latency import BOUNDS_S
 from tara.host.wish import Wish
-from tara.listing import _alarms, status_tables
 from tara.observability import prometheus
 from tara.observability.prometheus import COUNTERS, HISTOGRAMS, READERS_MAX
 from tara.operations.asking import NoRegistry, Refused, StillUp, ask, await_down

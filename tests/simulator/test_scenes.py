@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tara.application import Get, Put
-from tara.experiments.protocol_speed import measure
+from tara.bench.protocol_speed import measure
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.limits import Limits

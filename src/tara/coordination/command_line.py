@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from tara.coordination.client import CoordinationClient
 
-zk_app = typer.Typer(help="Znodes of a coordination service, or of any ZooKeeper.", no_args_is_help=True)
+commands = typer.Typer(name="zk", help="Znodes of a coordination service, or of any ZooKeeper.", no_args_is_help=True)
 
 Hosts = Annotated[
     str | None,
@@ -85,7 +85,7 @@ def _client(hosts: str | None, data_dir: Path, auth: list[str] | None, auth_file
     return client
 
 
-@zk_app.command("ls")
+@commands.command("ls")
 def ls(
     path: Annotated[str, typer.Argument(metavar="PATH", help="The path of a znode.")] = "/",
     recursive: Annotated[bool, typer.Option("--recursive", "-R", help="Everything below, as paths.")] = False,
@@ -114,7 +114,7 @@ def ls(
             pending += [child_of(parent, name) for name in reversed(names)]
 
 
-@zk_app.command("get")
+@commands.command("get")
 def get(
     path: ZPath,
     sync: Annotated[bool, typer.Option("--sync", help="See everything that was answered to anybody before.")] = False,
@@ -134,7 +134,7 @@ def _print_data(data: bytes) -> None:
     typer.echo(data.decode(errors="backslashreplace"))
 
 
-@zk_app.command("set")
+@commands.command("set")
 def set_data(
     path: ZPath,
     value: str,
@@ -149,7 +149,7 @@ def set_data(
         client.set(path, value.encode(), version)
 
 
-@zk_app.command("create")
+@commands.command("create")
 def create(
     path: ZPath,
     value: Annotated[str, typer.Argument()] = "",
@@ -169,7 +169,7 @@ def create(
         )
 
 
-@zk_app.command("delete")
+@commands.command("delete")
 def delete(
     path: ZPath,
     version: Version = -1,
@@ -184,7 +184,7 @@ def delete(
         client.delete(path, version, recursive)
 
 
-@zk_app.command("stat")
+@commands.command("stat")
 def stat(
     path: ZPath,
     as_json: Json = False,
@@ -207,7 +207,7 @@ def stat(
             typer.echo(f"{name:16} {value}")
 
 
-@zk_app.command("watch")
+@commands.command("watch")
 def watch(
     path: ZPath,
     recursive: Annotated[bool, typer.Option("--recursive", "-R", help="Also everything below.")] = False,

@@ -1,0 +1,1 @@
+"""Performance: loads on real clusters, and what the code costs."""

@@ -1,0 +1,22 @@
+"""`tara version`."""
+
+import json
+import platform
+from typing import Annotated
+
+import typer
+
+import tara
+
+commands = typer.Typer()
+
+
+@commands.command("version")
+def show_version(
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+) -> None:
+    """Print the version."""
+    if as_json:
+        typer.echo(json.dumps({"version": tara.__version__, "python": platform.python_version()}))
+    else:
+        typer.echo(f"tara {tara.__version__}")

@@ -1,0 +1,1 @@
+"""Fault drills on real clusters: kills, losses, bad networks, damaged files, hostile frames; and what came of it."""

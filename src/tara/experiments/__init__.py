@@ -1,1 +1,0 @@
-"""Measurements: what the code costs, on the real code."""
