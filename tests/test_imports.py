@@ -191,6 +191,12 @@ def test_a_downward_import_is_fine(source: str) -> None:
     assert upward_imports({"tara": "", "tara.cli": source}) == []
 
 
+def test_only_the_commands_that_run_the_evaluation_import_it() -> None:
+    source = "def command():\n    from evaluation import machine"
+    assert upward_imports({"tara": "", "tara.cli.evaluation": source}) == []
+    assert len(upward_imports({"tara": "", "tara.cli.bench": source, "tara.bench.load": source})) == 2
+
+
 @pytest.mark.parametrize(
     "source",
     [
