@@ -71,6 +71,7 @@ CATEGORIES: dict[str, str] = {
     "net/tls.py": SECURITY,
     "observability/": OBSERVABILITY,
     "protocol/__init__.py": INFRASTRUCTURE,
+    "protocol/backoff.py": RESENDING,
     "protocol/depth.py": APPLICATIONS,
     "protocol/errors.py": DATA_STRUCTURES,
     "protocol/graph.py": INFRASTRUCTURE,

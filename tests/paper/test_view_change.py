@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from tara.protocol import tuples as t
+from tara.protocol.backoff import BACKOFF_MAX
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.controller import CALM_TIMEOUTS, Controller
@@ -15,7 +16,6 @@ from tara.protocol.nodes.proposer import Mode, Proposer
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.nodes.sink import RecordSource
 from tara.protocol.nodes.view_source import ViewSource
-from tara.protocol.resend import BACKOFF_MAX
 from tests.paper.test_request_handling import active_proposer, started_committer
 from tests.protocol.driver import Bench, Driven, commits, request, requests
 
