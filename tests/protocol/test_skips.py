@@ -387,18 +387,25 @@ def test_where_nobody_executes_windows_do_not_fill(position: int, stable: int, n
     assert source.node.pending == 2
 
 
-@pytest.mark.parametrize(("halted", "wanted"), [(False, 1), (True, 0)])
-def test_what_is_held_back_where_nobody_executes_is_wanted_all_the_same(halted: bool, wanted: int) -> None:
+@pytest.mark.parametrize(
+    ("positions", "halted", "silent", "wanted"),
+    [((30, 3), False, 0, 1), ((30, 4), False, 0, 0), ((30, 3), True, 0, 0), ((30, 4), False, 2_000, 1)],
+)
+def test_what_is_held_back_where_nobody_executes_is_wanted_if_executors_lack_something(
+    positions: tuple[int, int], halted: bool, silent: int, wanted: int
+) -> None:
     """The proposer may be gone, and an executor lack what only the next view brings: somebody has to wait for
-    something, or no controller suspects. An executor that says that it has halted is another matter."""
+    something, or no controller suspects. Where f+1 have it that are alive, it is the store that takes its time. An
+    executor that says that it has halted is another matter."""
     bench = Bench(window=64, checkpoint_interval=4)
     source = bench.make(RequestSource, Stage.REQUEST_SOURCE)
-    source.feed(*bench.stables(0, [0], executors=[bench.status(1, positions=[30])]))
+    reports = [bench.status(executor, positions=[position]) for executor, position in enumerate(positions)]
+    source.feed(*bench.stables(0, [0], executors=reports))
     if halted:
         source.feed(t.Halted(0, 3, 0, "no memory"))
     source.feed(t.Submit([t.Command(1, number, 0, b"x") for number in range(3)]))
-    (target,) = {told.reach[1] for told in source.tick(bench.limits.report_interval_ms).of(t.Target)}
-    assert (source.node.pending, target) == (0, wanted)
+    told = source.tick(silent + bench.limits.report_interval_ms).of(t.Target)
+    assert (source.node.pending, told[0].reach[1]) == (0, wanted)
 
 
 def test_an_executor_that_looks_for_orders_lets_no_time_pass() -> None:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 from tara.host import client_wire
+from tara.host.client_wire import ClientReply
 from tara.host.condition import SiteCondition
 from tara.host.counters import Counters
-from tara.host.effects import Effect, Hand, Message, Reply, Trouble
+from tara.host.effects import Answer, Effect, Hand, Message, Reply, Trouble
 from tara.host.latency import LatencySampler
 from tara.host.questions import OpenQuestions
 from tara.host.routes import Routes
@@ -42,6 +43,7 @@ class ClientDesk:
         life: int,
         principal_of: Callable[[bytes, bytes, bool], bytes],
         counters: Counters,
+        trouble: Callable[[Trouble], None],
         deliver: Callable[[t.Tuple, int], None],
         is_here: Callable[[int], bool],
     ) -> None:
@@ -50,6 +52,7 @@ class ClientDesk:
         self._site = site
         self._limits = limits
         self._counters = counters
+        self._trouble = trouble
         self._deliver = deliver
         self._is_here = is_here
         self.latency = LatencySampler()
@@ -59,13 +62,14 @@ class ClientDesk:
         #: Where answers go, and who sends: by what a connection presents.
         self._routes = Routes()
         self._principal_of = lru_cache(maxsize=PRINCIPALS_CACHED)(principal_of)
-        self._replies: dict[bytes, list[t.Result]] = {}
+        #: What commands came to, by connection.
+        self._results: dict[bytes, list[t.Result]] = {}
         self._questions = OpenQuestions(limits.reads_max)
         self._questions.life = life
         #: What the application has published, by connection.
         self._published: dict[bytes, list[t.Event]] = {}
         #: What is to be said before any result.
-        self._first: list[Effect] = []
+        self._first: list[Reply] = []
         #: Where the front ends are, and which connections have been told.
         self._front_ends: list[str] = []
         self._told: set[bytes] = set()
@@ -93,7 +97,7 @@ class ClientDesk:
                 request = client_wire.decode_request(message.data)
             except MalformedTuple as error:
                 self._counters.frames_bad += 1
-                self._first.append(Trouble("bad_frame", "client", str(error)))
+                self._trouble(Trouble("bad_frame", "client", str(error)))
                 continue
             self.latency.arrived(request.commands, self._now_ms / 1e3)
             if message.connection not in self._told:
@@ -114,7 +118,7 @@ class ClientDesk:
         if len(self._told) >= self._limits.sessions_max:
             self._told.clear()
         self._told.add(connection)
-        self._reply(connection, client_wire.ClientReply(t.FORMAT_VERSION, [], endpoints=self._front_ends))
+        self._first.append(_reply(connection, ClientReply(t.FORMAT_VERSION, [], endpoints=self._front_ends)))
 
     def _take_commands(
         self, connection: bytes, principal: bytes, commands: list[t.Command], by_partition: list[list[t.Command]]
@@ -158,7 +162,7 @@ class ClientDesk:
 
     def _refuse(self, connection: bytes, command: t.Command, status: int, message: bytes) -> None:
         result = t.Result(command.session, command.number, 0, status, message, command.principal)
-        self._replies.setdefault(connection, []).append(result)
+        self._results.setdefault(connection, []).append(result)
 
     def _take_reads(self, message: Message, principal: bytes, reads: list[client_wire.Read]) -> None:
         """Have them answered by the nodes, as far as anybody may ask, and is to be answered now."""
@@ -188,7 +192,7 @@ class ClientDesk:
                 result = t.Result(command.session, command.number, 0, t.WAITING, b"", command.principal)
                 told.setdefault(connection, []).append(result)
         for connection, results in told.items():
-            self._reply(connection, client_wire.ClientReply(t.FORMAT_VERSION, results))
+            self._first.append(_reply(connection, ClientReply(t.FORMAT_VERSION, results)))
 
     # What nodes have for them
 
@@ -211,50 +215,44 @@ class ClientDesk:
                 self._deliver(tuple_, source)
 
     def _route_results(self, results: t.Results) -> None:
-        routes, replies = self._routes, self._replies
+        routes, results_of = self._routes, self._results
         for result in results.results:
             connection = routes.of_result(result)
             if result.status == t.UNACKNOWLEDGED:
                 source = self._sources[result.session % len(self._sources)]
                 self._deliver(t.Unkept(result.session, result.number, result.principal), source)
             if connection is not None:
-                waiting = replies.get(connection)
+                waiting = results_of.get(connection)
                 if waiting is None:
-                    replies[connection] = [result]
+                    results_of[connection] = [result]
                 else:
                     waiting.append(result)
         for event in results.events:
             for receiver in routes.of_event(event) - {GATEWAY}:
                 self._published.setdefault(receiver, []).append(event)
 
-    def _reply(self, connection: bytes, reply: client_wire.ClientReply) -> None:
-        """At the end of the step, but before results."""
-        self._first.append(Reply(connection, client_wire.encode_reply(reply), []))
-
     def answer(self) -> Iterator[Effect]:
         """Everything that was promised is durable: what clients are told."""
-        if self._first:
-            first, self._first = self._first, []
-            yield from first
+        replies, self._first = self._first, []
         # Events first: who has a result has heard of everything up to it.
         if self._published:
             published, self._published = self._published, {}
             for connection, events in published.items():
-                reply = client_wire.ClientReply(t.FORMAT_VERSION, [], events)
-                yield Reply(connection, client_wire.encode_reply(reply), [])
-        if self._replies:
-            replies, self._replies = self._replies, {}
-            for connection, results in replies.items():
+                replies.append(_reply(connection, ClientReply(t.FORMAT_VERSION, [], events)))
+        if self._results:
+            results_of, self._results = self._results, {}
+            for connection, results in results_of.items():
                 self._counters.results += len(results)
                 if connection == GATEWAY:
                     yield Hand(results)
                 else:
-                    reply = client_wire.ClientReply(t.FORMAT_VERSION, results)
-                    yield Reply(connection, client_wire.encode_reply(reply), results)
+                    reply = ClientReply(t.FORMAT_VERSION, results)
+                    replies.append(Reply(connection, client_wire.encode_reply(reply), results))
         for connection, answers in self._questions.take_answers().items():
             self._counters.answers += len(answers)
-            reply = client_wire.ClientReply(t.FORMAT_VERSION, [], [], answers)
-            yield Reply(connection, client_wire.encode_reply(reply), [])
+            replies.append(_reply(connection, ClientReply(t.FORMAT_VERSION, [], [], answers)))
+        if replies:
+            yield Answer(replies)
 
     # The gateway
 
@@ -264,3 +262,8 @@ class ClientDesk:
         self._take_commands(GATEWAY, gateway_of(self._site), commands, by_partition)
         # What it has on its way at once is bounded there.
         self._submit(by_partition)
+
+
+def _reply(connection: bytes, reply: ClientReply) -> Reply:
+    """One that has no results of commands in it."""
+    return Reply(connection, client_wire.encode_reply(reply), [])

@@ -1,6 +1,6 @@
 """What travels between a client and a front end."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -73,7 +73,16 @@ def encode_request(commands: list[t.Command], reads: list[Read], secret: bytes) 
     return encode_in_pieces(make, (commands, reads), REQUEST_BYTES_MAX)
 
 
-def encode_reply(reply: ClientReply) -> Iterator[bytes]:
+def encode_reply(reply: ClientReply) -> Iterable[bytes]:
+    """A message, or several."""
+    if not reply.answers:
+        data = t.encode(reply)
+        if len(data) <= REPLY_BYTES_MAX:
+            return (data,)
+    return _encode_long_reply(reply)
+
+
+def _encode_long_reply(reply: ClientReply) -> Iterator[bytes]:
     """One piece after the other: of long answers, there is never everything twice."""
     make = partial(ClientReply, reply.version)
     answers = _in_portions(reply.answers)

@@ -52,12 +52,18 @@ class Send(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Messages for a connection of a client."""
+    """Messages for one connection of a client."""
 
     connection: bytes
     messages: Iterable[bytes]
     #: What of it answers commands.
     results: list[t.Result]
+
+
+class Answer(NamedTuple):
+    """What clients are told, in this order."""
+
+    replies: list[Reply]
 
 
 class Hand(NamedTuple):
@@ -102,4 +108,4 @@ class Trouble(NamedTuple):
     reason: str
 
 
-Effect = Sync | Send | Reply | Hand | Store | Unbar | Executes | Halt | Trouble
+Effect = Sync | Send | Answer | Hand | Store | Unbar | Executes | Halt | Trouble

@@ -94,6 +94,7 @@ class Site:
             life,
             partial(principal_of, operator=spec.operator),
             counters,
+            self._effects.append,
             self._nodes.deliver,
             self._nodes.all.__contains__,
         )

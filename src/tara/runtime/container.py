@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from tara.host.condition import described
 from tara.host.counters import Counters
-from tara.host.effects import Effect, Executes, Halt, Hand, Inputs, Message, Reply, Send, Store, Sync, Trouble, Unbar
+from tara.host.effects import Answer, Effect, Executes, Halt, Hand, Inputs, Message, Send, Store, Sync, Trouble, Unbar
 from tara.host.latency import Histogram
 from tara.host.placement import serves_clients
 from tara.host.site import Site, SiteSpec
@@ -147,7 +147,7 @@ class Container:
         self._doing: dict[type[Effect], Callable[[Any], None]] = {
             Sync: self._sync,
             Send: self._send,
-            Reply: self._reply,
+            Answer: self._answer,
             Hand: self._hand,
             Store: self._store,
             Unbar: lambda unbar: self.storage.records[unbar.number].unbar(unbar.counter),
@@ -404,11 +404,13 @@ class Container:
         taken = sum([links.send(container, frame) for frame in send.frames])
         self.site.sent(send, taken, full=links.unsent_bytes(container) > 0)
 
-    def _reply(self, reply: Reply) -> None:
-        if self._front_end is not None:
-            for message in reply.messages:
-                self._front_end.send(reply.connection, message)
-        self.site.latency.answered(reply.results, self._now_s)
+    def _answer(self, answer: Answer) -> None:
+        assert self._front_end is not None, "whoever asked came in there"
+        send, answered = self._front_end.send, self.site.latency.answered
+        for connection, messages, results in answer.replies:
+            for message in messages:
+                send(connection, message)
+            answered(results, self._now_s)
 
     def _hand(self, hand: Hand) -> None:
         self.site.latency.answered(hand.results, self._now_s)

@@ -19,7 +19,7 @@ from tara.application import StateMachine
 from tara.host import client_wire
 from tara.host.condition import described
 from tara.host.counters import Counters
-from tara.host.effects import Effect, Executes, Halt, Hand, Inputs, Message, Reply, Send, Store, Sync, Trouble, Unbar
+from tara.host.effects import Answer, Effect, Executes, Halt, Hand, Inputs, Message, Send, Store, Sync, Trouble, Unbar
 from tara.host.placement import placement_of
 from tara.host.site import Site, SiteSpec
 from tara.protocol import tuples as t
@@ -665,9 +665,10 @@ class World:
                 self._see(container)
                 full = self.network.send(container, self.containers[effect.container], effect.frames)
                 container.running.sent(effect, len(effect.frames), full)
-            case Reply(connection, messages):
+            case Answer(replies):
                 self._see(container)
-                self._reply(container, connection, list(messages))
+                for connection, messages, _ in replies:
+                    self._reply(container, connection, list(messages))
             case Store(number, job):
                 self._see(container)
                 self._to_store(container, container.life, number, job)

@@ -21,6 +21,7 @@ from tara.protocol.observer import Observer
 from tara.protocol.principals import SYSTEM
 from tara.protocol.resend import burst, rounds_for
 from tara.protocol.skips import is_order
+from tara.protocol.status import Newest
 
 #: Orders of operators that are not known to be decided, beside the other requests; they are few.
 ORDERS_MAX = 16
@@ -30,6 +31,8 @@ SIGNS_PER_REQUEST = 64
 LONG_BYTES = 64 << 10
 #: How often: well within their patience.
 WAITING_TOLD_MS = 400.0
+#: An executor that has not been heard of for so many of the controllers' time-outs is taken for gone.
+SILENT_TIMEOUTS = 4
 #: They are told nothing any more when the queue has not moved for so long: another source may do better.
 STANDSTILL_MS = 3_000.0
 #: Of those that are decided, so many are remembered.
@@ -85,6 +88,9 @@ class RequestSource(Node):
         self._silent_since_ms = boot.now_ms
         self._sessions_open = False
         self._views = Observer(limits.replicas, limits.quorum)
+        #: What executors said last, and when.
+        self._executors: Newest[t.ExecutorStatus] = Newest(limits.replicas)
+        self._heard_ms = [boot.now_ms] * limits.replicas
         #: The oldest pending number at the last report, and for how many reports it has been that.
         self._oldest = 0
         self._stuck = 0
@@ -262,6 +268,8 @@ class RequestSource(Node):
         self._sessions_open = any(status.sessions for status in stable.executors)
         self._stable = max(self._stable, stable.checkpoint.number)
         for status in stable.executors:
+            if self._executors.update(status.executor, status):
+                self._heard_ms[status.executor] = self.now_ms
             self._stable = max(self._stable, status.stable)
             self._decided = max(self._decided, status.positions[self.partition])
             epoch, low = status.progress[self.partition][self.index]
@@ -310,9 +318,22 @@ class RequestSource(Node):
     @property
     def _wanted(self) -> int:
         """How many requests there are, or would be. What is held back because nobody executes takes no slot, but
-        counts: it may be the proposer that is gone, and an executor that lacks what only the next view brings."""
-        halted = self.now_ms < self._halted_until_ms
-        return self.next + (self.backlog > 0 and self._nobody_executes and not halted)
+        counts if too few executors have what the next checkpoint takes: it may be the proposer that is gone, and an
+        executor that lacks what only the next view brings. If they have it, a checkpoint takes its time, or cannot be
+        taken; another proposer would not help."""
+        held_back = self.backlog > 0 and self._nobody_executes and self.now_ms >= self._halted_until_ms
+        return self.next + (held_back and self._executors_lack())
+
+    def _executors_lack(self) -> bool:
+        """Whether less than f+1 executors that are alive know what was decided up to the next checkpoint."""
+        needed = (self._stable + 1) * self.limits.checkpoint_slots
+        since_ms = self.now_ms - SILENT_TIMEOUTS * self.limits.controller_timeout_ms
+        there = [
+            executor
+            for executor, status in self._executors
+            if status.positions[self.partition] >= needed and self._heard_ms[executor] >= since_ms
+        ]
+        return len(there) < self.limits.quorum
 
     def _resend(self) -> None:
         """They may have been lost, or sent to the proposer of a view that is over."""
