@@ -13,7 +13,7 @@ from msgspec import Raw
 from tara.bench.protocol_speed import InProcessCluster, measure
 from tara.host import client_wire, peer_wire
 from tara.protocol import tuples as t
-from tara.protocol.graph import Receivers, Stage
+from tara.protocol.graph import Graph, Receivers, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Node
 from tara.storage.journal import FileJournal, Identity
@@ -42,18 +42,10 @@ class TimedCluster(InProcessCluster):
         ]
         for journal in self._journals:
             journal.replay()
+        graph = Graph(limits.f, limits.partitions)
+        self._sites = [graph.site(name) for name in graph.names]
+        self._names = [_STEPS.get(name.stage, REPORTS) for name in graph.names]
         super().__init__(limits)
-        self._sites = [self.graph.site(name) for name in self.graph.names]
-        self._names = [_STEPS.get(name.stage, REPORTS) for name in self.graph.names]
-
-    def tick(self, now_ms: float) -> None:
-        began = time.perf_counter_ns()
-        for number, node in enumerate(self.nodes):
-            node.tick(now_ms)
-            self.nanoseconds[REPORTS] += time.perf_counter_ns() - began
-            self._take(number)
-            began = time.perf_counter_ns()
-        self.run()
 
     def submit(self, commands: list[t.Command]) -> None:
         """As a front end gets them: in one frame."""
@@ -71,29 +63,33 @@ class TimedCluster(InProcessCluster):
             self.nanoseconds[CLIENT_FRAMES] += time.perf_counter_ns() - began
         return results
 
-    def run(self) -> None:
-        queue = self._queue
-        while queue:
-            tuple_, receivers = queue.popleft()
-            for number in receivers.numbers:
-                self._process(self.nodes[number], number, tuple_)
-                self._take(number)
+    def add(self, number: int, node: Node) -> None:
+        """With a clock around what it does."""
+        process, tick = node.process, node.tick
 
-    def _process(self, node: Node, number: int, tuple_: t.Tuple) -> None:
-        began = time.perf_counter_ns()
-        node.process(tuple_)
-        self.nanoseconds[self._names[number]] += time.perf_counter_ns() - began
+        def timed_process(tuple_: t.Tuple) -> None:
+            began = time.perf_counter_ns()
+            process(tuple_)
+            self.nanoseconds[self._names[number]] += time.perf_counter_ns() - began
 
-    def _take(self, number: int) -> None:
-        outbox = self._outboxes[number]
+        def timed_tick(now_ms: float) -> None:
+            began = time.perf_counter_ns()
+            tick(now_ms)
+            self.nanoseconds[REPORTS] += time.perf_counter_ns() - began
+
+        node.process, node.tick = timed_process, timed_tick  # type: ignore[method-assign]
+        super().add(number, node)
+
+    def collect(self, number: int) -> None:
+        outbox = self.all[number].outbox
         if outbox.persisted:
             entries = [(number, entry) for entry in outbox.persisted]
             began = time.perf_counter_ns()
             self._journals[self._sites[number]].append(entries)
             self.nanoseconds[JOURNAL] += time.perf_counter_ns() - began
-        for tuple_, receivers in outbox.emitted:
+        for tuple_, receivers in outbox.told + outbox.emitted:
             self._travel(number, tuple_, receivers)
-        super()._take(number)
+        super().collect(number)
 
     def _travel(self, number: int, tuple_: t.Tuple, receivers: Receivers) -> None:
         """Encode it once, and frame and decode it for each other site."""

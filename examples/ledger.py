@@ -20,8 +20,7 @@ from random import Random
 import msgspec
 from msgspec import Struct
 
-from tara.application import ApplicationError, Context, Execute, Query, Simulation, StateMachine
-from tara.client import Client, CommandFailed
+from tara import ApplicationError, Client, CommandFailed, Context, Execute, Query, Simulation, StateMachine
 
 
 class Open(Struct, array_like=True, frozen=True, tag="open"):

@@ -11,8 +11,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tara.application import ApplicationError, Context, StateMachine
-from tara.streaming import StreamingConfig, StreamingReplication, read_results
+from tara import ApplicationError, Context, StateMachine, StreamingConfig, StreamingReplication, read_results
 from tara.streaming.run import Progress, follow, session
 
 

@@ -1,10 +1,86 @@
-"""Crash-tolerant state-machine replication, expressed as a stream-processing graph."""
+"""Crash-tolerant state-machine replication, expressed as a stream-processing graph.
 
+The public API: what an application, a client and a Spark job need. Names are found when they are asked for: a container
+must not load a client to start, and a client no Spark.
+"""
+
+import importlib
 import sys
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from tara.application import ApplicationError, Context, Execute, KeyValueStore, Query, Simulation, StateMachine
+    from tara.client import (
+        AsyncClient,
+        Client,
+        ClientClosed,
+        ClientError,
+        ClientOptions,
+        CommandFailed,
+        CommandTooLarge,
+        Forbidden,
+        KeyValueClient,
+        NotReachable,
+        Overloaded,
+        Refused,
+        ServiceHalted,
+        SessionExpired,
+        TimedOut,
+    )
+    from tara.protocol.errors import ConfigurationError, TaraError
+    from tara.protocol.limits import Limits
+    from tara.streaming import StreamingConfig, StreamingReplication, read_results
 
 __version__: str
+
+__all__ = [
+    "ApplicationError",
+    "AsyncClient",
+    "Client",
+    "ClientClosed",
+    "ClientError",
+    "ClientOptions",
+    "CommandFailed",
+    "CommandTooLarge",
+    "ConfigurationError",
+    "Context",
+    "Execute",
+    "Forbidden",
+    "KeyValueClient",
+    "KeyValueStore",
+    "Limits",
+    "NotReachable",
+    "Overloaded",
+    "Query",
+    "Refused",
+    "ServiceHalted",
+    "SessionExpired",
+    "Simulation",
+    "StateMachine",
+    "StreamingConfig",
+    "StreamingReplication",
+    "TaraError",
+    "TimedOut",
+    "__version__",
+    "read_results",
+]
+
+#: Where the public names are; those of `tara.client` are not named here.
+_HOMES = {
+    "ApplicationError": "tara.application",
+    "ConfigurationError": "tara.protocol.errors",
+    "Context": "tara.application",
+    "Execute": "tara.application",
+    "KeyValueStore": "tara.application",
+    "Limits": "tara.protocol.limits",
+    "Query": "tara.application",
+    "Simulation": "tara.application",
+    "StateMachine": "tara.application",
+    "StreamingConfig": "tara.streaming",
+    "StreamingReplication": "tara.streaming",
+    "TaraError": "tara.protocol.errors",
+    "read_results": "tara.streaming",
+}
 
 if sys.flags.optimize:
     raise ImportError(
@@ -13,10 +89,20 @@ if sys.flags.optimize:
     )
 
 
-def __getattr__(name: str) -> str:
-    """The version, when somebody asks for it: to find it takes as long as to load half of what a container needs."""
-    if name != "__version__":
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES.get(name, "tara.client")), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    """Found when somebody asks for it: that takes as long as to load half of what a container needs."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tara.coordination import limits as zookeeper_limits
-from tara.host import client_wire, routes, site
+from tara.host import client_desk, client_wire, routes
 from tara.net import bounds
 from tara.observability import prometheus
 from tara.protocol.kept import OVERHEAD_BYTES
@@ -78,7 +78,7 @@ def sections() -> list[Section]:
                 ),
                 Row(
                     "UNREAD_ANSWERS_BYTES_MAX",
-                    site.UNREAD_ANSWERS_BYTES_MAX,
+                    client_desk.UNREAD_ANSWERS_BYTES_MAX,
                     "bytes",
                     "answers that are not read",
                     "no reads are answered",

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from tara.application import AppendRegister
 from tara.protocol import tuples as t
+from tara.protocol.backoff import BACKOFF_MAX
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.proposer import Mode, Proposer
 from tara.protocol.nodes.request_source import RequestSource
-from tara.protocol.resend import BACKOFF_MAX
 from tests.protocol.driver import (
     Bench,
     Driven,

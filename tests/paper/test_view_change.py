@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from tara.protocol import tuples as t
+from tara.protocol.backoff import BACKOFF_MAX
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.controller import CALM_TIMEOUTS, Controller
@@ -15,7 +16,6 @@ from tara.protocol.nodes.proposer import Mode, Proposer
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.nodes.sink import RecordSource
 from tara.protocol.nodes.view_source import ViewSource
-from tara.protocol.resend import BACKOFF_MAX
 from tests.paper.test_request_handling import active_proposer, started_committer
 from tests.protocol.driver import Bench, Driven, commits, request, requests
 
@@ -254,6 +254,36 @@ def test_who_is_taken_for_dead_is_voted_out_at_once(bench: Bench) -> None:
     assert controller.take().of(t.Vote) == [t.Vote(0, 0, 1, 1, 5)]
     assert controller.node.timeout_ms == 2 * TIMEOUT_MS
     assert controller.tick(100).of(t.Vote) == [t.Vote(0, 0, 1, 2, 5)]
+
+
+def test_only_what_was_waited_for_makes_the_allowance_for_long_requests_longer(bench: Bench) -> None:
+    """Who is voted out by hand has not used it up: that says nothing about links."""
+    controller = watching_controller(bench)
+    controller.feed(t.Target(0, 0, (1, 3), 100_000))
+    allowance_ms = controller.node.patience_ms - TIMEOUT_MS
+    assert allowance_ms > 0
+    controller.node.suspect()
+    assert controller.node.patience_ms == 2 * TIMEOUT_MS + allowance_ms
+    controller.feed(*bench.views(2), t.Target(0, 0, (1, 3), 100_000))
+    assert first_vote_ms(controller, 10_000) == pytest.approx(2 * TIMEOUT_MS + allowance_ms, abs=10)
+    assert controller.node.patience_ms == 4 * TIMEOUT_MS + 2 * allowance_ms
+
+
+def test_the_crash_of_one_proposer_does_not_make_the_next_one_last_longer(bench: Bench) -> None:
+    """Each was alone with a long request. In between all went well, for long enough."""
+    controller = watching_controller(bench)
+    waited_ms = []
+    for crash in range(4):
+        controller.feed(t.Target(0, 0, (1, crash + 1), 60_000))
+        began_ms = controller.node.now_ms
+        voted_ms = first_vote_ms(controller, began_ms + 60_000)
+        assert voted_ms is not None
+        waited_ms.append(voted_ms - began_ms)
+        decided = [bench.progress(executor, {0: (1, crash + 1)}) for executor in range(3)]
+        targets = [t.Target(source, 0, (1, crash + 1 if source == 0 else 0), 0) for source in range(3)]
+        controller.feed(*bench.views(crash + 2), *targets)
+        assert first_vote_ms(controller, voted_ms + 20_000, decided) is None
+    assert waited_ms == [pytest.approx(waited_ms[0], abs=10)] * 4
 
 
 # Whose fault it is

@@ -4,14 +4,13 @@
 a graph without delay, loss or faults, for the few tests that follow a command through the whole graph.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from hashlib import blake2b
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from tara.application import KeyValueStore
+from tara.host.nodes import Nodes
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph, Name, Receivers, Stage
 from tara.protocol.limits import Limits
@@ -19,6 +18,7 @@ from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.factory import create
 from tara.protocol.places import Cell
 from tara.protocol.sessions import Application
+from tara.protocol.state_digest import digest_of
 
 Kind = TypeVar("Kind", bound=t.Tuple)
 Record = TypeVar("Record", bound=msgspec.Struct)
@@ -29,7 +29,7 @@ FIRST_MEMORY = 1
 
 
 class Step:
-    """What a node left in its outbox."""
+    """What a node left in its outbox: what it said, and what it persisted."""
 
     def __init__(self, emitted: list[tuple[t.Tuple, Receivers]], persisted: list[Any]) -> None:
         self.emitted = emitted
@@ -64,8 +64,9 @@ class Driven(Generic[NodeType]):
 
     def take(self) -> Step:
         """What the node has emitted and persisted since the last look."""
-        step = Step(self._outbox.emitted, self._outbox.persisted)
-        self._outbox.emitted, self._outbox.persisted = [], []
+        outbox = self._outbox
+        step = Step(outbox.emitted + outbox.told, outbox.persisted)
+        outbox.emitted, outbox.told, outbox.persisted = [], [], []
         return step
 
     def feed(self, *tuples: t.Tuple) -> Step:
@@ -281,14 +282,7 @@ def commits(
     return [t.Commit(committer, partition, view, first, list(slots)) for committer in committers]
 
 
-def digest_of(save: t.Save) -> bytes:
-    digest = blake2b(save.state, digest_size=16)
-    for chunk in save.chunks:
-        digest.update(chunk)
-    return digest.digest()
-
-
-class Network:
+class Network(Nodes):
     """All nodes of a graph; a tuple arrives at once, unless its receiver is down."""
 
     def __init__(
@@ -296,22 +290,25 @@ class Network:
     ) -> None:
         self.bench = bench
         self.graph = bench.graph
-        self.down = set(down)
+        super().__init__(self.graph, range(len(self.graph.names)), holds=False, outside=self)
         self.now_ms = 0.0
+        #: What clients got: (reply sink, result).
+        self.replies: list[tuple[int, t.Result]] = []
         self.nodes = [
             bench.make(Node, name.stage, name.replica, name.partition, application=application)
             for name in self.graph.names
         ]
-        #: What clients got: (reply sink, result).
-        self.replies: list[tuple[int, t.Result]] = []
-        self._flying: deque[tuple[int, t.Tuple]] = deque()
+        stopped = set(down)
+        for number, driven in enumerate(self.nodes):
+            if number not in stopped:
+                self.add(number, driven.node)
+                self.collect(number)
 
     def submit(self, source: int, *commands: t.Command, partition: int = 0) -> list[t.Result]:
         """Hand commands to a request source and return the results that its site gives at once."""
         seen = len(self.replies)
-        number = self.graph.number(Stage.REQUEST_SOURCE, source, partition)
-        self._flying.append((number, t.Submit(list(commands))))
-        self._deliver()
+        self.deliver(t.Submit(list(commands)), self.graph.number(Stage.REQUEST_SOURCE, source, partition))
+        self.work()
         return [result for sink, result in self.replies[seen:] if sink == source]
 
     def run(self, duration_ms: float, step_ms: float = 10.0) -> None:
@@ -319,25 +316,18 @@ class Network:
         end_ms = self.now_ms + duration_ms
         while self.now_ms < end_ms:
             self.now_ms += step_ms
-            for number, driven in enumerate(self.nodes):
-                if number not in self.down:
-                    self._collect(number, driven.tick(self.now_ms))
-            self._deliver()
+            self.tick(self.now_ms)
+            self.work()
 
-    def _deliver(self) -> None:
-        while self._flying:
-            number, tuple_ = self._flying.popleft()
-            if number not in self.down:
-                self._collect(number, self.nodes[number].feed(tuple_))
+    def leave(self, sender: int, tuple_: t.Tuple, receivers: Receivers) -> None:
+        if isinstance(tuple_, t.Save):
+            self.deliver(t.Saved(t.CheckpointId(tuple_.number, digest_of(tuple_.state, tuple_.chunks))), sender)
+        elif receivers.stage is Stage.CLIENT:
+            assert isinstance(tuple_, t.Results)
+            self.replies += [(self.graph.names[sender].replica, result) for result in tuple_.results]
 
-    def _collect(self, sender: int, step: Step) -> None:
-        for tuple_, receivers in step.emitted:
-            if receivers.stage is Stage.CLIENT:
-                assert isinstance(tuple_, t.Results)
-                self.replies += [(self.graph.names[sender].replica, result) for result in tuple_.results]
-            elif receivers.stage is Stage.STORE:
-                if isinstance(tuple_, t.Save):
-                    saved = t.Saved(t.CheckpointId(tuple_.number, digest_of(tuple_)))
-                    self._flying.append((sender, saved))
-            else:
-                self._flying.extend((number, tuple_) for number in receivers.numbers)
+    def stop(self, number: int, reason: str) -> None:
+        raise AssertionError(f"{self.graph.label(number)}: {reason}")
+
+    def refuse(self, reason: str) -> None:
+        raise AssertionError(reason)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tara.protocol.resend import BACKOFF_MAX, ROUND_BYTES, Laggards
+from tara.protocol.backoff import BACKOFF_MAX
+from tara.protocol.resend import ROUND_BYTES, Laggards
 
 ROUNDS = 2
 #: Per round: how much more was sent, and how far the receiver's position moved.

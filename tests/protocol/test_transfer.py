@@ -73,3 +73,41 @@ def test_long_requests_are_forgotten_by_and_by() -> None:
     for _ in range(30):
         transfer.forget()
     assert transfer.allowance_ms == 0
+
+
+def test_a_doubling_ends_when_all_is_quick() -> None:
+    """It was the proposer that was gone, not the link that was slow. Requests need not be long enough for samples."""
+    transfer = Transfer()
+    transfer.expect(MEGABYTE)
+    before = transfer.allowance_ms
+    for _ in range(5):
+        transfer.was_too_short()
+    for _ in range(5):
+        transfer.forget()
+    transfer.expect(MEGABYTE)
+    assert transfer.allowance_ms == before
+
+
+def test_what_is_known_to_be_needed_stays_allowed() -> None:
+    """One long request on a very slow link shows what the next one will take, however quick all is in between."""
+    transfer = Transfer()
+    transfer.expect(MEGABYTE)
+    for _ in range(3):
+        transfer.was_too_short()
+    transfer.note(progress(0), 0.0)
+    transfer.note(progress(MEGABYTE), 20_000.0)
+    for _ in range(30):
+        transfer.forget()
+    transfer.expect(MEGABYTE)
+    assert transfer.allowance_ms == pytest.approx(MARGIN * 20_000.0)
+
+
+def test_one_quick_request_does_not_end_a_doubling() -> None:
+    """It may have been decided by what had arrived before."""
+    transfer = Transfer()
+    transfer.expect(MEGABYTE)
+    transfer.was_too_short()
+    doubled = transfer.allowance_ms
+    transfer.note(progress(0), 0.0)
+    transfer.note(progress(MEGABYTE), 0.0)
+    assert transfer.allowance_ms == doubled

@@ -18,8 +18,9 @@ from tara.protocol.graph import Stage
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.sessions import Context
+from tara.protocol.state_digest import digest_of
 from tara.storage.log import log_directory
-from tara.storage.store import checkpoint_directory, checkpoint_path, digest_of, read_checkpoint, write_checkpoint
+from tara.storage.store import checkpoint_directory, checkpoint_path, read_checkpoint, write_checkpoint
 from tests.protocol.driver import Bench, Driven, batch, commits, open_session
 from tests.runtime.histories import INTERVAL, bench, executor, handed_over, puts
 from tests.runtime.test_log import opened, write

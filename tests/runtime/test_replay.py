@@ -15,8 +15,9 @@ from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.executor import Executor, ExecutorState
 from tara.protocol.sessions import Context
+from tara.protocol.state_digest import digest_of
 from tara.storage.log import log_directory
-from tara.storage.store import checkpoint_directory, checkpoint_path, digest_of, write_checkpoint
+from tara.storage.store import checkpoint_directory, checkpoint_path, write_checkpoint
 from tests.protocol.driver import Driven
 from tests.runtime.histories import INTERVAL, bench, executor, handed_over, history, puts
 from tests.runtime.test_backup import settings_for

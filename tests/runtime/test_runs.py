@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tara.application import KeyValueStore
-from tara.host import client_wire, site
+from tara.host import client_wire, pacing
 from tara.net.connection import Connection
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
@@ -94,9 +94,9 @@ def test_what_comes_together_is_proposed_together(container: Container) -> None:
 @pytest.fixture
 def busy(container: Container, monkeypatch: pytest.MonkeyPatch) -> Container:
     """Many read there, and it has just made a run."""
-    monkeypatch.setattr(site, "BUSY_QUESTIONS", 0)
-    monkeypatch.setattr(site, "BUSY_RUN", 3)
-    monkeypatch.setattr(site, "BUSY_PAUSE_MS", 1e3 * DEADLINE_S)
+    monkeypatch.setattr(pacing, "BUSY_QUESTIONS", 0)
+    monkeypatch.setattr(pacing, "BUSY_RUN", 3)
+    monkeypatch.setattr(pacing, "BUSY_PAUSE_MS", 1e3 * DEADLINE_S)
     tick(container)
     for number in range(3):
         submit(container, number)
@@ -122,7 +122,7 @@ def test_they_do_not_wait_long(busy: Container, monkeypatch: pytest.MonkeyPatch)
     submit(busy, 3)
     turn(busy)
     assert accepted(busy) == position
-    monkeypatch.setattr(site, "BUSY_PAUSE_MS", 0.0)
+    monkeypatch.setattr(pacing, "BUSY_PAUSE_MS", 0.0)
     turn(busy)
 
     assert accepted(busy) == position + 1
@@ -131,15 +131,15 @@ def test_they_do_not_wait_long(busy: Container, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("durability", "questions", "waits"),
     [
-        ("disk", site.BUSY_QUESTIONS, True),
-        ("disk", site.BUSY_QUESTIONS - 1, False),
-        ("memory", site.BUSY_QUESTIONS, False),
+        ("disk", pacing.BUSY_QUESTIONS, True),
+        ("disk", pacing.BUSY_QUESTIONS - 1, False),
+        ("memory", pacing.BUSY_QUESTIONS, False),
     ],
 )
 def test_many_questions_make_them_wait_where_there_is_a_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, questions: int, waits: bool
 ) -> None:
-    monkeypatch.setattr(site, "BUSY_PAUSE_MS", 1e3 * DEADLINE_S)
+    monkeypatch.setattr(pacing, "BUSY_PAUSE_MS", 1e3 * DEADLINE_S)
     with started(tmp_path, durability) as container:
         submit(container, 0)
         turn(container)

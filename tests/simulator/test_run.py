@@ -6,12 +6,13 @@ import sys
 from collections import Counter
 from unittest import mock
 
+import msgspec
 import pytest
 
 from tara.protocol.errors import ConfigurationError
 from tara.simulator.campaign import Job, run_seed, summarize
 from tara.simulator.plan import BEYOND_MEMORY, NOISE, SCHEDULED, make_plan
-from tara.simulator.run import Outcome, play
+from tara.simulator.run import RECOVERY_MS, Outcome, answer_ms, play
 from tara.simulator.transcript import Transcript
 from tara.simulator.world import DATA, Container, World
 
@@ -113,7 +114,7 @@ def test_every_fault_kind_fires(with_journals: list[Outcome]) -> None:
 
 FINGERPRINT = """
 from tara.simulator.plan import make_plan
-from tara.simulator.run import Outcome, play
+from tara.simulator.run import RECOVERY_MS, Outcome, answer_ms, play
 from tara.simulator.transcript import Transcript
 transcript = Transcript(reports=True)
 print(play(make_plan({seed}, 1, {partitions}), transcript).fingerprint)
@@ -138,3 +139,20 @@ def test_the_transcript_does_not_change_the_run() -> None:
     plan = make_plan(11)
 
     assert play(plan).fingerprint == play(plan, Transcript()).fingerprint
+
+
+def test_a_result_that_fills_all_sessions_may_hold_up_the_others_until_its_session_expires() -> None:
+    """As in this run, whose clients wait for one that is done."""
+    plan = make_plan(30727, packing="node")
+    assert plan.value_bytes > plan.limits.sessions_bytes_max
+    assert answer_ms(plan) == RECOVERY_MS + plan.session_timeout_ms
+    assert play(plan).violation is None
+    roomy = msgspec.structs.replace(plan, value_bytes=plan.limits.sessions_bytes_max)
+    assert answer_ms(roomy) == RECOVERY_MS
+
+
+def test_a_proposer_that_is_lost_among_long_commands_on_slow_links_is_replaced_in_time() -> None:
+    """After two suspicions that nobody had waited for. They are not to make the controllers wait for longer."""
+    plan = make_plan(5166)
+    assert (plan.packing, plan.rate_mbit, plan.value_bytes) == ("node", 20.0, 200_000)
+    assert play(plan).violation is None

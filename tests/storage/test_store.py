@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tara.protocol import tuples as t
+from tara.protocol.state_digest import digest_of
 from tara.storage import store as store_module
 from tara.storage.disk import LocalDisk
 from tara.storage.files import DAMAGED, DAMAGED_KEPT
@@ -18,7 +19,6 @@ from tara.storage.store import (
     StoreError,
     StoreFailed,
     checkpoint_path,
-    digest_of,
     read_checkpoint,
     write_checkpoint,
 )

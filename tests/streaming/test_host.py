@@ -10,7 +10,8 @@ from tara.application import AppendRegister, StateMachine
 from tara.protocol.errors import ConfigurationError
 from tara.streaming import clients, queue, rows
 from tara.streaming.config import StreamingConfig
-from tara.streaming.host import Host, StreamingError
+from tara.streaming.errors import StreamingError
+from tara.streaming.host import Host
 from tara.streaming.rows import Row
 
 Result = tuple[int, str, int, str, bytes, int | None]

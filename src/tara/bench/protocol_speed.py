@@ -5,18 +5,18 @@ measured is the protocol alone: it bounds every runtime that hosts it. One core 
 """
 
 import time
-from collections import deque
 from collections.abc import Callable
-from hashlib import blake2b
 
 import msgspec
 
 from tara.application import KeyValueStore, Put
+from tara.host.nodes import Nodes
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph, Receivers, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Outbox
 from tara.protocol.nodes.factory import create
+from tara.protocol.state_digest import digest_of
 
 
 class SpeedReport(msgspec.Struct):
@@ -28,28 +28,23 @@ class SpeedReport(msgspec.Struct):
     microseconds_per_request: float
 
 
-class InProcessCluster:
-    """Delivers tuples from a queue, in order, at once."""
+class InProcessCluster(Nodes):
+    """All nodes of all sites beside each other, with what is around them: a store that keeps nothing, and clients at
+    site 0."""
 
     def __init__(self, limits: Limits) -> None:
         self.graph = Graph(limits.f, limits.partitions)
+        super().__init__(self.graph, range(len(self.graph.names)), holds=False, outside=self)
         self.results: list[t.Result] = []
         self.checkpoints = 0
-        self._queue: deque[tuple[t.Tuple, Receivers]] = deque()
-        self._outboxes: list[Outbox] = []
-        self.nodes = []
-        for name in self.graph.names:
-            outbox = Outbox()
-            boot = Boot(life=1, memory=1, genesis=True, now_ms=0.0)
-            self.nodes.append(create(name, self.graph, limits, boot, outbox, KeyValueStore))
-            self._outboxes.append(outbox)
         self._reply_sink = self.graph.number(Stage.REPLY_SINK, 0)
+        boot = Boot(life=1, memory=1, genesis=True, now_ms=0.0)
+        for number, name in enumerate(self.graph.names):
+            self.add(number, create(name, self.graph, limits, boot, Outbox(), KeyValueStore))
 
     def tick(self, now_ms: float) -> None:
-        for number, node in enumerate(self.nodes):
-            node.tick(now_ms)
-            self._take(number)
-        self.run()
+        super().tick(now_ms)
+        self.work()
 
     def submit(self, commands: list[t.Command]) -> None:
         """All commands enter at site 0, those of one session in one partition."""
@@ -57,37 +52,21 @@ class InProcessCluster:
         for partition in range(partitions):
             share = commands if partitions == 1 else [c for c in commands if c.session % partitions == partition]
             if share:
-                self._queue.append((t.Submit(share), self.graph.one(Stage.REQUEST_SOURCE, 0, partition)))
-        self.run()
+                self.deliver(t.Submit(share), self.graph.number(Stage.REQUEST_SOURCE, 0, partition))
+        self.work()
 
-    def run(self) -> None:
-        queue, nodes = self._queue, self.nodes
-        while queue:
-            tuple_, receivers = queue.popleft()
-            for number in receivers.numbers:
-                nodes[number].process(tuple_)
-                self._take(number)
+    def leave(self, sender: int, tuple_: t.Tuple, receivers: Receivers) -> None:
+        if isinstance(tuple_, t.Results) and sender == self._reply_sink:
+            self.results.extend(tuple_.results)
+        elif isinstance(tuple_, t.Save):
+            self.checkpoints += 1
+            self.deliver(t.Saved(t.CheckpointId(tuple_.number, digest_of(tuple_.state, tuple_.chunks))), sender)
 
-    def _take(self, number: int) -> None:
-        outbox = self._outboxes[number]
-        if outbox.persisted:
-            outbox.persisted.clear()
-        if not outbox.emitted:
-            return
-        for tuple_, receivers in outbox.emitted:
-            if receivers.numbers and receivers.numbers[0] >= 0:
-                self._queue.append((tuple_, receivers))
-            elif isinstance(tuple_, t.Results):
-                if number == self._reply_sink:
-                    self.results.extend(tuple_.results)
-            elif isinstance(tuple_, t.Save):
-                digest = blake2b(tuple_.state, digest_size=16)
-                for chunk in tuple_.chunks:
-                    digest.update(chunk)
-                self.checkpoints += 1
-                saved = t.Saved(t.CheckpointId(tuple_.number, digest.digest()))
-                self._queue.append((saved, Receivers(Stage.EXECUTOR, (number,))))
-        outbox.emitted = []
+    def stop(self, number: int, reason: str) -> None:
+        raise AssertionError(f"{self.graph.label(number)}: {reason}")
+
+    def refuse(self, reason: str) -> None:
+        raise AssertionError(reason)
 
     def take_results(self) -> list[t.Result]:
         results, self.results = self.results, []

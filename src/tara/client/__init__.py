@@ -13,6 +13,7 @@ from tara.client.errors import (
     NotReachable,
     Overloaded,
     Refused,
+    ServiceHalted,
     SessionExpired,
     TimedOut,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "NotReachable",
     "Overloaded",
     "Refused",
+    "ServiceHalted",
     "SessionExpired",
     "State",
     "TimedOut",

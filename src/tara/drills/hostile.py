@@ -47,17 +47,18 @@ class Recorder(InProcessCluster):
         self._each = each
         super().__init__(limits)
 
-    def _take(self, number: int) -> None:
-        for tuple_, receivers in self._outboxes[number].emitted:
+    def collect(self, number: int) -> None:
+        outbox = self.all[number].outbox
+        for tuple_, receivers in outbox.told + outbox.emitted:
             if receivers.numbers and receivers.numbers[0] >= 0:
                 kept = self.tuples.setdefault(type(tuple_), [])
                 if len(kept) < self._each:
                     kept.append(tuple_)
-        super()._take(number)
+        super().collect(number)
 
     def ask(self, questions: list[t.Question]) -> None:
-        self._queue.append((t.Ask(questions), self.graph.one(Stage.REQUEST_SOURCE, 0)))
-        self.run()
+        self.deliver(t.Ask(questions), self.graph.number(Stage.REQUEST_SOURCE, 0))
+        self.work()
 
 
 def recorded(limits: Limits) -> dict[type[t.Tuple], list[t.Tuple]]:

@@ -47,7 +47,7 @@ COUNTERS = (
     ),
     ("frames_dropped", "tara_frames_dropped_total", "Frames not sent: no connection, or the peer's queue was full."),
     ("asks_bad", "tara_asks_bad_total", "Questions for files that could not be decoded, and were dropped."),
-    ("tuples_in", "tara_tuples_received_total", "Tuples taken from frames, clients and stores."),
+    ("tuples_in", "tara_tuples_received_total", "Tuples taken from the frames of peers."),
     (
         "tuples_out",
         "tara_tuples_sent_total",

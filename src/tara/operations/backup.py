@@ -28,6 +28,7 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.sessions import SessionsState
+from tara.protocol.state_digest import digest_of
 from tara.storage.disk import LOCAL
 from tara.storage.files import write_whole
 from tara.storage.store import (
@@ -35,7 +36,6 @@ from tara.storage.store import (
     StoreError,
     checkpoint_directory,
     checkpoint_path,
-    digest_of,
     pack_parts,
     read_checkpoint,
     unpack_parts,

@@ -12,8 +12,9 @@ from tara.protocol import tuples as t
 from tara.protocol.graph import Graph, Stage
 from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.sessions import SessionsState
+from tara.protocol.state_digest import digest_of
 from tara.storage.disk import LOCAL
-from tara.storage.store import checkpoint_directory, checkpoint_path, digest_of, write_checkpoint
+from tara.storage.store import checkpoint_directory, checkpoint_path, write_checkpoint
 
 
 def install(data_dir: Path, cluster: ClusterState, sessions: SessionsState, chunks: list[bytes]) -> t.CheckpointId:

@@ -24,8 +24,9 @@ from tara.protocol.errors import TaraError
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.sessions import SKIPPED, Context, call, tell
+from tara.protocol.state_digest import digest_of
 from tara.storage.log_reader import LogBounds, LogReader, best_log
-from tara.storage.store import CHECKPOINT_FILES, StoreError, digest_of, read_checkpoint
+from tara.storage.store import CHECKPOINT_FILES, StoreError, read_checkpoint
 
 #: Differences that are listed; all are counted.
 LISTED_MAX = 100

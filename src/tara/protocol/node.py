@@ -1,10 +1,11 @@
 """The node contract: how a host drives a node.
 
 A host calls `process(tuple)` for each tuple that arrives and `tick(now_ms)` regularly, and after each such step takes
-what the node left in its outbox. It guarantees one thing: what a node persisted in a step is on stable storage before
-anything that the node emitted in that step leaves the host's container. Time is handed in, by `tick`; between two
-ticks it stands still, and within a life it never falls: a host takes it from a monotonic clock. Nodes talk to each
-other by tuples only.
+what the node left in its outbox. It guarantees one thing: what a node *persists* in a step is on stable storage before
+anybody hears what the node *emits* in that step or later. What it *tells* promises nothing, and waits for nothing.
+Which of the two a tuple is, the node decides; no host looks at its kind to find out. Time is handed in, by `tick`;
+between two ticks it stands still, and within a life it never falls: a host takes it from a monotonic clock. Nodes and
+hosts talk by tuples only, in both directions.
 """
 
 from typing import Any, NamedTuple
@@ -22,10 +23,13 @@ GENESIS_MEMORY = 1
 class Outbox:
     """What one or several nodes want done. The host takes the lists and leaves new ones."""
 
-    __slots__ = ("emitted", "persisted")
+    __slots__ = ("emitted", "persisted", "told")
 
     def __init__(self) -> None:
+        #: May be heard when everything that was persisted is durable.
         self.emitted: list[tuple[t.Tuple, Receivers]] = []
+        #: May be heard at once.
+        self.told: list[tuple[t.Tuple, Receivers]] = []
         self.persisted: list[t.JournalEntry] = []
 
 
@@ -87,9 +91,19 @@ class Node:
         """Called once per report interval: tell the others what they may have missed."""
 
     def emit(self, tuple_: t.Tuple, receivers: Receivers) -> None:
-        if receivers.stage not in self._edges.get(type(tuple_), ()):
-            raise EdgeError(f"{self.name.stage} may not emit {type(tuple_).__name__} to {receivers.stage}")
+        """Say something that may rest on what was persisted."""
+        self._check_edge(tuple_, receivers)
         self.outbox.emitted.append((tuple_, receivers))
 
+    def tell(self, tuple_: t.Tuple, receivers: Receivers) -> None:
+        """Say something that stays right if the node crashes before what it persisted is durable."""
+        self._check_edge(tuple_, receivers)
+        self.outbox.told.append((tuple_, receivers))
+
+    def _check_edge(self, tuple_: t.Tuple, receivers: Receivers) -> None:
+        if receivers.stage not in self._edges.get(type(tuple_), ()):
+            raise EdgeError(f"{self.name.stage} may not emit {type(tuple_).__name__} to {receivers.stage}")
+
     def persist(self, entry: t.JournalEntry) -> None:
+        """Have something written to stable storage."""
         self.outbox.persisted.append(entry)

@@ -3,9 +3,8 @@
 Receivers report positions; a sender compares them with what it had sent some rounds ago. A receiver that lacks
 something so old and does not move gets a burst from its position on, and the next burst as soon as it has taken just
 that. One that moves by itself is slow, and the last thing it needs is to be sent everything twice; what is long may be
-on its way for long. A burst that changes
-nothing is repeated less and less often, and a receiver that has not been heard of since the last burst gets none: it is
-down, or what was sent is still on its way. Nothing is kept per tuple.
+on its way for long. A burst that changes nothing is repeated less and less often, and a receiver that has not been
+heard of since the last burst gets none: it is down, or what was sent is still on its way. Nothing is kept per tuple.
 """
 
 from collections import deque
@@ -13,17 +12,15 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from tara.protocol import tuples as t
+from tara.protocol.backoff import Backoff
 from tara.protocol.limits import Limits
 
 #: What a slow link carries between two reports. What is long needs time, and is not lost because it has not come.
 ROUND_BYTES = 64 << 10
 
-#: The pause between two bursts grows up to this many times the first pause.
-BACKOFF_MAX = 16
-
 
 class Laggards:
-    __slots__ = ("_heard", "_pause", "_positions", "_rounds", "_sent", "_stuck", "_until")
+    __slots__ = ("_backoff", "_heard", "_positions", "_rounds", "_sent", "_stuck", "_until")
 
     def __init__(self, receivers: int, rounds: int) -> None:
         self._rounds = rounds
@@ -33,7 +30,7 @@ class Laggards:
         #: Rounds since the receiver moved, or since the last burst to it.
         self._stuck = [0] * receivers
         #: Rounds without movement before the next burst.
-        self._pause = [rounds] * receivers
+        self._backoff = [Backoff(rounds) for _ in range(receivers)]
         #: The end of the last burst to each receiver, and the receiver's last report before it.
         self._until = [-1] * receivers
         self._heard: list[tuple[int, int]] = [(0, 0)] * receivers
@@ -49,20 +46,20 @@ class Laggards:
         if moved:
             self._positions[receiver] = position
             self._stuck[receiver] = 0
-            self._pause[receiver] = self._rounds
+            self._backoff[receiver].reset()
         else:
             self._stuck[receiver] += 1
         if len(self._sent) <= self._rounds or position >= self._sent[0] or heard <= self._heard[receiver]:
             return False
         # It stands where the last burst ended. Beyond that it would live on what is on its way to it.
         took_last_burst = moved and position == self._until[receiver]
-        if self._stuck[receiver] < self._pause[receiver] and not took_last_burst:
+        if self._stuck[receiver] < self._backoff[receiver].pause and not took_last_burst:
             return False
         if self._stuck[receiver] < rounds_for(size()) and not took_last_burst:
             return False
         self._heard[receiver] = heard
         self._stuck[receiver] = 0
-        self._pause[receiver] = min(2 * self._pause[receiver], BACKOFF_MAX * self._rounds)
+        self._backoff[receiver].attempted()
         return True
 
     def resent(self, receiver: int, until: int) -> None:
@@ -73,7 +70,7 @@ class Laggards:
         receivers = len(self._stuck)
         self._sent.clear()
         self._stuck = [0] * receivers
-        self._pause = [self._rounds] * receivers
+        self._backoff = [Backoff(self._rounds) for _ in range(receivers)]
         self._until = [-1] * receivers
 
 

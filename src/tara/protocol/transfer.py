@@ -4,7 +4,12 @@ A request travels from its source to the proposer, from there to all committers,
 and all that over the uplinks that it shares with others. At first a slow link is assumed. When large requests have been
 decided, what they took is known, and some multiple of the slowest of the last ones is allowed.
 
-Invariant: the allowance is 0 while no request is long, and never more than `ALLOWANCE_MS_MAX`.
+An allowance that was used up is doubled: the link may be slower than anybody knows. Or the proposer was gone, and the
+links are as quick as before; so the doubling lasts until requests show what they take, or until all has been quick for
+a while. Otherwise each crash would make the next one last twice as long.
+
+Invariant: the allowance is 0 while no request is long, and never more than `ALLOWANCE_MS_MAX`; it does not fall below
+what requests are known to take.
 """
 
 from collections import deque
@@ -26,12 +31,13 @@ ALLOWANCE_MS_MAX = 120_000.0
 
 
 class Transfer:
-    __slots__ = ("_bytes", "_ms_per_byte", "_reported", "_samples")
+    __slots__ = ("_bytes", "_known", "_ms_per_byte", "_reported", "_samples")
 
     def __init__(self) -> None:
         #: How long undecided requests are, or were a while ago.
         self._bytes = 0
-        self._ms_per_byte = MS_PER_BYTE
+        #: What is allowed; and what is assumed, or has been seen to be needed, which is less after a doubling.
+        self._ms_per_byte = self._known = MS_PER_BYTE
         self._samples: deque[float] = deque(maxlen=SAMPLES)
         #: Per executor, the life and the bytes of its last report that showed progress.
         self._reported: dict[int, tuple[int, int]] = {}
@@ -55,8 +61,15 @@ class Transfer:
             self._reported[progress.executor] = (progress.life, progress.bytes)
         if decided >= SAMPLE_BYTES:
             self._samples.append(waited_ms / decided)
-            if len(self._samples) >= SAMPLES_MIN:
-                self._ms_per_byte = MARGIN * max(self._samples)
+            self._learn(MARGIN * max(self._samples))
+
+    def _learn(self, needed: float) -> None:
+        """One sample is enough to allow for more, but not to allow for less."""
+        if len(self._samples) >= SAMPLES_MIN:
+            self._ms_per_byte = self._known = needed
+        else:
+            self._known = max(self._known, needed)
+            self._ms_per_byte = max(self._ms_per_byte, needed)
 
     def was_too_short(self) -> None:
         """The allowance was used up. If that was for nothing, more is needed the next time."""
@@ -64,5 +77,6 @@ class Transfer:
         self._samples.clear()
 
     def forget(self) -> None:
-        """All is quick: long requests may have been an exception."""
+        """All is quick: long requests may have been an exception, and what was doubled need not have been."""
+        self._ms_per_byte = max(self._ms_per_byte / 2, self._known)
         self._bytes = self._bytes // 2 if self._bytes >= 2 * LONG_BYTES else 0

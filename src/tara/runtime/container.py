@@ -7,7 +7,7 @@ it wants done, one after the other (`tara.host.site`).
 import os
 import select
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -444,7 +444,7 @@ class Container:
         return status_report(self, digest)
 
     @property
-    def nodes(self) -> dict[int, Node]:
+    def nodes(self) -> Mapping[int, Node]:
         """The nodes that run here, by number. To be looked at only."""
         return self.site.nodes
 

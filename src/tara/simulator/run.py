@@ -80,6 +80,13 @@ def play(plan: Plan, transcript: Transcript | None = None) -> Outcome:
     )
 
 
+def answer_ms(plan: Plan) -> float:
+    """How long a command may wait for its answer. Where one result is more than all sessions may keep together, its
+    client may have gone with it, and the others are refused until that session expires."""
+    held_up = plan.value_bytes > plan.limits.sessions_bytes_max
+    return RECOVERY_MS + (plan.session_timeout_ms if held_up else 0)
+
+
 def _fingerprint(world: World) -> str:
     digest = blake2b(digest_size=16)
     for client in world.clients:
@@ -91,12 +98,12 @@ def _fingerprint(world: World) -> str:
 
 def _await_answers(world: World) -> None:
     """Every command is answered in bounded time."""
-    healed_ms = world.now_ms
+    healed_ms, allowed_ms = world.now_ms, answer_ms(world.plan)
     while not all(client.done for client in world.clients):
         world.run_until(world.now_ms + 50)
         for client in world.clients:
             waited_ms = world.now_ms - max(client.waiting_since_ms, healed_ms)
-            if waited_ms > RECOVERY_MS:
+            if waited_ms > allowed_ms:
                 flight = sorted(client.in_flight)
                 raise Violation("liveness", f"client {client.index} waits for {flight}; {_positions(world)}")
         world.monitor.checks["liveness"] += 1

@@ -33,15 +33,17 @@ class Transcript:
     def step(self, world: "World", container: "Container", number: int, tuple_: t.Tuple | None, outbox: Outbox) -> None:
         """A node processed a tuple (None: the time passed)."""
         emitted = [pair for pair in outbox.emitted if self._worth_telling(pair[0])]
-        told = tuple_ is not None and self._worth_telling(tuple_)
-        if not told and not emitted and not outbox.persisted:
+        told = [pair for pair in outbox.told if self._worth_telling(pair[0])]
+        heard = tuple_ is not None and self._worth_telling(tuple_)
+        if not (heard or emitted or told or outbox.persisted):
             return
         cause = "time passes" if tuple_ is None else f"receives {describe(tuple_)}"
         self.say(world.now_ms, f"{world.graph.label(number)} {cause}")
         for entry in outbox.persisted:
             self.lines.append(f"{'':13}  persists {describe(entry)}")
-        for sent, receivers in emitted:
-            self.lines.append(f"{'':13}  emits {describe(sent)} → {_names(world, receivers)}")
+        for verb, pairs in (("emits", emitted), ("tells", told)):
+            for sent, receivers in pairs:
+                self.lines.append(f"{'':13}  {verb} {describe(sent)} → {_names(world, receivers)}")
 
     def _worth_telling(self, tuple_: t.Tuple) -> bool:
         return self._reports or not isinstance(tuple_, self.PERIODIC)

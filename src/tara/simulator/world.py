@@ -9,7 +9,7 @@ import errno
 import heapq
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -89,6 +89,31 @@ class Emission(NamedTuple):
     executed: int
 
 
+class Said:
+    """What the nodes of a process have said in this step: what is about to leave, and what waits for the sync."""
+
+    def __init__(self) -> None:
+        self.leaving: list[Emission] = []
+        self._held: list[Emission] = []
+        self._unsynced: set[int] = set()
+
+    def note(self, number: int, outbox: Outbox, now_ms: float, executed: int) -> None:
+        if outbox.persisted:
+            self._unsynced.add(number)
+        emitted = self._held if number in self._unsynced else self.leaving
+        emitted.extend([Emission(number, said, now_ms, executed) for said, _ in outbox.emitted])
+        self.leaving.extend([Emission(number, said, now_ms, executed) for said, _ in outbox.told])
+
+    def synced(self) -> None:
+        self.leaving.extend(self._held)
+        self._held.clear()
+        self._unsynced.clear()
+
+    def take(self) -> list[Emission]:
+        leaving, self.leaving = self.leaving, []
+        return leaving
+
+
 class Container:
     """A process that hosts nodes. Its disk survives it; a new life is a new process."""
 
@@ -116,7 +141,7 @@ class Container:
         #: What it was writing to its journal when it ended: it may be there, or not.
         self.uncertain: list[Written] = []
         #: What its nodes have said in this step that has not been seen to.
-        self.emissions: list[Emission] = []
+        self.said = Said()
         #: Where in its next step it will crash, if it will.
         self.doom: str | None = None
         self.paused_until_ms = 0.0
@@ -136,7 +161,7 @@ class Container:
         self.ended = False
 
     @property
-    def nodes(self) -> dict[int, Node]:
+    def nodes(self) -> Mapping[int, Node]:
         return {} if self.host is None else self.host.nodes
 
     @property
@@ -348,9 +373,9 @@ class World:
         return any(container.gateway is not None and container.site == site for container in self.containers)
 
     def _make_site(self, container: Container, spec: SiteSpec) -> Site:
-        container.emissions = []
-        site = Site(spec, container.life, Counters(), partial(self._make, container, container.life))
-        site.principal_of = self._principal_of
+        container.said = Said()
+        make = partial(self._make, container, container.life)
+        site = Site(spec, container.life, Counters(), make, self._principal_of)
         if self.clients:
             site.know_front_ends([str(number) for number in range(self.graph.sites)])
         return site
@@ -378,11 +403,10 @@ class World:
         boot = boot._replace(listens=True)
         node = create(name, graph, limits, boot, outbox, application, journal, self.types)
         number = graph.number(name.stage, name.replica, name.partition)
-        process, tick, emissions = node.process, node.tick, container.emissions
+        process, tick, said = node.process, node.tick, container.said
 
         def note() -> None:
-            now_ms, executed = self.now_ms, len(self.monitor.log)
-            emissions.extend([Emission(number, emitted, now_ms, executed) for emitted, _ in outbox.emitted])
+            said.note(number, outbox, self.now_ms, len(self.monitor.log))
 
         def see(tuple_: t.Tuple | None) -> None:
             if container.ended and container.life == life:
@@ -406,8 +430,8 @@ class World:
         node.process, node.tick = watched_process, watched_tick  # type: ignore[method-assign]
         return node
 
-    def _principal_of(self, secret: bytes, key: bytes, is_member: bool) -> bytes:
-        return self._principals.get(secret) or principal_of(secret, key, is_member)
+    def _principal_of(self, secret: bytes, key: bytes, is_member: bool, operator: bytes) -> bytes:
+        return self._principals.get(secret) or principal_of(secret, key, is_member, operator)
 
     def _fragile(self, container: Container, life: int) -> StateMachine:
         """An application that breaks down where it is to."""
@@ -472,7 +496,7 @@ class World:
         zombie on the old one."""
         zombie = Container(container.index, container.site, container.numbers, container.disk)
         zombie.life, zombie.alive, zombie.generation = container.life, True, container.generation
-        zombie.host, zombie.emissions, zombie.storage = container.host, container.emissions, container.storage
+        zombie.host, zombie.said, zombie.storage = container.host, container.said, container.storage
         # Its clients come back where the new life is.
         self._close_gateway(container)
         zombie.clock_offset_ms = container.clock_offset_ms
@@ -603,7 +627,8 @@ class World:
             self.count_fault("torn_tail")
         if not isinstance(effect, Send):
             return False
-        if self.now_ms < self.start_doom_until_ms and any(type(said.tuple) is t.Start for said in container.emissions):
+        starts = any(type(said.tuple) is t.Start for said in container.said.leaving)
+        if starts and self.now_ms < self.start_doom_until_ms:
             self.start_doom_until_ms = 0.0
             container.doom = "crash_in_start"
         doom = self._doom(container)
@@ -625,9 +650,7 @@ class World:
 
     def _see(self, container: Container) -> None:
         """What the nodes have said is about to leave."""
-        emissions = container.emissions.copy()
-        container.emissions.clear()
-        for said in emissions:
+        for said in container.said.take():
             self.monitor.emitted(said, container.life, container.generation)
             from_sink = self.graph.names[said.number].stage is Stage.REPLY_SINK
             if self.on_results is not None and isinstance(said.tuple, t.Results) and from_sink:
@@ -691,6 +714,7 @@ class World:
             self._die(container)
             return 0.0
         container.full_since_ms, container.uncertain = None, []
+        container.said.synced()
         self._note_written(container, written)
         if self._doom(container) in ("crash_before_sync", "crash_after_sync"):
             self._see(container)

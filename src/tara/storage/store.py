@@ -22,6 +22,7 @@ from msgspec import Struct
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.protocol.sessions import raised
+from tara.protocol.state_digest import DIGEST_BYTES, digest_of
 from tara.storage.disk import LOCAL, Disk
 from tara.storage.files import list_paths, remove_if_there, remove_leftovers, set_aside, write_whole
 from tara.storage.log import DecidedLog
@@ -29,7 +30,6 @@ from tara.storage.remote import RemoteFiles
 
 FORMAT_VERSION = 3
 _LENGTH = struct.Struct("<Q")
-DIGEST_BYTES = 16
 HEADER_BYTES_MAX = 4096
 #: Checkpoints older than the stable one that are kept all the same.
 KEEP_OLDER = 1
@@ -68,13 +68,6 @@ class ForeignCheckpoint(StoreError):
 
 class StoreFailed(TaraError):
     """The store does not work any more."""
-
-
-def digest_of(state: bytes, chunks: Iterable[bytes]) -> bytes:
-    digest = blake2b(state, digest_size=DIGEST_BYTES)
-    for chunk in chunks:
-        digest.update(chunk)
-    return digest.digest()
 
 
 def pack_parts(parts: Iterable[bytes]) -> Iterator[bytes]:

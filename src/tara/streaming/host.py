@@ -1,43 +1,41 @@
 """Hosts one node (or the reply sinks together) for the length of a micro-batch.
 
-State and rows in, state and rows out: a pure function, because Spark may execute a micro-batch again. It keeps the
-host's side of the node contract in a simple way: what a node persists is part of its state, Spark makes the states of a
-micro-batch durable before the sink publishes anything of it, and a micro-batch that is not published is as if it had
-never been. So nodes have no journals here, and an executor's checkpoint is safe as soon as it is made.
+State and rows in, state and rows out: a pure function, because Spark may execute a micro-batch again. Nodes work here
+as they do anywhere (`tara.host.nodes`), and rows take the place of frames. Nothing waits for a sync: what a node
+persists is part of its state, Spark makes the states of a micro-batch durable before the sink publishes anything of it,
+and a micro-batch that is not published is as if it had never been. So there are no journals here, and an executor's
+checkpoint is safe as soon as it is made.
 """
 
 import io
 import logging
 import pickle
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
 from tara.application import StateMachine
 from tara.host.condition import described
+from tara.host.nodes import Nodes
 from tara.protocol import tuples as t
-from tara.protocol.errors import NodeHalted, TaraError
-from tara.protocol.graph import Stage
+from tara.protocol.graph import Receivers, Stage
 from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.factory import create
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.principals import gateway_of
 from tara.protocol.progress import SourceProgress
+from tara.protocol.state_digest import digest_of
 from tara.streaming import clients, rows
 from tara.streaming.config import CONTROLLER_TICK_MS, StreamingConfig
+from tara.streaming.errors import StreamingError
 from tara.streaming.rows import Row
 
 _log = logging.getLogger(__name__)
 #: The version of the states' format; a state of another one is refused.
 FORMAT_VERSION = 4
 _decode = msgspec.msgpack.Decoder(t.WireTuple | t.Load | t.Loaded).decode
-
-
-class StreamingError(TaraError):
-    """The query cannot go on."""
 
 
 class FrontEnd:
@@ -187,20 +185,15 @@ class Host:
     def _work(self, key: int, seat: Seat, taken: list[Row], ticks: list[Row]) -> tuple[bytes | None, list[Row]]:
         turn = _Turn(self, key, seat)
         tuples = sorted((row for row in taken if row.sender >= 0), key=lambda row: rows.order(self.graph, row))
-        try:
-            for row in tuples:
-                turn.deliver(row, _decode(row.data))
-            if seat.front_end is not None:
-                turn.submit([row for row in taken if row.sender == rows.COMMAND])
-            turn.keep_checkpoint()
-            if ticks:
-                turn.tick(self.time_ms(key, ticks))
-        except (NodeHalted, AssertionError) as error:
-            # As if it had crashed: the others go on without it.
-            seat.halted = f"{type(error).__name__}: {error}"
-            _log.error("%s halted: %s", self.graph.label(key), seat.halted)
-            return self.save(seat), []
-        return self.save(seat), turn.out
+        for row in tuples:
+            turn.take(row, _decode(row.data))
+        if seat.front_end is not None:
+            turn.submit([row for row in taken if row.sender == rows.COMMAND])
+        turn.keep_checkpoint()
+        if ticks:
+            turn.tick(self.time_ms(key, ticks))
+        # One that was stopped is as if it had crashed: the others go on without it.
+        return self.save(seat), [] if seat.halted else turn.out
 
     def time_ms(self, key: int, ticks: list[Row]) -> float:
         """Controllers count ticks, so that a slow micro-batch does not pass for a dead proposer; the others have the
@@ -216,6 +209,10 @@ class _Turn:
     """What one micro-batch does to one key."""
 
     def __init__(self, host: Host, key: int, seat: Seat) -> None:
+        numbers = range(key, key + len(seat.nodes))
+        self._nodes = Nodes(host.graph, numbers, holds=False, outside=self)
+        for number, node in zip(numbers, seat.nodes, strict=True):
+            self._nodes.add(number, node)
         self._graph = host.graph
         self._config = host.config
         self._key = key
@@ -225,7 +222,7 @@ class _Turn:
 
     # Tuples
 
-    def deliver(self, row: Row, tuple_: t.Tuple) -> None:
+    def take(self, row: Row, tuple_: t.Tuple) -> None:
         seat = self._seat
         if seat.front_end is not None and isinstance(tuple_, t.Results):
             seat.front_end.opened(tuple_)
@@ -237,28 +234,32 @@ class _Turn:
             seat.view = row.number
         elif isinstance(tuple_, t.Commit):
             seat.view = tuple_.view
-        node = seat.nodes[row.node - self._key]
-        node.process(tuple_)
-        self._collect(node)
+        self._give(tuple_, row.node)
+
+    def _give(self, tuple_: t.Tuple, number: int) -> None:
+        self._nodes.deliver(tuple_, number)
+        self._nodes.work()
 
     def tick(self, now_ms: float) -> None:
-        for node in self._seat.nodes:
-            node.tick(now_ms)
-            self._collect(node)
+        self._nodes.tick(now_ms)
+        self._nodes.work()
         if self._seat.front_end is not None:
             self._report_busy()
 
-    def _collect(self, node: Node) -> None:
-        outbox = node.outbox
-        outbox.persisted = []
-        emitted, outbox.emitted = outbox.emitted, []
-        for tuple_, receivers in emitted:
-            if receivers.stage is Stage.STORE:
-                self._store(node, tuple_)
-            elif receivers.stage is Stage.CLIENT:
-                self._reply(tuple_)
-            else:
-                self._send(receivers.numbers, tuple_)
+    def leave(self, sender: int, tuple_: t.Tuple, receivers: Receivers) -> None:
+        if receivers.stage is Stage.STORE:
+            self._store(sender, tuple_)
+        elif receivers.stage is Stage.CLIENT:
+            self._reply(tuple_)
+        else:
+            self._send(receivers.numbers, tuple_)
+
+    def stop(self, number: int, reason: str) -> None:
+        self._seat.halted = reason
+        _log.error("%s halted: %s", self._graph.label(number), reason)
+
+    def refuse(self, reason: str) -> None:
+        raise StreamingError(f"{self._graph.label(self._key)} was sent something malformed: {reason}")
 
     def _send(self, numbers: Sequence[int], tuple_: t.Tuple) -> None:
         data = t.encode(tuple_)
@@ -277,11 +278,10 @@ class _Turn:
         assert front_end is not None
         self._slice(front_end, commands)
         if not front_end.asked:
-            source.process(t.Submit([front_end.opening()]))
+            self._give(t.Submit([front_end.opening()]), self._key)
         slices = front_end.take(source.capacity)
         if slices:
-            source.process(t.Submit(slices))
-        self._collect(source)
+            self._give(t.Submit(slices), self._key)
         waiting = sum(map(len, front_end.waiting))
         if waiting > self._config.waiting_bytes_max:
             raise StreamingError(
@@ -315,7 +315,7 @@ class _Turn:
             front_end.waiting.append(clients.pack_rows(valid[start:]))
         if invalid:
             invalid.sort()
-            self._give(clients.encode(invalid), rows.NONE)
+            self._publish(clients.encode(invalid), rows.NONE)
 
     def _report_busy(self) -> None:
         (source,), front_end = self._seat.nodes, self._seat.front_end
@@ -339,7 +339,7 @@ class _Turn:
             if result.session == 0:
                 self._send((self._graph.number(Stage.REQUEST_SOURCE, result.number),), t.Results(0, [result], []))
             elif result.status == t.OK:
-                self._give(result.payload, self._seat.view)
+                self._publish(result.payload, self._seat.view)
             else:
                 raise StreamingError(f"a request failed: {result.payload.decode(errors='replace')}")
 
@@ -351,27 +351,27 @@ class _Turn:
         if len(replies.halted) == self._graph.replicas(Stage.EXECUTOR):
             raise StreamingError(f"no replica executes: replica {halted.executor} has {described(halted)}")
 
-    def _give(self, outcomes: bytes, view: int) -> None:
+    def _publish(self, outcomes: bytes, view: int) -> None:
         self.out.append(Row(rows.WRITER, rows.WRITER, rows.OUTCOMES, 0, view, data=outcomes))
 
     # The store of an executor
 
-    def _store(self, node: Node, job: t.Tuple) -> None:
+    def _store(self, number: int, job: t.Tuple) -> None:
         if isinstance(job, t.Save):
             self._save = job
         elif isinstance(job, t.Load):
-            self._borrow(node, job)
+            self._borrow(number, job)
         elif isinstance(job, t.Halted) and job.reason:
             _log.error("%s has %s", self._graph.label(self._key), described(job))
 
-    def _borrow(self, node: Node, load: t.Load) -> None:
+    def _borrow(self, number: int, load: t.Load) -> None:
         """Slots that it lacks are gone elsewhere: ask those who have their effects."""
         holders = [self._graph.number(Stage.EXECUTOR, holder) for holder in load.holders]
-        others = [number for number in holders if number != self._key]
+        others = [holder for holder in holders if holder != number]
         if others:
             self._send(others, load)
         else:
-            node.process(t.Loaded(None, b"", []))
+            self._nodes.deliver(t.Loaded(None, b"", []), number)
 
     def _lend(self, borrower: int, load: t.Load) -> None:
         known = self._seat.checkpoint
@@ -385,14 +385,9 @@ class _Turn:
         if save is None:
             return
         chunks = list(save.chunks)
-        digest = blake2b(save.state, digest_size=16)
-        for chunk in chunks:
-            digest.update(chunk)
-        checkpoint = t.CheckpointId(save.number, digest.digest())
+        checkpoint = t.CheckpointId(save.number, digest_of(save.state, chunks))
         self._seat.checkpoint = t.Loaded(checkpoint, save.state, chunks)
-        (node,) = self._seat.nodes
-        node.process(t.Saved(checkpoint))
-        self._collect(node)
+        self._give(t.Saved(checkpoint), self._key)
 
 
 class _Pickler(pickle.Pickler):

@@ -24,15 +24,17 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from tara.host.nodes import Nodes
 from tara.named import BUILT_IN
 from tara.protocol import tuples as t
-from tara.protocol.graph import Graph
+from tara.protocol.graph import Graph, Receivers
 from tara.protocol.limits import Limits
-from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
+from tara.protocol.node import GENESIS_MEMORY, Boot, Outbox
 from tara.protocol.nodes.factory import create
 from tara.storage.disk import LOCAL
 from tara.streaming import clients, rows
 from tara.streaming.config import StreamingConfig
+from tara.streaming.errors import StreamingError
 from tara.streaming.rows import Row
 
 if TYPE_CHECKING:
@@ -64,8 +66,14 @@ class Sinks:
 
     def __init__(self, graph: Graph, limits: Limits) -> None:
         self._graph = graph
-        self._limits = limits
-        self._nodes: dict[int, Node] = {}
+        numbers = [number for number, name in enumerate(graph.names) if name.stage in rows.SINKS]
+        self._nodes = Nodes(graph, numbers, holds=False, outside=self)
+        boot = Boot(1, GENESIS_MEMORY, True, 0.0)
+        for number in numbers:
+            application = BUILT_IN["key-value"]
+            self._nodes.add(number, create(graph.names[number], graph, limits, boot, Outbox(), application))
+        #: To whom what is being handed over goes.
+        self._receivers: list[int] = []
 
     def split(self, taken: Iterable[Row]) -> tuple[QueueFile, list[Row]]:
         """What goes back into the query, and the outcomes, which leave it."""
@@ -85,15 +93,19 @@ class Sinks:
 
     def _pass_on(self, row: Row) -> list[Row]:
         """Let the sink hand the tuple over. It keeps its sender and place: a queue adds no order of its own."""
-        sink = self._nodes.get(row.node)
-        if sink is None:
-            boot = Boot(1, GENESIS_MEMORY, True, 0.0)
-            application = BUILT_IN["key-value"]
-            sink = create(self._graph.names[row.node], self._graph, self._limits, boot, Outbox(), application)
-            self._nodes[row.node] = sink
-        sink.process(t.decode_tuple(row.data))
-        emitted, sink.outbox.emitted = sink.outbox.emitted, []
-        return [row._replace(key=number, node=number) for _, receivers in emitted for number in receivers.numbers]
+        self._receivers.clear()
+        self._nodes.deliver(t.decode_tuple(row.data), row.node)
+        self._nodes.work()
+        return [row._replace(key=number, node=number) for number in self._receivers]
+
+    def leave(self, sender: int, tuple_: t.Tuple, receivers: Receivers) -> None:
+        self._receivers.extend(receivers.numbers)
+
+    def stop(self, number: int, reason: str) -> None:
+        raise StreamingError(f"{self._graph.label(number)} halted: {reason}")
+
+    def refuse(self, reason: str) -> None:
+        raise StreamingError(f"a sink was sent something malformed: {reason}")
 
 
 def ticks(graph: Graph, tick: int, now_ms: int) -> list[Row]:

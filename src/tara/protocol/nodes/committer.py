@@ -21,13 +21,14 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from tara.protocol import tuples as t
+from tara.protocol.backoff import BACKOFF_MAX, Backoff
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Stage
 from tara.protocol.journal import Written
 from tara.protocol.limits import Limits
 from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
 from tara.protocol.observer import Observer
-from tara.protocol.resend import BACKOFF_MAX, Laggards, burst, length, rounds_for
+from tara.protocol.resend import Laggards, burst, length, rounds_for
 from tara.protocol.status import Newest
 from tara.protocol.window import Window
 
@@ -56,7 +57,7 @@ class Committer(Node):
         self.records: Window[t.Accepted] = Window(0, limits.window)
         #: Slots of the window in which it accepted something newer than it knows; see above.
         self.holes: set[int] = set()
-        self._holes_asked = 0
+        self._holes_backoff = Backoff(limits.resend_rounds)
         self._holes_due = 0
         #: The view it has promised; no vote in a lower one. Never falls.
         self.view = 0
@@ -122,14 +123,15 @@ class Committer(Node):
             self.holes.difference_update(range(first, first + len(requests)))
 
     def _on_read(self, read: t.Read) -> None:
-        """Tell how far it has accepted requests, in any view. Without a memory it does not know."""
+        """Tell how far it has accepted requests, in any view. Without a memory it does not know. Whether these are on
+        disk does not matter: a reader that waits for too much has waited for enough."""
         if self.recovering:
             return
         position = max(self.commits.pos, self.records.pos)
         index = t.ReadIndex(
             self.index, self.partition, self.memory, self._known, read.source, read.epoch, read.nonce, position
         )
-        self.emit(index, self._executor[read.executor])
+        self.tell(index, self._executor[read.executor])
 
     # View change
 
@@ -426,8 +428,8 @@ class Committer(Node):
         """Ask for a view that proposes the holes again; not while one is on its way, and ever less often."""
         if not self.started or self._round < self._holes_due:
             return
-        self._holes_due = self._round + self.limits.resend_rounds * min(1 << self._holes_asked, BACKOFF_MAX)
-        self._holes_asked += 1
+        self._holes_due = self._round + self._holes_backoff.pause
+        self._holes_backoff.attempted()
         memories = self.memories.copy()
         memories[self._member] = self.memory - 1
         self.emit(t.Presence(self._member, self.partition, self.memory, self.view, memories), self._view_sinks)

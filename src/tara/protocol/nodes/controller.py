@@ -184,11 +184,11 @@ class Controller(Node):
             self._watch(item, advanced=False)
         waiting = [since_ms for since_ms in self._since_ms if since_ms is not None]
         if waiting and self.now_ms >= min(waiting) + self.patience_ms:
+            self._transfer.was_too_short()
             self.suspect()
 
     def suspect(self) -> None:
         """Take the active proposer for dead."""
-        self._transfer.was_too_short()
         self.timeout_ms = min(2 * self.timeout_ms, self.limits.controller_timeout_ms_max)
         self.asked = self._views.current + 1
         self._ask()

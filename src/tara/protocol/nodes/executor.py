@@ -17,7 +17,6 @@ from the committers what may be decided, as for a read, and looks through all of
 
 from array import array
 from collections.abc import Callable
-from hashlib import blake2b
 from itertools import cycle, islice
 
 import msgspec
@@ -36,6 +35,7 @@ from tara.protocol.places import CELLS, EXECUTED, EXECUTING, Cell
 from tara.protocol.progress import SourceProgress
 from tara.protocol.sessions import Application, Sessions, SessionsState, raised
 from tara.protocol.skips import ENDED, MARK, Barred, Skips
+from tara.protocol.state_digest import digest_of
 
 
 class ExecutorState(Struct, array_like=True):
@@ -280,10 +280,7 @@ class Executor(Node):
 
     def digest(self) -> bytes:
         """Of the whole replicated state: equal on all executors that have executed equally much."""
-        digest = blake2b(t.encode(self.sessions.state()), digest_size=16)
-        for chunk in self.application.snapshot():
-            digest.update(chunk)
-        return digest.digest()
+        return digest_of(t.encode(self.sessions.state()), self.application.snapshot())
 
     # Halting
 

@@ -13,12 +13,13 @@ when it is that far.
 from collections import deque
 
 from tara.protocol import tuples as t
+from tara.protocol.backoff import Backoff
 from tara.protocol.graph import CLIENT, Graph, Name, Receivers, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.observer import Observer
 from tara.protocol.principals import SYSTEM
-from tara.protocol.resend import BACKOFF_MAX, burst, rounds_for
+from tara.protocol.resend import burst, rounds_for
 from tara.protocol.skips import is_order
 
 #: Orders of operators that are not known to be decided, beside the other requests; they are few.
@@ -88,7 +89,7 @@ class RequestSource(Node):
         self._oldest = 0
         self._stuck = 0
         #: Reports without movement before the oldest requests are sent again; grows while that does not help.
-        self._pause = limits.resend_rounds
+        self._backoff = Backoff(limits.resend_rounds)
         #: Numbers the reads of this epoch.
         self._nonce = 0
         self._committers = graph.everywhere(Stage.COMMITTER)
@@ -298,11 +299,12 @@ class RequestSource(Node):
         if oldest == self._oldest and self._pending:
             self._stuck += 1
         else:
-            self._stuck, self._pause = 0, self.limits.resend_rounds
-        self._oldest = oldest
-        if self._stuck >= max(self._pause, rounds_for(min(self._pending_bytes, self.limits.resend_bytes_max))):
             self._stuck = 0
-            self._pause = min(2 * self._pause, BACKOFF_MAX * self.limits.resend_rounds)
+            self._backoff.reset()
+        self._oldest = oldest
+        if self._stuck >= max(self._backoff.pause, rounds_for(min(self._pending_bytes, self.limits.resend_bytes_max))):
+            self._stuck = 0
+            self._backoff.attempted()
             self._resend()
 
     @property

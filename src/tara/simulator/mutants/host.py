@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
+from tara.host.client_desk import ClientDesk
 from tara.host.fair_table import FairTable
 from tara.host.fragments import Assembly, Fragment
 from tara.host.outgoing import Outgoing
 from tara.host.questions import OpenQuestions
 from tara.host.routes import Routes
-from tara.host.site import Site
 from tara.protocol import tuples as t
 from tara.simulator.mutants.registry import mutant, replace
 
@@ -62,10 +62,10 @@ def answers_of_a_former_life() -> Iterator[None]:
 
 @mutant("A4: a front end says who sends a command, and not the client")
 def sender_says_who_it_is() -> Iterator[None]:
-    original = Site._take_commands
+    original = ClientDesk._take_commands
 
     def take_commands(
-        self: Site,
+        self: ClientDesk,
         connection: bytes,
         principal: bytes,
         commands: list[t.Command],
@@ -74,7 +74,7 @@ def sender_says_who_it_is() -> Iterator[None]:
         for command in commands:
             original(self, connection, command.principal or principal, [command], by_partition)
 
-    with replace(Site, "_take_commands", take_commands):
+    with replace(ClientDesk, "_take_commands", take_commands):
         yield
 
 
@@ -107,24 +107,24 @@ def clears_what_waits() -> Iterator[None]:
 
 @mutant("who has no room for a command says so")
 def overload_is_not_told() -> Iterator[None]:
-    original = Site._refuse
+    original = ClientDesk._refuse
 
-    def refuse(self: Site, connection: bytes, command: t.Command, status: int, message: bytes) -> None:
+    def refuse(self: ClientDesk, connection: bytes, command: t.Command, status: int, message: bytes) -> None:
         # It is answered as if it had been executed.
-        told = t.OK if status == t.OVERLOADED else status
+        told = t.OK if status == t.OVERLOADED and command.session else status
         original(self, connection, command, told, b"\xc0" if told == t.OK else message)
 
-    with replace(Site, "_refuse", refuse):
+    with replace(ClientDesk, "_refuse", refuse):
         yield
 
 
 @mutant("a question is answered from the copy that is here only if any state will do")
 def every_read_is_stale() -> Iterator[None]:
-    original = Site._take_reads
+    original = ClientDesk._take_reads
 
-    def take_reads(self: Site, message: object, principal: bytes, reads: list[object]) -> None:
+    def take_reads(self: ClientDesk, message: object, principal: bytes, reads: list[object]) -> None:
         changed = [type(read)(read.id, read.question, True, read.subject) for read in reads]  # type: ignore
         original(self, message, principal, changed)  # type: ignore[arg-type]
 
-    with replace(Site, "_take_reads", take_reads):
+    with replace(ClientDesk, "_take_reads", take_reads):
         yield

@@ -1,0 +1,266 @@
+"""The clients of a site: what they ask, whom the answers are for, and what they are refused.
+
+A client has a connection to the site's front end; the gateway, where there is one, is a client without. Commands go to
+the request source of their session's partition, reads through the graph or, if any state will do, to the replica that
+is here.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+
+from tara.host import client_wire
+from tara.host.condition import SiteCondition
+from tara.host.counters import Counters
+from tara.host.effects import Effect, Hand, Message, Reply, Trouble
+from tara.host.latency import LatencySampler
+from tara.host.questions import OpenQuestions
+from tara.host.routes import Routes
+from tara.protocol import tuples as t
+from tara.protocol.errors import MalformedTuple
+from tara.protocol.graph import Graph, Stage
+from tara.protocol.limits import Limits
+from tara.protocol.nodes.reads import ANSWERED_BYTES_MAX
+from tara.protocol.principals import gateway_of, is_operator
+from tara.protocol.skips import is_order
+
+#: What is answered to stale reads in one step at least, however much waits for those who do not read; and what waits
+#: for one connection, beyond which its reads are not answered: it has to ask again.
+ANSWERED_BYTES_MIN = 1 << 20
+UNREAD_ANSWERS_BYTES_MAX = 8 << 20
+#: Stands for the gateway where a client connection is named; no connection has an empty name.
+GATEWAY = b""
+#: Secrets of which it is remembered whom they stand for.
+PRINCIPALS_CACHED = 16_384
+
+
+class ClientDesk:
+    def __init__(
+        self,
+        graph: Graph,
+        limits: Limits,
+        site: int,
+        life: int,
+        principal_of: Callable[[bytes, bytes, bool], bytes],
+        counters: Counters,
+        deliver: Callable[[t.Tuple, int], None],
+        is_here: Callable[[int], bool],
+    ) -> None:
+        """`principal_of` says whom a secret, a key and a membership stand for; `deliver` queues a tuple for a node of
+        this container."""
+        self._site = site
+        self._limits = limits
+        self._counters = counters
+        self._deliver = deliver
+        self._is_here = is_here
+        self.latency = LatencySampler()
+        self._now_ms = 0.0
+        self._sources = [graph.number(Stage.REQUEST_SOURCE, site, partition) for partition in range(limits.partitions)]
+        self._executor = graph.number(Stage.EXECUTOR, site)
+        #: Where answers go, and who sends: by what a connection presents.
+        self._routes = Routes()
+        self._principal_of = lru_cache(maxsize=PRINCIPALS_CACHED)(principal_of)
+        self._replies: dict[bytes, list[t.Result]] = {}
+        self._questions = OpenQuestions(limits.reads_max)
+        self._questions.life = life
+        #: What the application has published, by connection.
+        self._published: dict[bytes, list[t.Event]] = {}
+        #: What is to be said before any result.
+        self._first: list[Effect] = []
+        #: Where the front ends are, and which connections have been told.
+        self._front_ends: list[str] = []
+        self._told: set[bytes] = set()
+        #: Whether the executor of this site executes, as far as its front end knows.
+        self._condition = SiteCondition(limits)
+
+    @property
+    def asked(self) -> int:
+        """How many questions it has asked, in this life."""
+        return self._questions.asked
+
+    def know_front_ends(self, front_ends: list[str]) -> None:
+        """Let the clients know of new ones."""
+        if front_ends != self._front_ends:
+            self._front_ends = front_ends
+            self._told.clear()
+
+    # What they ask
+
+    def receive(self, messages: list[Message], unread_bytes: int, now_ms: float) -> None:
+        self._now_ms = now_ms
+        by_partition: list[list[t.Command]] = [[] for _ in self._sources]
+        for message in messages:
+            try:
+                request = client_wire.decode_request(message.data)
+            except MalformedTuple as error:
+                self._counters.frames_bad += 1
+                self._first.append(Trouble("bad_frame", "client", str(error)))
+                continue
+            self.latency.arrived(request.commands, self._now_ms / 1e3)
+            if message.connection not in self._told:
+                self._tell_front_ends(message.connection)
+            principal = self._principal_of(request.secret, message.key, message.is_member)
+            self._take_commands(message.connection, principal, request.commands, by_partition)
+            if request.reads:
+                self._take_reads(message, principal, request.reads)
+        self._submit(by_partition, self._limits.source_backlog_bytes_max)
+        if questions := self._questions.take_asked():
+            self._deliver(t.Ask(questions), self._sources[0])
+        if questions := self._questions.take_asked_here():
+            # The less of what was answered before has been read, the less is answered at once.
+            room = max(ANSWERED_BYTES_MAX - unread_bytes, ANSWERED_BYTES_MIN)
+            self._deliver(t.AskHere(questions, room), self._executor)
+
+    def _tell_front_ends(self, connection: bytes) -> None:
+        if len(self._told) >= self._limits.sessions_max:
+            self._told.clear()
+        self._told.add(connection)
+        self._reply(connection, client_wire.ClientReply(t.FORMAT_VERSION, [], endpoints=self._front_ends))
+
+    def _take_commands(
+        self, connection: bytes, principal: bytes, commands: list[t.Command], by_partition: list[list[t.Command]]
+    ) -> None:
+        """Stamp commands with who sends them, remember where the answers go, and give each to its session's
+        partition."""
+        self._counters.commands += len(commands)
+        routes, partitions = self._routes, len(by_partition)
+        bytes_max = self._limits.command_bytes_max
+        halted = None if connection == GATEWAY else self._condition.halted(self._now_ms)
+        for sent in commands:
+            command = t.Command(sent.session, sent.number, sent.acknowledged, sent.payload, sent.kind, principal)
+            if not principal:
+                self._refuse(connection, command, t.FORBIDDEN, b"a command needs a secret (16 to 64 bytes), or a key")
+            elif halted is not None and not is_order(command):
+                self._refuse(connection, command, t.HALTED, halted)
+            elif len(command.payload) > bytes_max:
+                self._counters.too_large += 1
+                self._refuse(connection, command, t.TOO_LARGE, f"a command may have {bytes_max} bytes".encode())
+            else:
+                routes.learn(connection, command)
+                by_partition[(command.session or command.number) % partitions].append(command)
+
+    def _submit(self, by_partition: list[list[t.Command]], bytes_max: int = 0) -> None:
+        """Pass commands on to the request sources."""
+        for number, commands in zip(self._sources, by_partition, strict=True):
+            if not commands:
+                continue
+            if self._is_here(number):
+                self._deliver(t.Submit(commands, bytes_max), number)
+            else:
+                self._refuse_all(commands)
+
+    def _refuse_all(self, commands: list[t.Command]) -> None:
+        """A request source has no room for them."""
+        self._counters.overloaded += len(commands)
+        for command in commands:
+            connection = self._routes.of_command(command)
+            if connection is not None:
+                self._refuse(connection, command, t.OVERLOADED, b"")
+
+    def _refuse(self, connection: bytes, command: t.Command, status: int, message: bytes) -> None:
+        result = t.Result(command.session, command.number, 0, status, message, command.principal)
+        self._replies.setdefault(connection, []).append(result)
+
+    def _take_reads(self, message: Message, principal: bytes, reads: list[client_wire.Read]) -> None:
+        """Have them answered by the nodes, as far as anybody may ask, and is to be answered now."""
+        connection, questions = message.connection, self._questions
+        if message.unread_bytes > UNREAD_ANSWERS_BYTES_MAX:
+            # Who does not read the answers that wait for him gets no more of them.
+            for read in reads:
+                questions.answer(connection, (read.id, t.OVERLOADED, b""))
+            return
+        halted, here = self._condition.halted(self._now_ms), self._is_here(self._executor)
+        for read in reads:
+            if read.subject != t.APPLICATION and not is_operator(principal):
+                questions.answer(connection, (read.id, t.FORBIDDEN, b"only an operator may ask for this"))
+            elif halted is not None:
+                questions.answer(connection, (read.id, t.HALTED, halted))
+            elif read.stale and read.subject == t.APPLICATION and not here:
+                questions.answer(connection, (read.id, t.OVERLOADED, b""))
+            else:
+                questions.ask(connection, principal, read)
+
+    def _tell_who_waits(self, commands: list[t.Command]) -> None:
+        """Long commands wait for their turn, and the queue moves."""
+        told: dict[bytes, list[t.Result]] = {}
+        for command in commands:
+            connection = self._routes.of_command(command)
+            if connection is not None and connection != GATEWAY:
+                result = t.Result(command.session, command.number, 0, t.WAITING, b"", command.principal)
+                told.setdefault(connection, []).append(result)
+        for connection, results in told.items():
+            self._reply(connection, client_wire.ClientReply(t.FORMAT_VERSION, results))
+
+    # What nodes have for them
+
+    def take(self, tuple_: t.Tuple, now_ms: float) -> None:
+        """Of a reply sink or a request source of this site."""
+        if type(tuple_) is t.Results:
+            self._route_results(tuple_)
+        elif type(tuple_) is t.Answers:
+            self._questions.route(tuple_)
+        elif type(tuple_) is t.Refused:
+            self._refuse_all(tuple_.commands)
+        elif type(tuple_) is t.Waiting:
+            self._tell_who_waits(tuple_.commands)
+        elif type(tuple_) is t.AskIndex:
+            self._deliver(tuple_, self._sources[0])
+        else:
+            assert type(tuple_) is t.Halted, tuple_
+            self._condition.hear(tuple_, now_ms)
+            for source in self._sources:
+                self._deliver(tuple_, source)
+
+    def _route_results(self, results: t.Results) -> None:
+        routes, replies = self._routes, self._replies
+        for result in results.results:
+            connection = routes.of_result(result)
+            if result.status == t.UNACKNOWLEDGED:
+                source = self._sources[result.session % len(self._sources)]
+                self._deliver(t.Unkept(result.session, result.number, result.principal), source)
+            if connection is not None:
+                waiting = replies.get(connection)
+                if waiting is None:
+                    replies[connection] = [result]
+                else:
+                    waiting.append(result)
+        for event in results.events:
+            for receiver in routes.of_event(event) - {GATEWAY}:
+                self._published.setdefault(receiver, []).append(event)
+
+    def _reply(self, connection: bytes, reply: client_wire.ClientReply) -> None:
+        """At the end of the step, but before results."""
+        self._first.append(Reply(connection, client_wire.encode_reply(reply), []))
+
+    def answer(self) -> Iterator[Effect]:
+        """Everything that was promised is durable: what clients are told."""
+        if self._first:
+            first, self._first = self._first, []
+            yield from first
+        # Events first: who has a result has heard of everything up to it.
+        if self._published:
+            published, self._published = self._published, {}
+            for connection, events in published.items():
+                reply = client_wire.ClientReply(t.FORMAT_VERSION, [], events)
+                yield Reply(connection, client_wire.encode_reply(reply), [])
+        if self._replies:
+            replies, self._replies = self._replies, {}
+            for connection, results in replies.items():
+                self._counters.results += len(results)
+                if connection == GATEWAY:
+                    yield Hand(results)
+                else:
+                    reply = client_wire.ClientReply(t.FORMAT_VERSION, results)
+                    yield Reply(connection, client_wire.encode_reply(reply), results)
+        for connection, answers in self._questions.take_answers().items():
+            self._counters.answers += len(answers)
+            reply = client_wire.ClientReply(t.FORMAT_VERSION, [], [], answers)
+            yield Reply(connection, client_wire.encode_reply(reply), [])
+
+    # The gateway
+
+    def submit(self, commands: list[t.Command]) -> None:
+        """Commands of the gateway, for the next step."""
+        by_partition: list[list[t.Command]] = [[] for _ in self._sources]
+        self._take_commands(GATEWAY, gateway_of(self._site), commands, by_partition)
+        # What it has on its way at once is bounded there.
+        self._submit(by_partition)
