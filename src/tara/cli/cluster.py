@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from tara.cli.output import print_json
@@ -123,6 +122,7 @@ def down(data_dir: DataDir = DATA_DIR, keys: Keys = None) -> None:
 @commands.command("status")
 def status(data_dir: DataDir = DATA_DIR, keys: Keys = None, as_json: Json = False) -> None:
     """How the cluster is: containers, lives, views, positions, rates, latencies. Example: tara status --json"""
+    import msgspec
 
     from tara.cli.listing import show, status_tables
     from tara.operations.asking import ask
@@ -138,6 +138,7 @@ def status(data_dir: DataDir = DATA_DIR, keys: Keys = None, as_json: Json = Fals
 @commands.command("nodes")
 def nodes(data_dir: DataDir = DATA_DIR, keys: Keys = None, as_json: Json = False) -> None:
     """Every node: where it runs, and what it does. Example: tara nodes --json"""
+    import msgspec
 
     from tara.cli.listing import node_rows, node_table, show
     from tara.operations.asking import ask

@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from tara.cli.output import print_json
@@ -232,6 +231,8 @@ def skip(
     Example: tara skip 17
     Example: tara skip 17 --lost site-2
     """
+    import msgspec
+
     from tara.operations import skipping
     from tara.operations.asking import ask
     from tara.operations.operator import Operator

@@ -4,11 +4,12 @@ import os
 import sys
 from pathlib import Path
 
-import msgspec
 import typer
 
 
 def print_json(value: object) -> None:
+    import msgspec
+
     typer.echo(msgspec.json.encode(value).decode())
 
 

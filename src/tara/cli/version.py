@@ -1,7 +1,5 @@
 """`tara version`."""
 
-import json
-import platform
 from typing import Annotated
 
 import typer
@@ -17,6 +15,9 @@ def show_version(
 ) -> None:
     """Print the version."""
     if as_json:
+        import json
+        import platform
+
         typer.echo(json.dumps({"version": tara.__version__, "python": platform.python_version()}))
     else:
         typer.echo(f"tara {tara.__version__}")

@@ -5,7 +5,6 @@ import queue
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 if TYPE_CHECKING:
@@ -39,6 +38,8 @@ Version = Annotated[int, typer.Option(help="The version it must have; -1: any.")
 
 def hosts_of(data_dir: Path) -> str:
     """The front ends of a running cluster."""
+    import msgspec
+
     from tara.operations.asking import ask
     from tara.protocol.errors import ConfigurationError
     from tara.runtime import control
@@ -201,6 +202,8 @@ def stat(
         raise typer.Exit(1)
     fields = found._asdict()
     if as_json:
+        import msgspec
+
         typer.echo(msgspec.json.encode(fields).decode())
     else:
         for name, value in fields.items():
