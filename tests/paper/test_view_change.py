@@ -286,6 +286,22 @@ def test_the_crash_of_one_proposer_does_not_make_the_next_one_last_longer(bench:
     assert waited_ms == [pytest.approx(waited_ms[0], abs=10)] * 4
 
 
+def test_a_clock_that_jumps_makes_the_allowance_for_long_requests_longer_once(bench: Bench) -> None:
+    """However often that wait makes it lose patience, and whatever is decided then."""
+    controller = watching_controller(bench)
+    controller.feed(t.Target(0, 0, (1, 3), 100_000), t.Target(1, 0, (1, 3), 100_000))
+    controller.feed(*[bench.progress(executor) for executor in range(3)])
+    allowance_ms = controller.node.patience_ms - TIMEOUT_MS
+    assert controller.tick(20_000).of(t.Vote)
+    assert controller.node.patience_ms == 2 * TIMEOUT_MS + 2 * allowance_ms
+    for executor in range(3):
+        # What it asked for is needless; but the other source still waits.
+        decided = bench.progress(executor, {0: (1, 3)}, position=3)
+        controller.feed(msgspec.structs.replace(decided, bytes=100_000))
+    assert controller.tick(20_100).of(t.Vote)
+    assert controller.node.patience_ms == 4 * TIMEOUT_MS + 2 * allowance_ms
+
+
 # Whose fault it is
 
 

@@ -114,7 +114,7 @@ def test_every_fault_kind_fires(with_journals: list[Outcome]) -> None:
 
 FINGERPRINT = """
 from tara.simulator.plan import make_plan
-from tara.simulator.run import RECOVERY_MS, Outcome, answer_ms, play
+from tara.simulator.run import Outcome, play
 from tara.simulator.transcript import Transcript
 transcript = Transcript(reports=True)
 print(play(make_plan({seed}, 1, {partitions}), transcript).fingerprint)

@@ -8,6 +8,9 @@ An allowance that was used up is doubled: the link may be slower than anybody kn
 links are as quick as before; so the doubling lasts until requests show what they take, or until all has been quick for
 a while. Otherwise each crash would make the next one last twice as long.
 
+A wait need not have been for bytes: a process may have stood still, or a clock have jumped. So a decision counts once,
+however many executors report it, and at most doubles what is allowed; a link that is slow shows in the next one, too.
+
 Invariant: the allowance is 0 while no request is long, and never more than `ALLOWANCE_MS_MAX`; it does not fall below
 what requests are known to take.
 """
@@ -25,7 +28,7 @@ SAMPLE_BYTES = 64 << 10
 SAMPLES = 8
 #: What is allowed, as a multiple of the slowest of the last samples; and how many there have to be.
 MARGIN = 4
-SAMPLES_MIN = 3
+SAMPLES_MIN = 2
 #: No link is so slow; something is wrong.
 ALLOWANCE_MS_MAX = 120_000.0
 
@@ -46,21 +49,27 @@ class Transfer:
     def allowance_ms(self) -> float:
         return min(self._bytes * self._ms_per_byte, ALLOWANCE_MS_MAX)
 
+    @property
+    def _doubled(self) -> float:
+        """What may be allowed next, where links have been quick without end, too."""
+        return max(2 * self._ms_per_byte, MS_PER_BYTE)
+
     def expect(self, size: int) -> None:
         """Undecided requests are so long."""
         if size >= LONG_BYTES:
             self._bytes = max(self._bytes, size)
 
-    def note(self, progress: t.Progress, waited_ms: float) -> None:
-        """An executor reports, after something has been waited for so long."""
+    def note(self, progress: t.Progress, waited_ms: float | None) -> None:
+        """An executor reports; with it f+1 of them have decided something, after so long a wait (None: they have
+        not)."""
         life, before = self._reported.get(progress.executor, (0, 0))
         if progress.life < life:
             return
         decided = progress.bytes - before if progress.life == life else 0
         if progress.life > life or decided > 0:
             self._reported[progress.executor] = (progress.life, progress.bytes)
-        if decided >= SAMPLE_BYTES:
-            self._samples.append(waited_ms / decided)
+        if waited_ms is not None and decided >= SAMPLE_BYTES:
+            self._samples.append(min(waited_ms / decided, self._doubled / MARGIN))
             self._learn(MARGIN * max(self._samples))
 
     def _learn(self, needed: float) -> None:
@@ -73,7 +82,7 @@ class Transfer:
 
     def was_too_short(self) -> None:
         """The allowance was used up. If that was for nothing, more is needed the next time."""
-        self._ms_per_byte *= 2
+        self._ms_per_byte = self._doubled
         self._samples.clear()
 
     def forget(self) -> None:

@@ -168,6 +168,8 @@ class VirtualDisk:
         #: Whether there is no room; and how often a call fails then.
         self.full = False
         self.full_share = 0.7
+        #: How often there is no room for what is appended to a file of this kind.
+        self.torn_suffix, self.torn_share = "", 0.0
         #: So many of the next syncs fail for good.
         self.sync_failures = 0
         #: Called before each operation; may raise an OSError.
@@ -191,6 +193,9 @@ class VirtualDisk:
         self.owed_ms += size / 1e6 * self.megabyte_ms + (self.sync_ms if what == "sync" else 0.0)
         if self.full and what in ("write", "create", "rename", "map") and self.draw.random() < self.full_share:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        torn = self.torn_share and what == "write" and path.suffix == self.torn_suffix
+        if torn and self.draw.random() < self.torn_share:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
         if what == "sync" and self.sync_failures:
             self.sync_failures -= 1
             raise OSError(errno.EIO, "Input/output error", str(path))
@@ -199,7 +204,7 @@ class VirtualDisk:
 
     def heal(self) -> None:
         """It does what it is told from now on."""
-        self.full, self.sync_failures, self.ends_in = False, 0, None
+        self.full, self.sync_failures, self.ends_in, self.torn_share = False, 0, None, 0.0
         self.sync_ms = self.megabyte_ms = 0.0
 
     def make_directory(self, directory: Path) -> None:
@@ -350,6 +355,13 @@ class VirtualDisk:
             self.make_directory(path.parent)
             inode = Inode(bytes(other._files[path].data))
             self._files[path] = self._durable[path] = inode
+
+    def flip(self, path: Path, draw: random.Random) -> None:
+        """A bit of a file is not what it was."""
+        inode = self._files[path]
+        data = bytearray(inode.data)
+        data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        inode.put(bytes(data))
 
     def damage(self, path: Path, others: list[Path]) -> str | None:
         """Harm a file that was durable; returns how, or None if that was not possible. `others`: of its kind."""

@@ -1,6 +1,9 @@
 """Makes the faults of a plan happen. A fault that would take more than f replicas of a stage down is skipped, except
 for those that are meant to; those may stall the service, but break nothing."""
 
+import random
+from pathlib import Path
+
 import msgspec
 
 from tara.host import client_wire, peer_wire
@@ -398,14 +401,18 @@ def _journal_damaged(world: World, fault: Fault) -> bool:
     return True
 
 
-def _checkpoint_damaged(world: World, fault: Fault) -> bool:
-    """One copy of one checkpoint; never the last intact one."""
-    stored = [
+def _intact_checkpoints(world: World) -> list[tuple[int, Container, Path]]:
+    return [
         (int(path.stem), container, path)
         for container in world.containers
         for path in container.disk.paths(DATA, (".checkpoint",))
         if path.parent.name.startswith("checkpoints") and world.is_intact(container, path)
     ]
+
+
+def _checkpoint_damaged(world: World, fault: Fault) -> bool:
+    """One copy of one checkpoint; never the last intact one."""
+    stored = _intact_checkpoints(world)
     if not stored:
         return False
     if fault.other % 4 < 2:
@@ -421,6 +428,31 @@ def _checkpoint_damaged(world: World, fault: Fault) -> bool:
     if container.alive and fault.other % 2 and world.may_fail([container]):
         # Its next life begins with it.
         _kill(world, container, fault.duration_ms)
+    return True
+
+
+def _rotten_checkpoint(world: World, fault: Fault) -> bool:
+    """An executor starts at once with its newest checkpoint, which is the newest of all, but for one bit. What was
+    damaged while others went on would be passed over for what they have."""
+    stored = _intact_checkpoints(world)
+    newest = max((number for number, _, _ in stored), default=0)
+    copies = [copy for copy in stored if copy[0] == newest and world.may_fail([copy[1]])]
+    if len(copies) <= world.graph.f or not world.journals:
+        return False
+    _, container, path = copies[fault.target % len(copies)]
+    world.crash(container)
+    container.disk.flip(path, random.Random(fault.other))
+    world.restart_later(container, 1)
+    return True
+
+
+def _torn_blocks(world: World, fault: Fault) -> bool:
+    """From now on, some blocks of a log are written in part, and have to be written again."""
+    disks = [container.disk for container in world.containers if container.disk.paths(DATA, LOG_FILES)]
+    if not disks or not world.journals:
+        return False
+    disk = disks[fault.target % len(disks)]
+    disk.torn_suffix, disk.torn_share = ".tail", 0.3
     return True
 
 
@@ -552,6 +584,8 @@ _STRIKES = {
     "log_damaged": _log_damaged,
     "journal_damaged": _journal_damaged,
     "checkpoint_damaged": _checkpoint_damaged,
+    "rotten_checkpoint": _rotten_checkpoint,
+    "torn_blocks": _torn_blocks,
     "store_slow": _store,
     "store_failing": _store,
     "client_restart": _client_restart,

@@ -111,9 +111,17 @@ SCHEDULED: dict[str, int] = {
     "given_up_alive": 0,
     "former_places": 0,
     "late_answers": 0,
+    "rotten_checkpoint": 0,
+    "torn_blocks": 0,
 }
-#: Each of these is told in so many runs.
-TOLD_APART = {"given_up_alive": "given-up", "former_places": "former-places", "late_answers": "late-answers"}
+#: Each of these happens in so many runs; drawn by these names.
+TOLD_APART = {
+    "given_up_alive": "given-up",
+    "former_places": "former-places",
+    "late_answers": "late-answers",
+    "rotten_checkpoint": "rotten",
+    "torn_blocks": "torn",
+}
 TOLD_SHARE = 0.2
 #: In so many runs, clients of an application that has a gateway speak to that.
 WIRE_SHARE = 0.7

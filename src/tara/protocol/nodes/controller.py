@@ -55,6 +55,8 @@ class Controller(Node):
         #: When something was decided last, or nothing waited; and since when that has never taken long.
         self._moved_ms = self._calm_since_ms = boot.now_ms
         self._transfer = Transfer()
+        #: When it last lost patience.
+        self._lost_patience_ms = boot.now_ms - 1
         #: How far the beginning of the current view is.
         self._begun = (0, 0)
         #: The view it asks for, until it comes or progress makes it needless.
@@ -83,7 +85,7 @@ class Controller(Node):
         known = self._places[progress.executor]
         if known is None or _order(progress) >= _order(known):
             self._places[progress.executor] = progress
-        self._transfer.note(progress, self._waited_ms())
+        waited_ms = self._waited_ms()
         moved = progress.position > self._position
         self._position = max(self._position, progress.position)
         advanced = False
@@ -93,6 +95,7 @@ class Controller(Node):
             self._watch(source, advanced=reached > actual)
             advanced = advanced or reached > actual
         self._watch(len(self._actual), advanced=moved)
+        self._transfer.note(progress, waited_ms if advanced else None)
         if advanced or moved:
             self._withdraw()
         # Skips alone do not shorten the time-out: a view that has to catch up first needs time for the requests.
@@ -109,8 +112,10 @@ class Controller(Node):
         for item in range(len(self._since_ms)):
             self._watch(item, advanced=True)
 
-    def _waited_ms(self) -> float:
-        return self.now_ms - min([since_ms for since_ms in self._since_ms if since_ms is not None], default=self.now_ms)
+    def _waited_ms(self) -> float | None:
+        """How long it has waited, if it did not lose patience meanwhile: what that shows is seen to."""
+        since_ms = min([since_ms for since_ms in self._since_ms if since_ms is not None], default=self.now_ms)
+        return self.now_ms - since_ms if since_ms > self._lost_patience_ms else None
 
     def _calm_down(self) -> None:
         """Halve the time-out if that would have been enough for a while."""
@@ -170,6 +175,8 @@ class Controller(Node):
         if not self._views.update(view.source, view.view):
             return
         self.asked, self._calm_since_ms, self._begun = None, self.now_ms, (0, 0)
+        # All waits begin anew, perhaps at the time at which patience was lost.
+        self._lost_patience_ms = self.now_ms - 1
         # Living sources report again at once. A dead one may have died with requests that nobody else has.
         self._target = [(0, 0)] * len(self._target)
         for item in range(len(self._since_ms)):
@@ -184,7 +191,10 @@ class Controller(Node):
             self._watch(item, advanced=False)
         waiting = [since_ms for since_ms in self._since_ms if since_ms is not None]
         if waiting and self.now_ms >= min(waiting) + self.patience_ms:
-            self._transfer.was_too_short()
+            if min(waiting) > self._lost_patience_ms:
+                # Once for each wait, however often it is interrupted.
+                self._transfer.was_too_short()
+            self._lost_patience_ms = self.now_ms
             self.suspect()
 
     def suspect(self) -> None:

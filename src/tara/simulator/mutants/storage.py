@@ -12,7 +12,7 @@ from tara.storage import site_storage, store
 from tara.storage.disk import Disk, File
 from tara.storage.execution_record import ExecutionRecord
 from tara.storage.journal import FileJournal
-from tara.storage.log_writer import EncodedRun, LogWriter
+from tara.storage.log_writer import EncodedRun, LogWriter, Tail
 from tara.storage.store import CheckpointStore
 
 
@@ -144,6 +144,18 @@ def failed_sync_is_ignored() -> Iterator[None]:
         yield
 
 
+@mutant("a checkpoint is compared with its digest before it is used", durability="disk")
+def checkpoints_are_not_compared() -> Iterator[None]:
+    def read_checkpoint(path: Path, cluster: int, era: int, disk: Disk) -> t.Loaded:
+        data = disk.read(path)
+        start, stop = data.find(b"\n") + 1, len(data) - store.DIGEST_BYTES - store.CHECKSUM_BYTES
+        parts = store.unpack_parts(data, start, stop)
+        return t.Loaded(t.CheckpointId(int(path.stem), data[stop : stop + store.DIGEST_BYTES]), parts[0], parts[1:])
+
+    with replace(store, "read_checkpoint", read_checkpoint):
+        yield
+
+
 @mutant("the newest checkpoint stays, however old it is")
 def last_checkpoint_is_discarded() -> Iterator[None]:
     def discard(self: CheckpointStore, below: int) -> None:
@@ -218,6 +230,21 @@ def log_is_not_waited_for() -> Iterator[None]:
         replace(LogWriter, "seal", seal),
         replace(LogWriter, "flush", nothing),
     ):
+        yield
+
+
+@mutant("a block that was written in part does not count", durability="disk")
+def torn_block_counts() -> Iterator[None]:
+    original = Tail.append
+
+    def append(self: Tail, last: int, block: bytes) -> None:
+        try:
+            original(self, last, block)
+        except OSError:
+            self.last = last
+            self._torn = False
+
+    with replace(Tail, "append", append):
         yield
 
 
