@@ -26,6 +26,7 @@ from tara.simulator.plan import Fault
 from tara.simulator.workload import wrap
 from tara.simulator.world import DATA, Container, World
 from tara.storage.journal import MARKER_FILE, journal_directory
+from tara.storage.lives import lives_path
 from tara.storage.log_writer import BEGIN_FILE
 
 #: What a client needs of one site. Lost on the same sites: otherwise f losses per stage could leave it none.
@@ -147,6 +148,83 @@ def _amnesia(world: World, fault: Fault) -> bool:
     if fault.other % 4 < 2:
         # What it has forgotten matters when the next view is built from the records of those who are left.
         world.after(fault.duration_ms + 5, _suspect, world, fault)
+    return True
+
+
+def _old_disk(world: World, fault: Fault) -> bool:
+    """A container runs elsewhere for a while, and comes back to the disk that it had. Counted when it is back."""
+    container = _victim(world, fault)
+    if container is None or not world.journals or not _copies_everywhere(world):
+        return False
+    former = container.disk
+    world.crash(container)
+    world.move(container, VirtualDisk(world.draw))
+    world.restart_later(container, 20)
+    world.after(20 + fault.duration_ms, _return, world, fault, former)
+    return False
+
+
+def _older_directory(world: World, fault: Fault) -> bool:
+    """A copy of a container's disk is put back when there has been a life since. Counted when it is back."""
+    container = _victim(world, fault)
+    if container is None or not world.journals:
+        return False
+    world.crash(container)
+    copy = container.disk.clone()
+    world.restart_later(container, 20)
+    world.after(20 + fault.duration_ms, _return, world, fault, copy)
+    return False
+
+
+def _return(world: World, fault: Fault, disk: VirtualDisk) -> None:
+    if world.healed or world.fatal is not None:
+        return
+    container = world.containers[fault.target % len(world.containers)]
+    ready = container.alive and world.records.begun[container.index] == container.life and container.rest is None
+    if not ready or not world.may_fail([container]) or not _copies_everywhere(world):
+        # Nothing is ever lost beyond f; and a life that nobody has heard of has cast no vote.
+        world.after(_WAIT_MS, _return, world, fault, disk)
+        return
+    world.crash(container)
+    world.move(container, disk)
+    world.count_fault(fault.kind)
+    if fault.other % 2:
+        container.start_ends_in = fault.other // 2 % 40
+    world.restart_later(container, fault.duration_ms)
+    if fault.other % 4 < 2:
+        world.after(fault.duration_ms + 5, _suspect, world, fault)
+
+
+def _older_records(world: World, fault: Fault) -> bool:
+    """The driver has an older copy of what it knows of a container, which knows better."""
+    container = _victim(world, fault)
+    if container is None or not container.disk.exists(lives_path(DATA, container.index)) or container.founding:
+        return False
+    if world.rejoins_due.intersection(container.numbers) or not world.journals:
+        return False
+    world.crash(container)
+    world.forget_records(container)
+    world.restart_later(container, fault.duration_ms)
+    return True
+
+
+def _life_damaged(world: World, fault: Fault) -> bool:
+    """What a container knows of its lives cannot be read; the driver knows, too."""
+    container, path = _victim(world, fault), lives_path(DATA, fault.target % len(world.containers))
+    if container is None or not container.disk.exists(path) or not container.disk.size(path):
+        return False
+    world.crash(container)
+    if not container.disk.exists(path):
+        return False
+    world.restart_later(container, fault.duration_ms)
+    return container.disk.damage(path, []) is not None
+
+
+def _stage_storm(world: World, fault: Fault) -> bool:
+    """All replicas of a stage are restarted again and again, each time when they have hardly come back."""
+    for turn in range(4 + fault.other % 8):
+        again = msgspec.structs.replace(fault, kind="crash_stage", duration_ms=20)
+        world.after((turn + 1) * (40 + fault.other % 100), _strike, world, again)
     return True
 
 
@@ -537,6 +615,11 @@ _STRIKES = {
     "crash_many": _crash_many,
     "crash_all": _crash_all,
     "zombie": _zombie,
+    "old_disk": _old_disk,
+    "older_directory": _older_directory,
+    "older_records": _older_records,
+    "life_damaged": _life_damaged,
+    "stage_storm": _stage_storm,
     **dict.fromkeys(_STORIES, _story),
     "pause": _pause,
     "suspicion": _suspicion,

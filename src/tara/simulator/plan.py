@@ -115,12 +115,20 @@ SCHEDULED: dict[str, int] = {
 #: Each of these is told in so many runs.
 TOLD_APART = {"given_up_alive": "given-up", "former_places": "former-places", "late_answers": "late-answers"}
 TOLD_SHARE = 0.2
+#: Faults that are drawn apart as well, and the share of the runs that have each of them.
+APART = {
+    "old_disk": 0.2,
+    "older_directory": 0.2,
+    "older_records": 0.15,
+    "life_damaged": 0.15,
+    "stage_storm": 0.1,
+}
 #: In so many runs, clients of an application that has a gateway speak to that.
 WIRE_SHARE = 0.7
 #: In so many runs there is a command at which the application breaks down.
 FATAL_SHARE = 0.2
 #: What `memory` does not survive, because it takes more than f replicas of a stage at once.
-BEYOND_MEMORY = ("crash_stage", "crash_stage_again", "crash_many", "crash_all")
+BEYOND_MEMORY = ("crash_stage", "crash_stage_again", "crash_many", "crash_all", "stage_storm")
 #: Slots for the orders of an operator.
 FATAL_ROOM = 32
 DURABILITIES = ("disk", "memory")
@@ -221,6 +229,7 @@ def make_plan(
                 *_faults(draw, Graph(f, partitions), durability, faults_end_ms),
                 *_strangers(seed, faults_end_ms),
                 *_told_apart(seed, faults_end_ms),
+                *_apart(seed, durability, faults_end_ms),
             ],
             key=lambda fault: fault.at_ms,
         ),
@@ -306,6 +315,24 @@ def _told_apart(seed: int, end_ms: int) -> list[Fault]:
             at_ms = draw.randrange(300, end_ms - 1_000)
             target, other = draw.randrange(1 << 30), draw.randrange(1 << 30)
             faults.append(Fault(kind=kind, at_ms=at_ms, duration_ms=0, target=target, other=other))
+    return faults
+
+
+def _apart(seed: int, durability: str, end_ms: int) -> list[Fault]:
+    faults = []
+    for kind, share in APART.items():
+        draw = random.Random(f"{kind}-{seed}")
+        if draw.random() < share and not (durability == "memory" and kind in BEYOND_MEMORY):
+            faults += [
+                Fault(
+                    kind=kind,
+                    at_ms=draw.randrange(300, end_ms - 1_500),
+                    duration_ms=draw.choice((50, 200, 700)),
+                    target=draw.randrange(1 << 30),
+                    other=draw.randrange(1 << 30),
+                )
+                for _ in range(draw.choice((1, 1, 2)))
+            ]
     return faults
 
 

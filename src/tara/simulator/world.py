@@ -48,6 +48,7 @@ from tara.simulator.violation import Violation
 from tara.simulator.wire import GatewaySite, Wire, WireClient, WireGateway
 from tara.simulator.workload import Audited
 from tara.storage.execution_record import record_path
+from tara.storage.files import DamagedFile
 from tara.storage.journal import (
     FULL_DISK_PATIENCE_S,
     FULL_DISK_PAUSE_S,
@@ -58,7 +59,9 @@ from tara.storage.journal import (
     journal_name,
     read_journal,
 )
+from tara.storage.lives import Lives, lives_path, read_lives, write_lives
 from tara.storage.log import DecidedLog, log_directory
+from tara.storage.registration import Admission, Claim, admit, found, must_be_founded
 from tara.storage.remote import CHECKPOINTS
 from tara.storage.site_storage import SiteStorage, Start, StorageSpec
 from tara.storage.store import CheckpointStore, StoreError, StoreFailed, checkpoint_directory, read_checkpoint
@@ -74,7 +77,7 @@ UNREAD_SHARE = 0.003
 CLIENT_MS = 10
 #: How long a start that failed is not tried again.
 FAILED_START_MS = 100
-CLUSTER, ERA = 1, 1
+CLUSTER = 1
 _IN_MULTICAST = ("crash_in_multicast", "crash_in_start")
 Reads = Sequence[client_wire.Read]
 Parcel = tuple[t.Tuple, int]  # a tuple, and the number of the node that it is for
@@ -102,9 +105,15 @@ class Container:
         self.host: Site | None = None
         self.storage: SiteStorage | None = None
         self.gateway: WireGateway | None = None
-        #: Rises whenever its journal is lost; and whenever it begins a journal of another name.
+        #: Rises whenever its journal is lost.
         self.generation = 0
-        self.journals = 0
+        #: It comes back to a disk that lacks what was written elsewhere since.
+        self.on_old_disk = False
+        #: It has begun a journal that is not on record yet: whatever it wrote, nobody has heard of it. And whether the
+        #: life before ended like that.
+        self.founding = self.was_founding = False
+        #: After how many operations on its disk its next start ends; None: it does not.
+        self.start_ends_in: int | None = None
         self.segment_bytes = SEGMENT_BYTES
         #: When its stores and logs work next.
         self.due_ms: dict[object, float] = {}
@@ -154,6 +163,16 @@ class ProcessEnded(Exception):
     """The application has taken its process with it."""
 
 
+class Records:
+    """What the driver has handed out (`tara.storage.registration.Records`); it survives everything."""
+
+    def __init__(self, containers: int) -> None:
+        self.lives = [0] * containers
+        self.founded = [False] * containers
+        self.journals = [""] * containers
+        self.begun = [0] * containers
+
+
 class World:
     def __init__(
         self, plan: Plan, transcript: Transcript | None = None, application: Callable[[], StateMachine] | None = None
@@ -189,6 +208,8 @@ class World:
         self._store_trouble: dict[str, float] = {}
         self.healed = False
         self.containers = self._make_containers()
+        self.era = 1
+        self.records = Records(len(self.containers))
         self._host = {number: container for container in self.containers for number in container.numbers}
         self.network = Network(self)
         #: Whom a secret stands for, of those who do not go by what it says.
@@ -246,7 +267,7 @@ class World:
     def start(self) -> None:
         """Genesis."""
         for container in self.containers:
-            self.boot(container, genesis=True)
+            self.boot(container)
         for client in self.clients:
             self.after(10, self._wake, client)
 
@@ -257,8 +278,14 @@ class World:
 
     # Containers
 
-    def boot(self, container: Container, genesis: bool = False) -> None:
-        container.life += 1
+    def boot(self, container: Container) -> None:
+        container.disk.end_process()
+        container.disk.ends_in, container.start_ends_in = container.start_ends_in, None
+        claim = self._claim(container)
+        admission = admit(self.records, claim)
+        container.life = admission.life
+        container.was_founding = container.founding
+        container.founding = must_be_founded(admission.genesis, admission.journal, claim.journal)
         container.alive = True
         container.clock_offset_ms += container.next_clock_offset_ms
         container.next_clock_offset_ms = 0.0
@@ -267,25 +294,54 @@ class World:
         container.paused_until_ms = 0.0
         container.ended = False
         container.rest, container.again, container.full_since_ms, container.due_ms = None, None, None, {}
-        if not genesis:
+        if not admission.genesis:
             self.restarts += 1
+        self.monitor.require(
+            container.on_old_disk or not admission.older_directory, "storage", "container {}: {}", claim, admission
+        )
         self._tell("starts", container)
-        if not self._start(container, genesis):
+        if not self._start(container, admission):
             return
         self._attach(container)
         self._open_gateway(container)
-        self._go_on(container, container.running.begin())
-        if container.alive:
+        self._go_on(container, chain(container.running.begin(), self._found(container, admission)))
+        if container.alive and container.rest is None:
             self._step(container, Inputs())
         for number, node in container.nodes.items():
             self.monitor.inspect(number, container.life, node)
         self.after(self.draw.random() * TICK_MS, self._tick, container, container.life)
 
-    def _start(self, container: Container, genesis: bool) -> bool:
+    def _claim(self, container: Container) -> Claim:
+        """What it finds on its disk."""
+        try:
+            known = read_lives(DATA, CLUSTER, self.era, container.index, container.disk)
+        except DamagedFile:
+            # The records know, too.
+            self.count_fault("life_unknown")
+            known = Lives(cluster=CLUSTER, era=self.era, container=container.index)
+        return Claim(
+            container=container.index,
+            life=known.life,
+            begun=known.begun,
+            journal=journal_name(journal_directory(DATA, container.index), container.disk),
+            fresh_journal=f"{container.index}-{self.records.lives[container.index]}" if self.journals else "",
+        )
+
+    def _found(self, container: Container, admission: Admission) -> Iterator[Effect]:
+        """What is done when all that its nodes have persisted is durable, and before anything else leaves."""
+        if container.founding:
+            found(self.records, container.index, admission.journal)
+            container.founding = False
+        lives = Lives(cluster=CLUSTER, era=self.era, container=container.index, life=container.life, begun=True)
+        write_lives(DATA, lives, container.disk)
+        container.on_old_disk = False
+        yield from ()
+
+    def _start(self, container: Container, admission: Admission) -> bool:
         """Whether it has started; else it will be tried again."""
         spec = SiteSpec(
             cluster=CLUSTER,
-            era=ERA,
+            era=self.era,
             shape=0,
             container=container.index,
             placement=[other.numbers for other in self.containers],
@@ -297,7 +353,6 @@ class World:
             segment_bytes=container.segment_bytes,
             log_retention_bytes=self.plan.log_retention_bytes,
         )
-        container.disk.end_process()
         self._mount(container)
         container.storage = SiteStorage(
             spec,
@@ -309,10 +364,12 @@ class World:
             container.disk,
             self.draw.randbytes,
         )
-        # As the registry decides it: a journal of which not even the name can be read is not the one that is known.
-        name = f"{container.index}-{container.journals}"
-        keep = genesis or journal_name(journal_directory(DATA, container.index), container.disk) == name
-        start = Start(life=container.life, genesis=genesis, keep_journal=keep, journal=name)
+        start = Start(
+            life=admission.life,
+            genesis=admission.genesis,
+            keep_journal=admission.keep_journal,
+            journal=admission.journal,
+        )
         make = partial(self._make_site, container, spec)
         application = partial(self._fragile, container, container.life)
         damaged = container.index in self.repairs_due
@@ -456,7 +513,6 @@ class World:
         """The container's disk is gone."""
         disk = container.disk
         disk.forget(journal_directory(DATA, container.index))
-        container.journals += 1
         self.journal_lost(container)
         for number in self._executors_of(container):
             replica = self.graph.names[number].replica
@@ -466,6 +522,23 @@ class World:
                 self.wiped[container.index] = max(lost, self.wiped.get(container.index, 0))
                 disk.forget(checkpoint_directory(DATA, replica))
                 disk.forget(log_directory(DATA, replica))
+        if checkpoints:
+            disk.forget(lives_path(DATA, container.index))
+
+    def move(self, container: Container, disk: VirtualDisk) -> None:
+        """The next life of a container that is down finds another disk."""
+        for number in self._executors_of(container):
+            lost = max(self.checkpoints_of(number), default=0)
+            self.wiped[container.index] = max(lost, self.wiped.get(container.index, 0))
+        container.disk = disk
+        container.on_old_disk = not disk.is_empty
+        self.journal_lost(container)
+
+    def forget_records(self, container: Container) -> None:
+        """An older copy of what the driver knows of the container is put back: of before its first start."""
+        records, index = self.records, container.index
+        records.lives[index] = records.begun[index] = 0
+        records.founded[index], records.journals[index] = False, ""
 
     def split(self, container: Container, copies_elsewhere: bool) -> None:
         """Start a new life of the container on another host, with an empty disk, while the old process goes on as a
@@ -499,6 +572,9 @@ class World:
     def _tick(self, container: Container, life: int) -> None:
         if not container.alive or container.life != life:
             return
+        if container not in self.zombies:
+            # Its first heartbeat, and all that follow.
+            self.records.begun[container.index] = container.life
         if self.now_ms >= container.paused_until_ms and container.rest is None:
             waiting, container.waiting = container.waiting, Inputs()
             waiting.tick = True
@@ -711,7 +787,7 @@ class World:
     def _find_out(self, container: Container) -> None:
         """Whether what it was writing is in its journal, and will be replayed."""
         written, container.uncertain = container.uncertain, []
-        identity = Identity(CLUSTER, ERA, container.index)
+        identity = Identity(CLUSTER, self.era, container.index)
         found = read_journal(journal_directory(DATA, container.index), identity, container.disk).found.entries
         if all(entry in found.get(number, ()) for number, entry in written):
             self.monitor.persisted(written, container.generation)
@@ -722,7 +798,7 @@ class World:
 
     def _check_replay(self, container: Container) -> None:
         """Would a restart right now find the committers as they are?"""
-        identity = Identity(CLUSTER, ERA, container.index)
+        identity = Identity(CLUSTER, self.era, container.index)
         found = read_journal(journal_directory(DATA, container.index), identity, container.disk).found
         if found.problems:
             raise Violation("replay", f"container {container.index}: {found.problems}"[:2000])
@@ -914,7 +990,7 @@ class World:
     def is_intact(self, container: Container, path: Path) -> bool:
         """Whether a checkpoint can be read."""
         try:
-            read_checkpoint(path, CLUSTER, ERA, container.disk)
+            read_checkpoint(path, CLUSTER, self.era, container.disk)
         except (StoreError, OSError):
             return False
         return True
