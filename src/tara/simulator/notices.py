@@ -34,7 +34,8 @@ class Notices:
 
     def _must_be_harmed(self, event: str, details: dict[str, object]) -> None:
         container = self._container
-        if event == "journal_set_aside" and (container.on_old_disk or container.was_founding):
+        if container.on_old_disk or (event == "journal_set_aside" and container.was_founding):
+            # It is outdated, or of another era.
             return
         if self._container.index not in self._world.repairs_due:
             raise Violation("storage", f"container {self._container.index}: {event} {details}"[:2000])

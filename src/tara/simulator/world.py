@@ -35,6 +35,7 @@ from tara.protocol.principals import principal_of
 from tara.simulator.batch_writer import BatchWriter
 from tara.simulator.client import Client
 from tara.simulator.disk import Crash, VirtualDisk
+from tara.simulator.eras import FormerEra
 from tara.simulator.fatal_command import FatalCommand
 from tara.simulator.monitor import Monitor
 from tara.simulator.network import Network
@@ -61,7 +62,7 @@ from tara.storage.journal import (
 )
 from tara.storage.lives import Lives, lives_path, read_lives, write_lives
 from tara.storage.log import DecidedLog, log_directory
-from tara.storage.registration import Admission, Claim, admit, found, must_be_founded
+from tara.storage.registration import Admission, Claim, admit, found, must_be_founded, none_handed_out
 from tara.storage.remote import CHECKPOINTS
 from tara.storage.site_storage import SiteStorage, Start, StorageSpec
 from tara.storage.store import CheckpointStore, StoreError, StoreFailed, checkpoint_directory, read_checkpoint
@@ -134,6 +135,8 @@ class Container:
         #: It has begun to send, in the step in which it is to crash.
         self.sending = False
         self.clock_offset_ms = 0.0
+        #: How fast its clock runs.
+        self.clock_rate = 1.0
         #: By how much the clock was set back; shows in the next life.
         self.next_clock_offset_ms = 0.0
         #: Of a zombie: until when each container still sends to its address, and not to that of the new life; None:
@@ -161,16 +164,6 @@ class Container:
 
 class ProcessEnded(Exception):
     """The application has taken its process with it."""
-
-
-class Records:
-    """What the driver has handed out (`tara.storage.registration.Records`); it survives everything."""
-
-    def __init__(self, containers: int) -> None:
-        self.lives = [0] * containers
-        self.founded = [False] * containers
-        self.journals = [""] * containers
-        self.begun = [0] * containers
 
 
 class World:
@@ -208,8 +201,21 @@ class World:
         self._store_trouble: dict[str, float] = {}
         self.healed = False
         self.containers = self._make_containers()
-        self.era = 1
-        self.records = Records(len(self.containers))
+        self.cluster, self.era = CLUSTER, 1
+        #: What the driver has handed out.
+        self.records = none_handed_out(len(self.containers))
+        #: The checkpoint that this era was founded with.
+        self.threshold = 0
+        #: The eras before this one.
+        self.former: list[FormerEra] = []
+        #: More was lost than the protocol survives: nothing has to be answered any more.
+        self.beyond = False
+        #: Nothing may start.
+        self.closed = False
+        self._set_clocks()
+        self._depths = random.Random(f"depths-{plan.seed}")
+        if plan.stack_depth:
+            self.count_fault("deep_stack")
         self._host = {number: container for container in self.containers for number in container.numbers}
         self.network = Network(self)
         #: Whom a secret stands for, of those who do not go by what it says.
@@ -242,6 +248,13 @@ class World:
             for index, numbers in enumerate(placement)
         ]
 
+    def _set_clocks(self) -> None:
+        draw, drift = random.Random(f"clocks-{self.plan.seed}"), self.plan.clock_drift
+        if drift:
+            self.count_fault("clock_drift")
+        for container in self.containers:
+            container.clock_rate = 1 + draw.uniform(-drift, drift)
+
     # Events
 
     def at(self, time_ms: float, action: Callable[..., None], *arguments: Any) -> None:
@@ -268,6 +281,9 @@ class World:
         """Genesis."""
         for container in self.containers:
             self.boot(container)
+        self.wake_clients()
+
+    def wake_clients(self) -> None:
         for client in self.clients:
             self.after(10, self._wake, client)
 
@@ -352,6 +368,7 @@ class World:
             data_dir=DATA,
             segment_bytes=container.segment_bytes,
             log_retention_bytes=self.plan.log_retention_bytes,
+            threshold=self.threshold,
         )
         self._mount(container)
         container.storage = SiteStorage(
@@ -485,7 +502,7 @@ class World:
         return any(isinstance(node, Committer) and node.holes for node in container.nodes.values())
 
     def _clock(self, container: Container) -> float:
-        return 1_000_000.0 + self.now_ms + container.clock_offset_ms
+        return 1_000_000.0 + self.now_ms * container.clock_rate + container.clock_offset_ms
 
     def crash(self, container: Container, power: bool = False) -> None:
         """`power`: what was not synced may be gone."""
@@ -514,7 +531,7 @@ class World:
         disk = container.disk
         disk.forget(journal_directory(DATA, container.index))
         self.journal_lost(container)
-        for number in self._executors_of(container):
+        for number in self.executors_of(container):
             replica = self.graph.names[number].replica
             disk.forget(record_path(DATA, replica))
             if checkpoints:
@@ -527,7 +544,7 @@ class World:
 
     def move(self, container: Container, disk: VirtualDisk) -> None:
         """The next life of a container that is down finds another disk."""
-        for number in self._executors_of(container):
+        for number in self.executors_of(container):
             lost = max(self.checkpoints_of(number), default=0)
             self.wiped[container.index] = max(lost, self.wiped.get(container.index, 0))
         container.disk = disk
@@ -548,14 +565,14 @@ class World:
         zombie.host, zombie.emissions, zombie.storage = container.host, container.emissions, container.storage
         # Its clients come back where the new life is.
         self._close_gateway(container)
-        zombie.clock_offset_ms = container.clock_offset_ms
+        zombie.clock_offset_ms, zombie.clock_rate = container.clock_offset_ms, container.clock_rate
         if self.draw.random() < 0.7:
             zombie.known_until_ms = {other.index: self.now_ms + self.draw.randrange(600) for other in self.containers}
         self.zombies.append(zombie)
         self._attach(zombie)
         self.after(TICK_MS, self._tick, zombie, zombie.life)
         container.disk, container.storage = VirtualDisk(self.draw), None
-        for number in self._executors_of(container):
+        for number in self.executors_of(container):
             replica = self.graph.names[number].replica
             for directory in (checkpoint_directory(DATA, replica), log_directory(DATA, replica)):
                 container.disk.copy(zombie.disk, directory)
@@ -566,7 +583,7 @@ class World:
         self.after(delay_ms, self._restart, container)
 
     def _restart(self, container: Container) -> None:
-        if not container.alive and not container.lost:
+        if not container.alive and not container.lost and not self.closed:
             self.boot(container)
 
     def _tick(self, container: Container, life: int) -> None:
@@ -579,7 +596,7 @@ class World:
             waiting, container.waiting = container.waiting, Inputs()
             waiting.tick = True
             self._step(container, waiting)
-        self.after(TICK_MS, self._tick, container, life)
+        self.after(TICK_MS / container.clock_rate, self._tick, container, life)
 
     def arrive(self, container: Container, inputs: Inputs, sender: int | None = None) -> None:
         """Something of a container (None: of somebody else) has come."""
@@ -602,6 +619,37 @@ class World:
         """Tuples have come for the nodes of a container."""
         self.arrive(container, Inputs(tuples=list(parcels)))
 
+    # Eras
+
+    def close_down(self) -> None:
+        """Nothing runs any more, and nothing starts until somebody says so."""
+        self.closed = True
+        for told in list(self.stories):
+            told.end()
+        for container in (*self.zombies, *self.containers):
+            if container.alive:
+                self.crash(container)
+        self.zombies.clear()
+
+    def open_up(self) -> None:
+        self.closed = False
+        for container in self.containers:
+            self.restart_later(container, self.draw.randrange(1, 200))
+
+    def begin_era(self, counter: int) -> None:
+        """Everything of the era before is of no use to this one, except what its first checkpoint has: all commands up
+        to this counter. Nobody holds that checkpoint yet."""
+        self.monitor = self.monitor.of_next_era(counter)
+        self.beyond = False
+        self.rejoins_due.clear()
+        self.repairs_due.clear()
+        self.wiped = {box.index: self.threshold for box in self.containers if self.executors_of(box)}
+        for container in self.containers:
+            container.on_old_disk = True
+            container.founding = False
+            # Whoever begins an era sees to it that there is room.
+            container.disk.heal()
+
     # A step
 
     def _step(self, container: Container, inputs: Inputs) -> None:
@@ -610,6 +658,17 @@ class World:
         self._go_on(container, container.running.step(inputs, self._clock(container)))
 
     def _go_on(self, container: Container, effects: Iterator[Effect]) -> None:
+        """From somewhere in the stack: what comes of it must not depend on how deep that is."""
+        levels = self._depths.randrange(self.plan.stack_depth) if self.plan.stack_depth else 0
+        self._go_on_below(levels, container, effects)
+
+    def _go_on_below(self, levels: int, container: Container, effects: Iterator[Effect]) -> None:
+        if levels:
+            self._go_on_below(levels - 1, container, effects)
+        else:
+            self._go_on_here(container, effects)
+
+    def _go_on_here(self, container: Container, effects: Iterator[Effect]) -> None:
         """Do one effect after the other, until one has to wait for the disk, or the process ends."""
         site = container.host
         try:
@@ -626,7 +685,7 @@ class World:
                     return
         except ProcessEnded:
             # Where the process was when it ended, it has not left.
-            for number in self._executors_of(container):
+            for number in self.executors_of(container):
                 container.kept.records[number].cell[EXECUTING] = self.fatal.counter if self.fatal is not None else 0
             self.crash(container)
             self.restart_later(container, self.draw.choice((20, 50, 200)))
@@ -889,7 +948,7 @@ class World:
 
     def _mount(self, container: Container) -> None:
         """What other executors have can be read here, if that is so; whether they are up or not."""
-        own = {self.graph.names[number].replica for number in self._executors_of(container)}
+        own = {self.graph.names[number].replica for number in self.executors_of(container)}
         for replica in set(range(self.graph.sites)) - own:
             for directory in (checkpoint_directory(DATA, replica), log_directory(DATA, replica)):
                 container.disk.mounts[directory] = partial(self._mounted, replica)
@@ -978,7 +1037,7 @@ class World:
         if container.alive and container.life == life:
             container.kept.stores[number].submit(job)  # type: ignore[arg-type]
 
-    def _executors_of(self, container: Container) -> list[int]:
+    def executors_of(self, container: Container) -> list[int]:
         return [number for number in container.numbers if self.graph.names[number].stage is Stage.EXECUTOR]
 
     def checkpoints_of(self, number: int) -> list[int]:
@@ -1054,7 +1113,7 @@ class World:
         lost = self.wiped.get(container.index)
         if lost is None:
             return False
-        executors = self._executors_of(container)
+        executors = self.executors_of(container)
         held = [max(self.checkpoints_of(number), default=0) for number in executors]
         return min(held, default=lost) < max(lost, self.monitor.stable if executors else 0)
 

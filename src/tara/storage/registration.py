@@ -24,6 +24,26 @@ class Records(Protocol):
     begun: list[int]
 
 
+class HandedOut(Struct):
+    """Such records, and nothing else."""
+
+    lives: list[int]
+    founded: list[bool]
+    journals: list[str]
+    begun: list[int]
+
+
+def none_handed_out(containers: int) -> HandedOut:
+    return HandedOut([0] * containers, [False] * containers, [""] * containers, [0] * containers)
+
+
+def of_next_era(records: Records) -> HandedOut:
+    """Nothing has happened in it, and no life of the era before is ever current again."""
+    fresh = none_handed_out(len(records.lives))
+    fresh.lives = [life + 1 for life in records.lives]
+    return fresh
+
+
 class Claim(Struct, frozen=True, kw_only=True):
     """What a container says of itself when it starts."""
 
