@@ -16,13 +16,14 @@ from tara import cli
 from tara.configuration.settings import Settings
 from tara.configuration.state import DirectoryInUse, StateFile
 from tara.host import client_wire
-from tara.operations.recovery import Recovery, RecoveryError, first_counter
+from tara.operations.recovery import Recovery
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.sessions import ERA_COMMANDS
 from tara.storage.journal import FileJournal, Identity, journal_directory
 from tara.storage.log import log_directory
 from tara.storage.log_reader import LogReader
+from tara.storage.new_era import RecoveryError, first_counter
 from tara.storage.store import checkpoint_directory
 from tests.frames import Frames
 from tests.patience import DEADLINE_S, await_condition, patient

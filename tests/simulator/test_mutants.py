@@ -51,6 +51,12 @@ QUICK = {
     "losses_are_not_told": 0,
     "reads_overtake_writes": 0,
     "watches_are_lost": 0,
+    "older_directory_is_trusted": 11,
+    "any_journal_is_trusted": 11,
+    "older_checkpoint_is_taken": 2,
+    "counter_goes_on": 2,
+    "former_session_waits": 10,
+    "depth_is_absolute": 16,
 }
 
 

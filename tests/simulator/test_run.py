@@ -11,7 +11,7 @@ import pytest
 
 from tara.protocol.errors import ConfigurationError
 from tara.simulator.campaign import Job, run_seed, summarize
-from tara.simulator.plan import BEYOND_MEMORY, NOISE, SCHEDULED, make_plan
+from tara.simulator.plan import APART, BEYOND_MEMORY, NOISE, SCHEDULED, make_plan
 from tara.simulator.run import RECOVERY_MS, Outcome, answer_ms, play
 from tara.simulator.transcript import Transcript
 from tara.simulator.world import DATA, Container, World
@@ -109,7 +109,7 @@ def test_every_fault_kind_fires(with_journals: list[Outcome]) -> None:
         fired.update(outcome.faults)
     rare = {"idle_partition", "half_remembered", "former_places"}  # need several partitions
 
-    assert [kind for kind in (*SCHEDULED, *NOISE) if fired[kind] == 0 and kind not in rare] == []
+    assert [kind for kind in (*SCHEDULED, *NOISE, *APART) if fired[kind] == 0 and kind not in rare] == []
 
 
 FINGERPRINT = """

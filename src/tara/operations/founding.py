@@ -9,30 +9,23 @@ from pathlib import Path
 
 from tara.configuration.state import ClusterState
 from tara.protocol import tuples as t
-from tara.protocol.graph import Graph, Stage
-from tara.protocol.nodes.executor import ExecutorState
+from tara.protocol.graph import Graph
 from tara.protocol.sessions import SessionsState
-from tara.protocol.state_digest import digest_of
-from tara.storage.disk import LOCAL
-from tara.storage.store import checkpoint_directory, checkpoint_path, write_checkpoint
+from tara.storage import new_era
 
 
 def install(data_dir: Path, cluster: ClusterState, sessions: SessionsState, chunks: list[bytes]) -> t.CheckpointId:
     """Write checkpoint `cluster.threshold`, with these sessions and this state of the application, to the directory of
     every executor. Durable on return."""
-    sources = Graph(cluster.f, cluster.partitions).replicas(Stage.REQUEST_SOURCE)
-    state = t.encode(
-        ExecutorState(
-            cluster.threshold * cluster.checkpoint_interval,
-            [[(0, 0, []) for _ in range(sources)] for _ in range(cluster.partitions)],
-            sessions,
-        )
+    graph = Graph(cluster.f, cluster.partitions)
+    return new_era.install(
+        data_dir,
+        cluster.cluster,
+        cluster.era,
+        cluster.threshold,
+        graph,
+        cluster.checkpoint_interval,
+        sessions,
+        chunks,
+        range(graph.sites),
     )
-    checkpoint = t.CheckpointId(cluster.threshold, digest_of(state, chunks))
-    for replica in range(2 * cluster.f + 1):
-        store = checkpoint_directory(data_dir, replica)
-        LOCAL.make_directory(store)
-        write_checkpoint(
-            checkpoint_path(store, checkpoint.number), cluster.cluster, cluster.era, checkpoint, state, chunks
-        )
-    return checkpoint

@@ -15,7 +15,6 @@ The order of the writes makes it one step: checkpoints of the new era, which nob
 import fcntl
 import os
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +31,7 @@ from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Outbox
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import ExecutorState
-from tara.protocol.sessions import ERA_COMMANDS, SessionsState
+from tara.protocol.sessions import SessionsState
 from tara.storage.journal import (
     Identity,
     JournalError,
@@ -42,11 +41,17 @@ from tara.storage.journal import (
     lock_file,
     read_journal,
 )
+from tara.storage.new_era import (
+    Copy,
+    NoCheckpoint,
+    RecoveryError,
+    best_checkpoint,
+    first_counter,
+    first_sessions,
+    first_threshold,
+)
+from tara.storage.registration import of_next_era
 from tara.storage.store import CHECKPOINT_FILES, StoreError, header_of, read_checkpoint
-
-
-class RecoveryError(TaraError):
-    """A new era that cannot, or should not, be begun."""
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
@@ -137,11 +142,6 @@ class Survey(Struct, frozen=True, kw_only=True):
         return f"{len(intact)} of {len(self.journals)} journals intact{f' ({problems})' if problems else ''}"
 
 
-def first_counter(counter: int) -> int:
-    """Where the command counter of the next era stands at its beginning."""
-    return (counter // ERA_COMMANDS + 1) * ERA_COMMANDS
-
-
 def survey(data_dir: Path, others: list[Path]) -> Survey:
     """Look at what is left in the data directory, and in others, say of other sites. Changes nothing."""
     state = StateFile(data_dir).read()
@@ -222,19 +222,18 @@ class Recovery:
         return new
 
     def _next_era(self, state: ClusterState) -> ClusterState:
-        containers = len(state.lives)
+        records = of_next_era(state)
         numbers = [int(path.stem) for path in _checkpoints(_directories(self._data_dir, self._others))]
         return msgspec.structs.replace(
             state,
             era=self.found.next_era,
             site=ANY_SITE,
-            # None of the old era is ever current again.
-            lives=[life + 1 for life in state.lives],
-            founded=[False] * containers,
-            journals=[""] * containers,
-            begun=[0] * containers,
-            servers=[""] * containers,
-            threshold=max(numbers) + 1,
+            lives=records.lives,
+            founded=records.founded,
+            journals=records.journals,
+            begun=records.begun,
+            servers=[""] * len(state.lives),
+            threshold=first_threshold(numbers),
             registry="",
             endpoints=[],
             metrics="",
@@ -243,10 +242,7 @@ class Recovery:
     def _first_contents(self, state: ClusterState) -> tuple[SessionsState, list[bytes]]:
         loaded = read_checkpoint(Path(self.found.chosen.path), state.cluster, state.era)
         old = msgspec.msgpack.decode(loaded.state, type=ExecutorState).sessions
-        # The clock of the sessions begins to move with the second request: all of them have their full time then.
-        sessions = [msgspec.structs.replace(session, active_ms=old.clock_ms) for session in old.sessions]
-        now_ms = max(old.time_ms, int(time.time() * 1e3))
-        return SessionsState(first_counter(old.counter), now_ms, 0, old.clock_ms, sessions), list(loaded.chunks)
+        return first_sessions(old, int(time.time() * 1e3)), list(loaded.chunks)
 
 
 def _next_era(state: ClusterState, roots: list[Path]) -> int:
@@ -359,52 +355,26 @@ def _checkpoints(directories: list[Path]) -> list[Path]:
 
 
 def _best(directories: list[Path], state: ClusterState) -> tuple[t.Loaded, Chosen, list[str]]:
-    """The newest checkpoint of which there is an intact copy: any state of an executor follows from decisions only, so
-    also one that is not stable will do."""
-    problems: list[str] = []
-    paths = _checkpoints(directories)
-    for number in dict.fromkeys(int(path.stem) for path in paths):
-        copies: dict[bytes, tuple[Path, t.Loaded]] = {}
-        holders: Counter[bytes] = Counter()
-        for path in paths:
-            if int(path.stem) != number:
-                continue
-            try:
-                loaded = read_checkpoint(path, state.cluster, state.era)
-            except (OSError, StoreError) as error:
-                problems.append(f"{path}: {error}")
-                continue
-            assert loaded.checkpoint is not None
-            copies.setdefault(loaded.checkpoint.digest, (path, loaded))
-            holders[loaded.checkpoint.digest] += 1
-        if holders:
-            return *_choose(number, copies, holders), problems
-    raise RecoveryError(
-        f"no intact checkpoint of cluster {state.cluster:x}, era {state.era} in "
-        f"{', '.join(map(str, directories)) or 'any directory'}{': ' + '; '.join(problems) if problems else ''}"
-    )
-
-
-def _choose(
-    number: int, copies: dict[bytes, tuple[Path, t.Loaded]], holders: Counter[bytes]
-) -> tuple[t.Loaded, Chosen]:
-    (digest, count), *rest = holders.most_common()
-    if rest and rest[0][1] == count:
-        paths = ", ".join(str(path) for path, _ in copies.values())
-        raise RecoveryError(f"copies of checkpoint {number} differ: {paths}; move those away that are not to be used")
-    path, loaded = copies[digest]
-    sessions = msgspec.msgpack.decode(loaded.state, type=ExecutorState).sessions
+    try:
+        best = best_checkpoint([Copy(path) for path in _checkpoints(directories)], state.cluster, state.era)
+    except NoCheckpoint as error:
+        raise RecoveryError(
+            f"no intact checkpoint of cluster {state.cluster:x}, era {state.era} in "
+            f"{', '.join(map(str, directories)) or 'any directory'}{f': {error}' if error.problems else ''}"
+        ) from error
+    assert best.loaded.checkpoint is not None
+    sessions = best.sessions
     chosen = Chosen(
-        number=number,
-        digest=digest.hex(),
-        path=str(path),
-        copies=count,
+        number=best.number,
+        digest=best.loaded.checkpoint.digest.hex(),
+        path=str(best.path),
+        copies=best.copies,
         counter=sessions.counter,
         sessions=len(sessions.sessions),
         time_ms=sessions.time_ms,
-        written_ms=int(path.stat().st_mtime * 1e3),
+        written_ms=int(best.path.stat().st_mtime * 1e3),
     )
-    return loaded, chosen
+    return best.loaded, chosen, best.problems
 
 
 def _logged(data_dir: Path, state: ClusterState) -> int:

@@ -38,6 +38,7 @@ from tara.runtime.watching import Watch
 from tara.storage.files import DamagedFile
 from tara.storage.journal import journal_directory, journal_name
 from tara.storage.lives import Lives, read_lives, write_lives
+from tara.storage.registration import must_be_founded
 from tara.storage.site_storage import Start
 from tara.transport.where import here
 
@@ -142,7 +143,6 @@ class Hosted:
         known = self._known_lives()
         welcome = self._register(known)
         self._life, self._token, self._short_lives = welcome.life, welcome.token, welcome.short_lives
-        self._note(msgspec.structs.replace(known, life=welcome.life))
         self._container.start(
             Start(
                 life=welcome.life,
@@ -151,11 +151,13 @@ class Hosted:
                 journal=welcome.journal,
             )
         )
-        if welcome.genesis or welcome.journal != self._journal:
+        if must_be_founded(welcome.genesis, welcome.journal, self._journal):
             # Nothing has left the container yet. Only when its new journal is on record may it begin.
             self._container.found()
             self._say(control.Founded(self._spec.container, self._life, welcome.journal, self._token))
             self._expect(control.Go)
+        # Not before: an older life is what shows that the directory is an older copy. Who ends before its outdated
+        # journal is set aside has to be found out again. And nothing of this life has left the container yet.
         self._note(msgspec.structs.replace(known, life=welcome.life, begun=True))
         self._watch = Watch(self._container.graph, self._container.nodes, self._container.counters, self._events)
 

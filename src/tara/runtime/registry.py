@@ -30,6 +30,7 @@ from tara.observability.supervised import describe_end, supervised
 from tara.protocol.errors import ConfigurationError, MalformedTuple, TaraError
 from tara.protocol.graph import Graph
 from tara.runtime import control
+from tara.storage.registration import Admission, Claim, admit, found
 from tara.transport.where import expand, same_everywhere
 
 #: A container that has been silent for so long counts as down in the status.
@@ -316,7 +317,7 @@ class Registry:
         nothing: a disk that is missing for a moment costs nobody its memory."""
         state = self.state
         before = state.founded[container], state.journals[container], state.servers[container]
-        state.founded[container], state.journals[container] = True, journal
+        found(state, container, journal)
         state.servers[container] = self.members[container].server
         try:
             self._file.write(state)
@@ -380,31 +381,28 @@ class Registry:
         again = member.registered_at > 0
         short = again and member.heard_at - member.registered_at < SHORT_LIFE_S
         member.short_lives = member.short_lives + 1 if short else 0
-        self._correct(register)
-        self.state.lives[container] += 1
+        admission = self._admit(register)
         member.identity, member.pid, member.host = identity, register.pid, register.host
         member.token = secrets.token_bytes(_TOKEN_BYTES)
         member.peer_address, member.client_address = register.peer_address, register.client_address
         member.files_address = register.files_address or None
         member.heard_at, member.registered_at = now_s, now_s
         member.status, member.recent = {}, Recent()
-        keep_journal, journal = self._journal_of(register)
-        if journal and journal == self.state.journals[container]:
+        if admission.journal and admission.journal == self.state.journals[container]:
             # With its disk, or its address, it may have moved.
             self.state.servers[container] = member.server
         self.state.registry, self.state.endpoints = self.address, self.endpoints
         self.state.metrics = self.metrics_address
         self._file.write(self.state)
-        genesis = not self.state.founded[container]
         log = self.events.warning if again else self.events.info
         log(
             "restarted" if again else "registered",
             container=self.label(container),
-            life=self.state.lives[container],
+            life=admission.life,
             pid=register.pid,
             host=register.host,
             endpoint=register.client_address,
-            genesis=genesis,
+            genesis=admission.genesis,
             short_lives=member.short_lives,
             hosted=[self.graph.label(number) for number in self.placement[container]],
         )
@@ -413,7 +411,12 @@ class Registry:
         self._send(
             identity,
             control.Welcome(
-                self.state.lives[container], genesis, member.short_lives, keep_journal, journal, member.token
+                admission.life,
+                admission.genesis,
+                member.short_lives,
+                admission.keep_journal,
+                admission.journal,
+                member.token,
             ),
         )
         self._announce()
@@ -436,38 +439,37 @@ class Registry:
             )
         return founded
 
-    def _correct(self, register: control.Register) -> None:
-        """If the container knows more than `cluster.json`, an older copy of that was put back. No life is handed out
-        twice, and whoever has promised something does not start as if it had not."""
-        state, container = self.state, register.container
-        begun = register.begun and not state.founded[container]
-        if register.life > state.lives[container] or begun:
+    def _admit(self, register: control.Register) -> Admission:
+        """Give the container its next life, and say so if an older copy of something was put back."""
+        container, before = register.container, self.state.lives[register.container]
+        claim = Claim(
+            container=container,
+            life=register.life,
+            begun=register.begun,
+            journal=register.journal,
+            fresh_journal=register.fresh_journal,
+        )
+        admission = admit(self.state, claim)
+        if admission.older_records:
             self.events.warning(
                 "older_state",
                 container=self.label(container),
-                life=state.lives[container],
+                life=before,
                 their_life=register.life,
                 begun=register.begun,
             )
-            state.lives[container] = max(state.lives[container], register.life)
-        if begun:
-            state.founded[container], state.journals[container] = True, register.journal
+        if admission.older_directory:
+            self.events.error(
+                "older_directory",
+                container=self.label(container),
+                life=register.life,
+                newest=self.state.begun[container],
+            )
+        return admission
 
     def _refuse(self, identity: bytes, reason: str) -> None:
         state = self.state
         self._send(identity, control.Refuse(f"{reason} (registry of cluster {state.cluster:x}, era {state.era})"))
-
-    def _journal_of(self, register: control.Register) -> tuple[bool, str]:
-        """Whether the container may go on with the journal that it found, and the name of its journal from now on."""
-        known, begun = self.state.journals[register.container], self.state.begun[register.container]
-        keep = not self.state.founded[register.container] or not known or register.journal == known
-        if keep and 0 < register.life < begun:
-            # It lacks the votes of the lives since.
-            self.events.error(
-                "older_directory", container=self.label(register.container), life=register.life, newest=begun
-            )
-            keep = False
-        return keep, (register.journal if keep else "") or register.fresh_journal
 
     def _check_placement(self, container: int) -> None:
         """Two sites on one server fall together: nobody wants that, but it is better than to have one of them only."""

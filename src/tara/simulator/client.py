@@ -130,6 +130,10 @@ class Client:
     def poison(self) -> None:
         self._poison += 1
 
+    def go_on(self, commands: int) -> None:
+        """It has more to say."""
+        self._left = commands
+
     def _abandon(self) -> None:
         """What it has asked for stays unknown."""
         for sent in self._open.values():
@@ -258,7 +262,9 @@ class Client:
             return
         invoked = round(sent.invoked_ms * 1000)
         returned = None if returned_ms is None else round(returned_ms * 1000)
-        self.history.append(Operation(self.index, invoked, returned, sent.call.key, sent.call.model, result))
+        self.history.append(
+            Operation(self.index, invoked, returned, sent.call.key, sent.call.model, result, sent.operation)
+        )
 
     def finish(self) -> None:
         """The run is over: what is in flight stays unknown."""

@@ -348,6 +348,18 @@ class VirtualDisk:
         self._unsynced = [change for change in self._unsynced if not _is_in(change, directory)]
         self._directories = {path for path in self._directories if path != directory and directory not in path.parents}
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._files
+
+    def clone(self) -> "VirtualDisk":
+        """What is durable here, on a disk of its own."""
+        twin = VirtualDisk(self.draw)
+        twin._directories = set(self._directories)
+        for path, inode in self._durable.items():
+            twin._files[path] = twin._durable[path] = Inode(bytes(inode.durable))
+        return twin
+
     def copy(self, other: "VirtualDisk", directory: Path) -> None:
         """Have what the other one has there."""
         self.make_directory(directory)

@@ -68,6 +68,8 @@ class Operation:
     call: Any
     #: Ignored when the outcome is unknown.
     result: Any
+    #: What the application calls it; 0: nothing.
+    id: int = 0
 
 
 class Model(Protocol[State]):

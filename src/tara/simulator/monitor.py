@@ -21,6 +21,7 @@ Checks, by kind:
   invariant      an application of one's own is in no state that it must not be in
   halted         no node halts or breaks an assertion
   refused        no site refuses a frame or a message of an honest one
+  recovery       a new era begins with the newest checkpoint that is left, and that has what was executed before it
   linearizable   the history of the clients (at the end)
   liveness       everything is answered, laggards catch up, views stop changing (when the faults have stopped)
 """
@@ -93,6 +94,15 @@ class Monitor:
         self._reached: dict[tuple[int, int], int] = {}
         #: By site, the front end's life and ticket: what anybody had executed when the question was asked.
         self._asked: dict[tuple[int, int, int], int] = {}
+
+    def of_next_era(self, counter: int) -> "Monitor":
+        """What goes on in another era: its sessions, and what was answered up to the command that it begins with."""
+        after = Monitor(self._world)
+        after.checks, after.view_changes = self.checks, self.view_changes
+        after.stable = self._world.threshold
+        after._owners, after._commands = self._owners, self._commands
+        after._results = {key: result for key, result in self._results.items() if result.counter <= counter}
+        return after
 
     def violation(self, kind: str, detail: str) -> NoReturn:
         raise Violation(kind, detail)
@@ -228,7 +238,7 @@ class Monitor:
         node = container.nodes.get(number)
         if container.life != life or not isinstance(node, ViewSource) or node.voted != view.view:
             return
-        since_ms = at_ms - self._limits.controller_timeout_ms - _CLOCK_LAG_MS
+        since_ms = at_ms - self._limits.controller_timeout_ms / container.clock_rate - _CLOCK_LAG_MS
         if view.view <= self._judged.get((number, life), 0):
             return
         self._judged[number, life] = view.view

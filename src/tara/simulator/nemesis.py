@@ -13,7 +13,7 @@ from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.controller import Controller
 from tara.protocol.principals import OPERATOR, principal_of
-from tara.simulator import story
+from tara.simulator import eras, story
 from tara.simulator.client import Client
 from tara.simulator.disk import VirtualDisk
 from tara.simulator.fatal_command import FatalCommand
@@ -29,6 +29,7 @@ from tara.simulator.plan import Fault
 from tara.simulator.workload import wrap
 from tara.simulator.world import DATA, Container, World
 from tara.storage.journal import MARKER_FILE, journal_directory
+from tara.storage.lives import lives_path
 from tara.storage.log_writer import BEGIN_FILE
 
 #: What a client needs of one site. Lost on the same sites: otherwise f losses per stage could leave it none.
@@ -38,6 +39,10 @@ FRONT_END = (Stage.REQUEST_SOURCE, Stage.EXECUTOR, Stage.REPLY_SINK)
 #: What takes one container's memory, if there are no journals; and how long it waits if that would be one too many.
 _LOSING = ("crash", "crash_before_sync", "crash_after_sync", "crash_in_multicast", "amnesia", "zombie")
 _WAIT_MS = 50
+#: How long it takes until an operator does something; whatever was on its way has arrived by then.
+_OPERATOR_MS = 600
+#: What each client says then.
+LATE_COMMANDS = 20
 #: What a log is made of.
 LOG_FILES = (".segment", ".tail", BEGIN_FILE)
 #: So many processes end because their machine lost its power.
@@ -57,9 +62,20 @@ _STORIES: dict[str, type[story.Story]] = {
 }
 
 
-def schedule(world: World) -> None:
-    for fault in world.plan.faults:
-        world.at(fault.at_ms, _strike, world, fault)
+def schedule(world: World, faults: list[Fault]) -> None:
+    for fault in faults:
+        world.after(fault.at_ms, _strike, world, fault)
+
+
+def go_on(world: World) -> None:
+    """All was well, and faults begin anew."""
+    world.healed = False
+    world.count_fault("late_faults")
+    schedule(world, world.plan.late_faults)
+    for client in world.clients:
+        if isinstance(client, Client):
+            client.go_on(LATE_COMMANDS)
+    world.wake_clients()
 
 
 def heal(world: World) -> None:
@@ -151,6 +167,131 @@ def _amnesia(world: World, fault: Fault) -> bool:
         # What it has forgotten matters when the next view is built from the records of those who are left.
         world.after(fault.duration_ms + 5, _suspect, world, fault)
     return True
+
+
+def _old_disk(world: World, fault: Fault) -> bool:
+    """A container runs elsewhere for a while, and comes back to the disk that it had. Counted when it is back."""
+    container = _victim(world, fault)
+    if container is None or not world.journals or not _copies_everywhere(world):
+        return False
+    former = container.disk
+    world.crash(container)
+    world.move(container, VirtualDisk(world.draw))
+    world.restart_later(container, 20)
+    world.after(20 + fault.duration_ms, _return, world, fault, former)
+    return False
+
+
+def _older_directory(world: World, fault: Fault) -> bool:
+    """A copy of a container's disk is put back when there has been a life since. Counted when it is back."""
+    container = _victim(world, fault)
+    if container is None or not world.journals:
+        return False
+    world.crash(container)
+    copy = container.disk.clone()
+    world.restart_later(container, 20)
+    world.after(20 + fault.duration_ms, _return, world, fault, copy)
+    return False
+
+
+def _return(world: World, fault: Fault, disk: VirtualDisk) -> None:
+    if world.healed or world.fatal is not None:
+        return
+    container = world.containers[fault.target % len(world.containers)]
+    ready = container.alive and world.records.begun[container.index] == container.life and container.rest is None
+    if not ready or not world.may_fail([container]) or not _copies_everywhere(world):
+        # Nothing is ever lost beyond f; and a life that nobody has heard of has cast no vote.
+        world.after(_WAIT_MS, _return, world, fault, disk)
+        return
+    world.crash(container)
+    world.move(container, disk)
+    world.count_fault(fault.kind)
+    if fault.other % 2:
+        container.start_ends_in = fault.other // 2 % 40
+    world.restart_later(container, fault.duration_ms)
+    if fault.other % 4 < 2:
+        world.after(fault.duration_ms + 5, _suspect, world, fault)
+
+
+def _older_records(world: World, fault: Fault) -> bool:
+    """The driver has an older copy of what it knows of a container, which knows better."""
+    container = _victim(world, fault)
+    if container is None or not container.disk.exists(lives_path(DATA, container.index)) or container.founding:
+        return False
+    if world.rejoins_due.intersection(container.numbers) or not world.journals:
+        return False
+    world.crash(container)
+    world.forget_records(container)
+    world.restart_later(container, fault.duration_ms)
+    return True
+
+
+def _life_damaged(world: World, fault: Fault) -> bool:
+    """What a container knows of its lives cannot be read; the driver knows, too."""
+    container, path = _victim(world, fault), lives_path(DATA, fault.target % len(world.containers))
+    if container is None or not container.disk.exists(path) or not container.disk.size(path):
+        return False
+    world.crash(container)
+    if not container.disk.exists(path):
+        return False
+    world.restart_later(container, fault.duration_ms)
+    return container.disk.damage(path, []) is not None
+
+
+def _stage_storm(world: World, fault: Fault) -> bool:
+    """All replicas of a stage are restarted again and again, each time when they have hardly come back."""
+    for turn in range(4 + fault.other % 8):
+        again = msgspec.structs.replace(fault, kind="crash_stage", duration_ms=20)
+        world.after((turn + 1) * (40 + fault.other % 100), _strike, world, again)
+    return True
+
+
+def _losses_beyond_f(world: World, fault: Fault) -> bool:
+    """More committers lose their memory than the protocol survives, and perhaps checkpoints go with it. There may be no
+    progress any more, but nothing that was decided becomes anything else."""
+    if world.fatal is not None or world.beyond or world.former:
+        return False
+    for told in list(world.stories):
+        told.end()
+    for container in _voters(world, fault):
+        if container.alive:
+            world.crash(container, power=world.draw.random() < POWER_SHARE)
+        world.wipe(container, checkpoints=fault.other % 2 == 0)
+        world.restart_later(container, fault.duration_ms * world.draw.random())
+    world.beyond = True
+    return True
+
+
+def _voters(world: World, fault: Fault) -> list[Container]:
+    """More than f of the containers with committers of a partition."""
+    partition, sites = fault.other % world.graph.partitions, world.graph.sites
+    count = world.graph.f + 1 + fault.other // 2 % (world.graph.f + 1)
+    replicas = [(fault.target + index) % sites for index in range(count)]
+    return [world.host_of(world.graph.number(Stage.COMMITTER, replica, partition)) for replica in replicas]
+
+
+def _new_era(world: World, fault: Fault) -> bool:
+    """More is lost than the protocol survives, everything is ended, and an operator begins a new era."""
+    if not eras.can_begin(world) or world.beyond:
+        return False
+    if not any(world.copies(number) for number in range(1, world.monitor.stable + 1)):
+        # There is nothing to begin with.
+        return False
+    world.close_down()
+    for container in _voters(world, fault):
+        # Some checkpoint is left.
+        world.wipe(container, checkpoints=world.journals and fault.other % 2 == 0 and _copies_everywhere(world))
+    world.after(_OPERATOR_MS, _recover, world, fault)
+    return False
+
+
+def _recover(world: World, fault: Fault) -> None:
+    """Counted when it is done. If nothing is left to begin with, the old era stands still for good."""
+    if eras.begin(world, DATA, everywhere=fault.other % 4 < 2):
+        world.count_fault(fault.kind)
+    else:
+        world.beyond = True
+    world.open_up()
 
 
 def _copies_everywhere(world: World) -> bool:
@@ -569,6 +710,13 @@ _STRIKES = {
     "crash_many": _crash_many,
     "crash_all": _crash_all,
     "zombie": _zombie,
+    "old_disk": _old_disk,
+    "older_directory": _older_directory,
+    "older_records": _older_records,
+    "life_damaged": _life_damaged,
+    "stage_storm": _stage_storm,
+    "losses_beyond_f": _losses_beyond_f,
+    "new_era": _new_era,
     **dict.fromkeys(_STORIES, _story),
     "pause": _pause,
     "suspicion": _suspicion,

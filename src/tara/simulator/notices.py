@@ -33,5 +33,9 @@ class Notices:
             raise Violation("log", f"container {self._container.index}: {details}"[:2000])
 
     def _must_be_harmed(self, event: str, details: dict[str, object]) -> None:
+        container = self._container
+        if container.on_old_disk or (event == "journal_set_aside" and container.was_founding):
+            # It is outdated, or of another era.
+            return
         if self._container.index not in self._world.repairs_due:
             raise Violation("storage", f"container {self._container.index}: {event} {details}"[:2000])

@@ -62,6 +62,13 @@ class Plan(Struct, frozen=True, kw_only=True):
     #: But f replicas of each stage stay down for good, counted from this site (None: everything comes back).
     lost_site: int | None
     faults: list[Fault]
+    #: How much faster or slower than time the clock of a container may run: by this share.
+    clock_drift: float = 0.0
+    #: How much deeper in the stack a step may be than usual.
+    stack_depth: int = 0
+    #: Faults that begin when all was well again after the others; they have so much time, and then all is well again.
+    late_faults: list[Fault] = []
+    late_ms: int = 0
 
 
 #: Scheduled faults and their weights. Noise (drop, duplicate, reorder, replay) and what follows from other faults
@@ -123,12 +130,31 @@ TOLD_APART = {
     "torn_blocks": "torn",
 }
 TOLD_SHARE = 0.2
+#: Faults that are drawn apart as well, and the share of the runs that have each of them.
+APART = {
+    "old_disk": 0.35,
+    "older_directory": 0.25,
+    "older_records": 0.35,
+    "life_damaged": 0.2,
+    "stage_storm": 0.3,
+    # From there on, nothing has to be answered any more; or a new era has to be begun.
+    "losses_beyond_f": 0.05,
+    "new_era": 0.1,
+}
+#: In so many runs clocks drift; steps are made from deep in the stack; and faults begin anew when all was well.
+DRIFT_SHARE = 0.3
+DEPTH_SHARE = 0.2
+DEEP_COMMANDS = 10
+LATE_SHARE = 0.12
+LATE_MS = 3_000
+#: At most one of these is in a run: none is like it was before.
+ENDING = ("losses_beyond_f", "new_era")
 #: In so many runs, clients of an application that has a gateway speak to that.
 WIRE_SHARE = 0.7
 #: In so many runs there is a command at which the application breaks down.
 FATAL_SHARE = 0.2
 #: What `memory` does not survive, because it takes more than f replicas of a stage at once.
-BEYOND_MEMORY = ("crash_stage", "crash_stage_again", "crash_many", "crash_all")
+BEYOND_MEMORY = ("crash_stage", "crash_stage_again", "crash_many", "crash_all", "stage_storm")
 #: Slots for the orders of an operator.
 FATAL_ROOM = 32
 DURABILITIES = ("disk", "memory")
@@ -150,6 +176,9 @@ NOISE = (
     "breaks_off",
     "smallest_window",
     "lost_for_good",
+    "clock_drift",
+    "deep_stack",
+    "late_faults",
     "stranger",
     "garbage",
     "operator",
@@ -229,14 +258,28 @@ def make_plan(
                 *_faults(draw, Graph(f, partitions), durability, faults_end_ms),
                 *_strangers(seed, faults_end_ms),
                 *_told_apart(seed, faults_end_ms),
+                *_apart(seed, durability, faults_end_ms),
             ],
             key=lambda fault: fault.at_ms,
         ),
+        clock_drift=_share(seed, "drift", DRIFT_SHARE) * 0.05,
+        stack_depth=round(_share(seed, "depth", DEPTH_SHARE) * 300),
         # Reports grow with the graph, and have to fit.
         rate_mbit=draw.choice((0.0, 0.0, 0.0, 20.0, 100.0)) * f * f * partitions,
     )
     chance = random.Random(f"fatal-{seed}")
-    return _with_fatal_command(plan, chance) if chance.random() < FATAL_SHARE or fatal else plan
+    if chance.random() < FATAL_SHARE or fatal:
+        return _with_fatal_command(plan, chance)
+    return _with_late_faults(plan, random.Random(f"late-{seed}"))
+
+
+def _with_late_faults(plan: Plan, draw: random.Random) -> Plan:
+    """Whoever is lost for good stays lost: then there is nobody whom other faults could have."""
+    if plan.lost_site is not None or any(fault.kind in ENDING for fault in plan.faults) or draw.random() > LATE_SHARE:
+        return plan
+    graph = Graph(plan.limits.f, plan.limits.partitions)
+    faults = _faults(draw, graph, plan.durability, LATE_MS)
+    return msgspec.structs.replace(plan, late_faults=faults, late_ms=LATE_MS)
 
 
 def _with_fatal_command(plan: Plan, draw: random.Random) -> Plan:
@@ -252,11 +295,12 @@ def _with_fatal_command(plan: Plan, draw: random.Random) -> Plan:
         target=draw.randrange(1 << 30),
         other=draw.randrange(1 << 30),
     )
+    others = [fault for fault in plan.faults if fault.kind not in ENDING]
     return msgspec.structs.replace(
         plan,
         limits=msgspec.structs.replace(limits, window=max(limits.window, window), checkpoint_bytes_max=1 << 20),
         lost_site=None,
-        faults=sorted([*plan.faults, fatal], key=lambda fault: fault.at_ms),
+        faults=sorted([*others, fatal], key=lambda fault: fault.at_ms),
     )
 
 
@@ -292,6 +336,12 @@ def _limits(draw: random.Random, f: int, partitions: int, session_bytes_max: int
     )
 
 
+def _share(seed: int, name: str, share: float) -> float:
+    """In so many runs something between 0 and 1, else 0."""
+    draw = random.Random(f"{name}-{seed}")
+    return draw.uniform(0.2, 1.0) if draw.random() < share else 0.0
+
+
 def _strangers(seed: int, end_ms: int) -> list[Fault]:
     draw = random.Random(f"strangers-{seed}")
     return [
@@ -315,6 +365,31 @@ def _told_apart(seed: int, end_ms: int) -> list[Fault]:
             target, other = draw.randrange(1 << 30), draw.randrange(1 << 30)
             faults.append(Fault(kind=kind, at_ms=at_ms, duration_ms=0, target=target, other=other))
     return faults
+
+
+def _apart(seed: int, durability: str, end_ms: int) -> list[Fault]:
+    faults = []
+    for kind, share in APART.items():
+        draw = random.Random(f"{kind}-{seed}")
+        if draw.random() < share and not (durability == "memory" and kind in BEYOND_MEMORY):
+            faults += [
+                Fault(
+                    kind=kind,
+                    at_ms=draw.randrange(300, end_ms - 1_500),
+                    duration_ms=draw.choice((50, 200, 700)),
+                    target=draw.randrange(1 << 30),
+                    other=draw.randrange(1 << 30),
+                )
+                for _ in range(1 if kind in ENDING else draw.choice((1, 1, 2)))
+            ]
+    if _share(seed, "depth", DEPTH_SHARE):
+        # What gets as deep as it may shows whether that depends on anything.
+        draw = random.Random(f"deep-{seed}")
+        for _ in range(DEEP_COMMANDS):
+            at_ms, target = draw.randrange(300, end_ms - 500), draw.randrange(1 << 30)
+            faults.append(Fault(kind="poison", at_ms=at_ms, duration_ms=0, target=target, other=0))
+    ends = [fault for fault in faults if fault.kind in ENDING]
+    return [fault for fault in faults if fault not in ends[1:]]
 
 
 def _faults(draw: random.Random, graph: Graph, durability: str, end_ms: int) -> list[Fault]:

@@ -11,7 +11,7 @@ from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.proposer import Mode, Proposer
 from tara.protocol.nodes.view_source import ViewSource
-from tara.simulator import nemesis
+from tara.simulator import eras, nemesis
 from tara.simulator.log_check import check_logs
 from tara.simulator.plan import Plan
 from tara.simulator.sequential import complete_log
@@ -48,15 +48,18 @@ def play(plan: Plan, transcript: Transcript | None = None) -> Outcome:
     world = World(plan, transcript)
     violation: Violation | None = None
     try:
-        nemesis.schedule(world)
+        nemesis.schedule(world, plan.faults)
         world.start()
         world.run_until(plan.faults_end_ms)
-        nemesis.heal(world)
-        _await_answers(world)
-        _await_quiet(world)
-        world.monitor.finish()
+        _recover(world)
+        if plan.late_faults and not world.beyond:
+            nemesis.go_on(world)
+            world.run_until(world.now_ms + plan.late_ms)
+            _recover(world)
         _check_history(world)
-        check_logs(world, DATA)
+        if not world.beyond:
+            world.monitor.finish()
+            check_logs(world, DATA)
         world.inspect_all()
     except Violation as found:
         violation = found
@@ -85,6 +88,17 @@ def answer_ms(plan: Plan) -> float:
     client may have gone with it, and the others are refused until that session expires."""
     held_up = plan.value_bytes > plan.limits.sessions_bytes_max
     return RECOVERY_MS + (plan.session_timeout_ms if held_up else 0)
+
+
+def _recover(world: World) -> None:
+    """The faults end, and the system is what it was: at full strength. If more was lost than it survives, nothing has
+    to happen any more, but what happens has to be right."""
+    nemesis.heal(world)
+    if world.beyond:
+        world.run_until(world.now_ms + QUIET_MS)
+        return
+    _await_answers(world)
+    _await_quiet(world)
 
 
 def _fingerprint(world: World) -> str:
@@ -197,7 +211,10 @@ def _check_history(world: World) -> None:
     for client in world.clients:
         client.finish()
     history = [operation for client in world.clients for operation in client.history]
-    world.subject.judge(history, complete_log(world.monitor.log), world.plan.limits)
+    logs = [complete_log(era.monitor.log) for era in world.former]
+    logs.append(complete_log(world.monitor.log, world.threshold * world.plan.limits.checkpoint_interval))
+    for part, log in zip(eras.histories(world, history), logs, strict=True):
+        world.subject.judge(part, log, world.plan.limits)
     world.monitor.checks["linearizable"] += len(history)
 
 

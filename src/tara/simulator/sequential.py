@@ -192,10 +192,10 @@ def _ask(copy: Copy, question: Operation, principal: PrincipalOf) -> tuple[int, 
     return copy.sessions.ask(wrap(_id(question), question.call[1]), principal(question.client))
 
 
-def complete_log(known: dict[int, t.Request]) -> list[t.Request]:
+def complete_log(known: dict[int, t.Request], begin: int = 0) -> list[t.Request]:
     """The log from its beginning; a violation if there is a hole in it."""
     indexes = sorted(known)
-    holes = [first for first, second in pairwise([-1, *indexes]) if second != first + 1]
+    holes = [first for first, second in pairwise([begin - 1, *indexes]) if second != first + 1]
     if holes:
         raise Violation("agreement", f"nobody executed the request after {holes[0]}, but later ones")
     return [known[index] for index in indexes]

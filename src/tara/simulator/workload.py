@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from tara.application import CompareAndSet, Context, Delete, Get, KeyValueStore, Put, StateMachine
+from tara.protocol.depth import APPLICATION_DEPTH
 from tara.protocol.principals import gateway_of, principal_of
 
 #: The model of a command that makes the application raise.
@@ -57,6 +58,8 @@ class Audited(StateMachine):
             # To the client of a session, or to all.
             context.publish(b"%d" % operation, context.session if context.counter % 2 else 0)
         if payload is None:
+            # Some get just as deep as an application may, and some deeper: that must be the same everywhere.
+            _descend(APPLICATION_DEPTH - 60 + operation % 120)
             raise ValueError(f"poison at {id(self)}")
         return self.application.apply(payload, context)
 
@@ -78,6 +81,11 @@ class Audited(StateMachine):
 
     def closed(self, context: Context) -> None:
         self.application.closed(context)
+
+
+def _descend(levels: int) -> None:
+    if levels:
+        _descend(levels - 1)
 
 
 def audited_store() -> Audited:

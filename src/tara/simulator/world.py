@@ -35,6 +35,7 @@ from tara.protocol.principals import principal_of
 from tara.simulator.batch_writer import BatchWriter
 from tara.simulator.client import Client
 from tara.simulator.disk import Crash, VirtualDisk
+from tara.simulator.eras import FormerEra
 from tara.simulator.fatal_command import FatalCommand
 from tara.simulator.monitor import Monitor
 from tara.simulator.network import Network
@@ -48,6 +49,7 @@ from tara.simulator.violation import Violation
 from tara.simulator.wire import GatewaySite, Wire, WireClient, WireGateway
 from tara.simulator.workload import Audited
 from tara.storage.execution_record import record_path
+from tara.storage.files import DamagedFile
 from tara.storage.journal import (
     FULL_DISK_PATIENCE_S,
     FULL_DISK_PAUSE_S,
@@ -58,7 +60,9 @@ from tara.storage.journal import (
     journal_name,
     read_journal,
 )
+from tara.storage.lives import Lives, lives_path, read_lives, write_lives
 from tara.storage.log import DecidedLog, log_directory
+from tara.storage.registration import Admission, Claim, admit, found, must_be_founded, none_handed_out
 from tara.storage.remote import CHECKPOINTS
 from tara.storage.site_storage import SiteStorage, Start, StorageSpec
 from tara.storage.store import CheckpointStore, StoreError, StoreFailed, checkpoint_directory, read_checkpoint
@@ -74,7 +78,7 @@ UNREAD_SHARE = 0.003
 CLIENT_MS = 10
 #: How long a start that failed is not tried again.
 FAILED_START_MS = 100
-CLUSTER, ERA = 1, 1
+CLUSTER = 1
 _IN_MULTICAST = ("crash_in_multicast", "crash_in_start")
 Reads = Sequence[client_wire.Read]
 Parcel = tuple[t.Tuple, int]  # a tuple, and the number of the node that it is for
@@ -127,9 +131,15 @@ class Container:
         self.host: Site | None = None
         self.storage: SiteStorage | None = None
         self.gateway: WireGateway | None = None
-        #: Rises whenever its journal is lost; and whenever it begins a journal of another name.
+        #: Rises whenever its journal is lost.
         self.generation = 0
-        self.journals = 0
+        #: It comes back to a disk that lacks what was written elsewhere since.
+        self.on_old_disk = False
+        #: It has begun a journal that is not on record yet: whatever it wrote, nobody has heard of it. And whether the
+        #: life before ended like that.
+        self.founding = self.was_founding = False
+        #: After how many operations on its disk its next start ends; None: it does not.
+        self.start_ends_in: int | None = None
         self.segment_bytes = SEGMENT_BYTES
         #: When its stores and logs work next.
         self.due_ms: dict[object, float] = {}
@@ -150,6 +160,8 @@ class Container:
         #: It has begun to send, in the step in which it is to crash.
         self.sending = False
         self.clock_offset_ms = 0.0
+        #: How fast its clock runs.
+        self.clock_rate = 1.0
         #: By how much the clock was set back; shows in the next life.
         self.next_clock_offset_ms = 0.0
         #: Of a zombie: until when each container still sends to its address, and not to that of the new life; None:
@@ -214,6 +226,21 @@ class World:
         self._store_trouble: dict[str, float] = {}
         self.healed = False
         self.containers = self._make_containers()
+        self.cluster, self.era = CLUSTER, 1
+        #: What the driver has handed out.
+        self.records = none_handed_out(len(self.containers))
+        #: The checkpoint that this era was founded with.
+        self.threshold = 0
+        #: The eras before this one.
+        self.former: list[FormerEra] = []
+        #: More was lost than the protocol survives: nothing has to be answered any more.
+        self.beyond = False
+        #: Nothing may start.
+        self.closed = False
+        self._set_clocks()
+        self._depths = random.Random(f"depths-{plan.seed}")
+        if plan.stack_depth:
+            self.count_fault("deep_stack")
         self._host = {number: container for container in self.containers for number in container.numbers}
         self.network = Network(self)
         #: Whom a secret stands for, of those who do not go by what it says.
@@ -246,6 +273,13 @@ class World:
             for index, numbers in enumerate(placement)
         ]
 
+    def _set_clocks(self) -> None:
+        draw, drift = random.Random(f"clocks-{self.plan.seed}"), self.plan.clock_drift
+        if drift:
+            self.count_fault("clock_drift")
+        for container in self.containers:
+            container.clock_rate = 1 + draw.uniform(-drift, drift)
+
     # Events
 
     def at(self, time_ms: float, action: Callable[..., None], *arguments: Any) -> None:
@@ -271,7 +305,10 @@ class World:
     def start(self) -> None:
         """Genesis."""
         for container in self.containers:
-            self.boot(container, genesis=True)
+            self.boot(container)
+        self.wake_clients()
+
+    def wake_clients(self) -> None:
         for client in self.clients:
             self.after(10, self._wake, client)
 
@@ -282,8 +319,14 @@ class World:
 
     # Containers
 
-    def boot(self, container: Container, genesis: bool = False) -> None:
-        container.life += 1
+    def boot(self, container: Container) -> None:
+        container.disk.end_process()
+        container.disk.ends_in, container.start_ends_in = container.start_ends_in, None
+        claim = self._claim(container)
+        admission = admit(self.records, claim)
+        container.life = admission.life
+        container.was_founding = container.founding
+        container.founding = must_be_founded(admission.genesis, admission.journal, claim.journal)
         container.alive = True
         container.clock_offset_ms += container.next_clock_offset_ms
         container.next_clock_offset_ms = 0.0
@@ -292,25 +335,54 @@ class World:
         container.paused_until_ms = 0.0
         container.ended = False
         container.rest, container.again, container.full_since_ms, container.due_ms = None, None, None, {}
-        if not genesis:
+        if not admission.genesis:
             self.restarts += 1
+        self.monitor.require(
+            container.on_old_disk or not admission.older_directory, "storage", "container {}: {}", claim, admission
+        )
         self._tell("starts", container)
-        if not self._start(container, genesis):
+        if not self._start(container, admission):
             return
         self._attach(container)
         self._open_gateway(container)
-        self._go_on(container, container.running.begin())
-        if container.alive:
+        self._go_on(container, chain(container.running.begin(), self._found(container, admission)))
+        if container.alive and container.rest is None:
             self._step(container, Inputs())
         for number, node in container.nodes.items():
             self.monitor.inspect(number, container.life, node)
         self.after(self.draw.random() * TICK_MS, self._tick, container, container.life)
 
-    def _start(self, container: Container, genesis: bool) -> bool:
+    def _claim(self, container: Container) -> Claim:
+        """What it finds on its disk."""
+        try:
+            known = read_lives(DATA, CLUSTER, self.era, container.index, container.disk)
+        except DamagedFile:
+            # The records know, too.
+            self.count_fault("life_unknown")
+            known = Lives(cluster=CLUSTER, era=self.era, container=container.index)
+        return Claim(
+            container=container.index,
+            life=known.life,
+            begun=known.begun,
+            journal=journal_name(journal_directory(DATA, container.index), container.disk),
+            fresh_journal=f"{container.index}-{self.records.lives[container.index]}" if self.journals else "",
+        )
+
+    def _found(self, container: Container, admission: Admission) -> Iterator[Effect]:
+        """What is done when all that its nodes have persisted is durable, and before anything else leaves."""
+        if container.founding:
+            found(self.records, container.index, admission.journal)
+            container.founding = False
+        lives = Lives(cluster=CLUSTER, era=self.era, container=container.index, life=container.life, begun=True)
+        write_lives(DATA, lives, container.disk)
+        container.on_old_disk = False
+        yield from ()
+
+    def _start(self, container: Container, admission: Admission) -> bool:
         """Whether it has started; else it will be tried again."""
         spec = SiteSpec(
             cluster=CLUSTER,
-            era=ERA,
+            era=self.era,
             shape=0,
             container=container.index,
             placement=[other.numbers for other in self.containers],
@@ -321,8 +393,8 @@ class World:
             data_dir=DATA,
             segment_bytes=container.segment_bytes,
             log_retention_bytes=self.plan.log_retention_bytes,
+            threshold=self.threshold,
         )
-        container.disk.end_process()
         self._mount(container)
         container.storage = SiteStorage(
             spec,
@@ -334,10 +406,12 @@ class World:
             container.disk,
             self.draw.randbytes,
         )
-        # As the registry decides it: a journal of which not even the name can be read is not the one that is known.
-        name = f"{container.index}-{container.journals}"
-        keep = genesis or journal_name(journal_directory(DATA, container.index), container.disk) == name
-        start = Start(life=container.life, genesis=genesis, keep_journal=keep, journal=name)
+        start = Start(
+            life=admission.life,
+            genesis=admission.genesis,
+            keep_journal=admission.keep_journal,
+            journal=admission.journal,
+        )
         make = partial(self._make_site, container, spec)
         application = partial(self._fragile, container, container.life)
         damaged = container.index in self.repairs_due
@@ -452,7 +526,7 @@ class World:
         return any(isinstance(node, Committer) and node.holes for node in container.nodes.values())
 
     def _clock(self, container: Container) -> float:
-        return 1_000_000.0 + self.now_ms + container.clock_offset_ms
+        return 1_000_000.0 + self.now_ms * container.clock_rate + container.clock_offset_ms
 
     def crash(self, container: Container, power: bool = False) -> None:
         """`power`: what was not synced may be gone."""
@@ -480,9 +554,8 @@ class World:
         """The container's disk is gone."""
         disk = container.disk
         disk.forget(journal_directory(DATA, container.index))
-        container.journals += 1
         self.journal_lost(container)
-        for number in self._executors_of(container):
+        for number in self.executors_of(container):
             replica = self.graph.names[number].replica
             disk.forget(record_path(DATA, replica))
             if checkpoints:
@@ -490,6 +563,23 @@ class World:
                 self.wiped[container.index] = max(lost, self.wiped.get(container.index, 0))
                 disk.forget(checkpoint_directory(DATA, replica))
                 disk.forget(log_directory(DATA, replica))
+        if checkpoints:
+            disk.forget(lives_path(DATA, container.index))
+
+    def move(self, container: Container, disk: VirtualDisk) -> None:
+        """The next life of a container that is down finds another disk."""
+        for number in self.executors_of(container):
+            lost = max(self.checkpoints_of(number), default=0)
+            self.wiped[container.index] = max(lost, self.wiped.get(container.index, 0))
+        container.disk = disk
+        container.on_old_disk = not disk.is_empty
+        self.journal_lost(container)
+
+    def forget_records(self, container: Container) -> None:
+        """An older copy of what the driver knows of the container is put back: of before its first start."""
+        records, index = self.records, container.index
+        records.lives[index] = records.begun[index] = 0
+        records.founded[index], records.journals[index] = False, ""
 
     def split(self, container: Container, copies_elsewhere: bool) -> None:
         """Start a new life of the container on another host, with an empty disk, while the old process goes on as a
@@ -499,14 +589,14 @@ class World:
         zombie.host, zombie.said, zombie.storage = container.host, container.said, container.storage
         # Its clients come back where the new life is.
         self._close_gateway(container)
-        zombie.clock_offset_ms = container.clock_offset_ms
+        zombie.clock_offset_ms, zombie.clock_rate = container.clock_offset_ms, container.clock_rate
         if self.draw.random() < 0.7:
             zombie.known_until_ms = {other.index: self.now_ms + self.draw.randrange(600) for other in self.containers}
         self.zombies.append(zombie)
         self._attach(zombie)
         self.after(TICK_MS, self._tick, zombie, zombie.life)
         container.disk, container.storage = VirtualDisk(self.draw), None
-        for number in self._executors_of(container):
+        for number in self.executors_of(container):
             replica = self.graph.names[number].replica
             for directory in (checkpoint_directory(DATA, replica), log_directory(DATA, replica)):
                 container.disk.copy(zombie.disk, directory)
@@ -517,17 +607,20 @@ class World:
         self.after(delay_ms, self._restart, container)
 
     def _restart(self, container: Container) -> None:
-        if not container.alive and not container.lost:
+        if not container.alive and not container.lost and not self.closed:
             self.boot(container)
 
     def _tick(self, container: Container, life: int) -> None:
         if not container.alive or container.life != life:
             return
+        if container not in self.zombies:
+            # Its first heartbeat, and all that follow.
+            self.records.begun[container.index] = container.life
         if self.now_ms >= container.paused_until_ms and container.rest is None:
             waiting, container.waiting = container.waiting, Inputs()
             waiting.tick = True
             self._step(container, waiting)
-        self.after(TICK_MS, self._tick, container, life)
+        self.after(TICK_MS / container.clock_rate, self._tick, container, life)
 
     def arrive(self, container: Container, inputs: Inputs, sender: int | None = None) -> None:
         """Something of a container (None: of somebody else) has come."""
@@ -550,6 +643,37 @@ class World:
         """Tuples have come for the nodes of a container."""
         self.arrive(container, Inputs(tuples=list(parcels)))
 
+    # Eras
+
+    def close_down(self) -> None:
+        """Nothing runs any more, and nothing starts until somebody says so."""
+        self.closed = True
+        for told in list(self.stories):
+            told.end()
+        for container in (*self.zombies, *self.containers):
+            if container.alive:
+                self.crash(container)
+        self.zombies.clear()
+
+    def open_up(self) -> None:
+        self.closed = False
+        for container in self.containers:
+            self.restart_later(container, self.draw.randrange(1, 200))
+
+    def begin_era(self, counter: int) -> None:
+        """Everything of the era before is of no use to this one, except what its first checkpoint has: all commands up
+        to this counter. Nobody holds that checkpoint yet."""
+        self.monitor = self.monitor.of_next_era(counter)
+        self.beyond = False
+        self.rejoins_due.clear()
+        self.repairs_due.clear()
+        self.wiped = {box.index: self.threshold for box in self.containers if self.executors_of(box)}
+        for container in self.containers:
+            container.on_old_disk = True
+            container.founding = False
+            # Whoever begins an era sees to it that there is room.
+            container.disk.heal()
+
     # A step
 
     def _step(self, container: Container, inputs: Inputs) -> None:
@@ -558,6 +682,17 @@ class World:
         self._go_on(container, container.running.step(inputs, self._clock(container)))
 
     def _go_on(self, container: Container, effects: Iterator[Effect]) -> None:
+        """From somewhere in the stack: what comes of it must not depend on how deep that is."""
+        levels = self._depths.randrange(self.plan.stack_depth) if self.plan.stack_depth else 0
+        self._go_on_below(levels, container, effects)
+
+    def _go_on_below(self, levels: int, container: Container, effects: Iterator[Effect]) -> None:
+        if levels:
+            self._go_on_below(levels - 1, container, effects)
+        else:
+            self._go_on_here(container, effects)
+
+    def _go_on_here(self, container: Container, effects: Iterator[Effect]) -> None:
         """Do one effect after the other, until one has to wait for the disk, or the process ends."""
         site = container.host
         try:
@@ -574,7 +709,7 @@ class World:
                     return
         except ProcessEnded:
             # Where the process was when it ended, it has not left.
-            for number in self._executors_of(container):
+            for number in self.executors_of(container):
                 container.kept.records[number].cell[EXECUTING] = self.fatal.counter if self.fatal is not None else 0
             self.crash(container)
             self.restart_later(container, self.draw.choice((20, 50, 200)))
@@ -736,7 +871,7 @@ class World:
     def _find_out(self, container: Container) -> None:
         """Whether what it was writing is in its journal, and will be replayed."""
         written, container.uncertain = container.uncertain, []
-        identity = Identity(CLUSTER, ERA, container.index)
+        identity = Identity(CLUSTER, self.era, container.index)
         found = read_journal(journal_directory(DATA, container.index), identity, container.disk).found.entries
         if all(entry in found.get(number, ()) for number, entry in written):
             self.monitor.persisted(written, container.generation)
@@ -747,7 +882,7 @@ class World:
 
     def _check_replay(self, container: Container) -> None:
         """Would a restart right now find the committers as they are?"""
-        identity = Identity(CLUSTER, ERA, container.index)
+        identity = Identity(CLUSTER, self.era, container.index)
         found = read_journal(journal_directory(DATA, container.index), identity, container.disk).found
         if found.problems:
             raise Violation("replay", f"container {container.index}: {found.problems}"[:2000])
@@ -838,7 +973,7 @@ class World:
 
     def _mount(self, container: Container) -> None:
         """What other executors have can be read here, if that is so; whether they are up or not."""
-        own = {self.graph.names[number].replica for number in self._executors_of(container)}
+        own = {self.graph.names[number].replica for number in self.executors_of(container)}
         for replica in set(range(self.graph.sites)) - own:
             for directory in (checkpoint_directory(DATA, replica), log_directory(DATA, replica)):
                 container.disk.mounts[directory] = partial(self._mounted, replica)
@@ -927,7 +1062,7 @@ class World:
         if container.alive and container.life == life:
             container.kept.stores[number].submit(job)  # type: ignore[arg-type]
 
-    def _executors_of(self, container: Container) -> list[int]:
+    def executors_of(self, container: Container) -> list[int]:
         return [number for number in container.numbers if self.graph.names[number].stage is Stage.EXECUTOR]
 
     def checkpoints_of(self, number: int) -> list[int]:
@@ -939,7 +1074,7 @@ class World:
     def is_intact(self, container: Container, path: Path) -> bool:
         """Whether a checkpoint can be read."""
         try:
-            read_checkpoint(path, CLUSTER, ERA, container.disk)
+            read_checkpoint(path, CLUSTER, self.era, container.disk)
         except (StoreError, OSError):
             return False
         return True
@@ -1003,7 +1138,7 @@ class World:
         lost = self.wiped.get(container.index)
         if lost is None:
             return False
-        executors = self._executors_of(container)
+        executors = self.executors_of(container)
         held = [max(self.checkpoints_of(number), default=0) for number in executors]
         return min(held, default=lost) < max(lost, self.monitor.stable if executors else 0)
 

@@ -10,6 +10,7 @@ from tara.host import peer_wire
 from tara.host.admission import Arrivals
 from tara.host.nodes import Nodes
 from tara.host.skipping import ReplicaReport, Step
+from tara.protocol import depth
 from tara.protocol import tuples as t
 from tara.protocol.graph import STORE, Graph
 from tara.protocol.journal import Written
@@ -714,4 +715,16 @@ def owner_not_compared() -> Iterator[None]:
         original(self, msgspec.structs.replace(command, principal=owner) if owner else command)
 
     with replace(Sessions, "execute", execute):
+        yield
+
+
+@mutant("a session of a former era whose client is ahead of it ends")
+def former_session_waits() -> Iterator[None]:
+    with replace(Sessions, "_is_former", lambda self, session: False):
+        yield
+
+
+@mutant("an application may recurse as deep wherever it is called from")
+def depth_is_absolute() -> Iterator[None]:
+    with replace(depth, "depth", lambda: 100):
         yield

@@ -1,18 +1,26 @@
 """Mutants of the storage: what is durable when, what is read back, and what is noticed."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+
+import msgspec
 
 from tara.host.strikes import Strikes
 from tara.protocol import journal as format
 from tara.protocol import tuples as t
+from tara.protocol.sessions import SessionsState
+from tara.simulator import eras, world
 from tara.simulator.mutants.registry import mutant, nothing, replace
 from tara.storage import site_storage, store
 from tara.storage.disk import Disk, File
 from tara.storage.execution_record import ExecutionRecord
 from tara.storage.journal import FileJournal
 from tara.storage.log_writer import EncodedRun, LogWriter, Tail
+from tara.storage.new_era import Best, Copy
+from tara.storage.new_era import best_checkpoint as newest_checkpoint
+from tara.storage.new_era import first_sessions as sessions_of_next_era
+from tara.storage.registration import Admission, Claim, Records, admit
 from tara.storage.store import CheckpointStore
 
 
@@ -279,4 +287,45 @@ def names_are_not_durable() -> Iterator[None]:
             self._disk = disk
 
     with replace(FileJournal, "_begin_segment", begin_segment):
+        yield
+
+
+@mutant("the journal of a directory that is an older copy is set aside", durability="disk")
+def older_directory_is_trusted() -> Iterator[None]:
+    def trusting(records: Records, claim: Claim) -> Admission:
+        records.begun[claim.container] = 0
+        return admit(records, claim)
+
+    with replace(world, "admit", trusting):
+        yield
+
+
+@mutant("a journal that has another name than the newest one is set aside", durability="disk")
+def any_journal_is_trusted() -> Iterator[None]:
+    def trusting(records: Records, claim: Claim) -> Admission:
+        records.begun[claim.container] = 0
+        if claim.journal:
+            records.journals[claim.container] = claim.journal
+        return admit(records, claim)
+
+    with replace(world, "admit", trusting):
+        yield
+
+
+@mutant("the counter of a new era leaves out what the old one may have handed out")
+def counter_goes_on() -> Iterator[None]:
+    def first_sessions(old: SessionsState, now_ms: int) -> SessionsState:
+        return msgspec.structs.replace(sessions_of_next_era(old, now_ms), counter=old.counter)
+
+    with replace(eras, "first_sessions", first_sessions):
+        yield
+
+
+@mutant("a new era begins with the newest checkpoint that is left")
+def older_checkpoint_is_taken() -> Iterator[None]:
+    def best_checkpoint(copies: Sequence[Copy], cluster: int, era: int) -> Best:
+        newest = max(int(copy.path.stem) for copy in copies)
+        return newest_checkpoint([copy for copy in copies if int(copy.path.stem) < newest] or copies, cluster, era)
+
+    with replace(eras, "best_checkpoint", best_checkpoint):
         yield

@@ -1,0 +1,151 @@
+"""A new era within a run: more was lost than the protocol survives, and an operator goes on from what is left.
+
+What executed up to the checkpoint that he goes on from is there, and nothing else is. So each era is judged by itself:
+the former one up to its end, the new one from the state of that checkpoint on.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tara.application import KeyValueStore
+from tara.protocol import tuples as t
+from tara.simulator.linearizability import Operation
+from tara.simulator.workload import audited_store, operation_of
+from tara.storage.new_era import Best, Copy, NoCheckpoint, best_checkpoint, first_sessions, first_threshold, install
+from tara.storage.registration import of_next_era
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tara.simulator.monitor import Monitor
+    from tara.simulator.world import World
+
+_Executed = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class FormerEra:
+    """What is left of an era that is over."""
+
+    ended_ms: float
+    monitor: "Monitor"
+    #: What the application held in the checkpoint that the next era began with: operations, and values.
+    executed: set[int]
+    values: dict[str, bytes]
+
+
+def can_begin(world: "World") -> bool:
+    """Only the store has a model that can begin anywhere."""
+    return world.plan.app == "key-value" and not world.former and world.fatal is None
+
+
+def begin(world: "World", data_dir: "Path", everywhere: bool) -> bool:
+    """Begin a new era, if there is anything to begin with. All containers are down. `everywhere`: the first checkpoint
+    is written for all executors, and not for one only."""
+    copies = [
+        Copy(path, container.disk)
+        for container in world.containers
+        for path in container.disk.paths(data_dir, (".checkpoint",))
+        if path.parent.name.startswith("checkpoints")
+    ]
+    try:
+        best = best_checkpoint(copies, world.cluster, world.era)
+    except NoCheckpoint:
+        return False
+    _check_best(world, best, copies)
+    chunks = list(best.loaded.chunks)
+    executed = {operation for operation, _ in msgspec.msgpack.decode(chunks[0], type=_Executed)}
+    _check_executed(world, executed, best)
+    world.former.append(FormerEra(world.now_ms, world.monitor, executed, _values(chunks)))
+    world.era += 1
+    world.records = of_next_era(world.records)
+    world.threshold = first_threshold(int(copy.path.stem) for copy in copies)
+    sessions = first_sessions(best.sessions, int(1_000_000 + world.now_ms))
+    world.begin_era(best.sessions.counter)
+    holders = [container for container in world.containers if world.executors_of(container)]
+    for container in holders if everywhere else holders[:1]:
+        replicas = [world.graph.names[number].replica for number in world.executors_of(container)]
+        checkpoint = install(
+            data_dir,
+            world.cluster,
+            world.era,
+            world.threshold,
+            world.graph,
+            world.plan.limits.checkpoint_interval,
+            sessions,
+            chunks,
+            replicas,
+            container.disk,
+        )
+        world.monitor.saved(checkpoint)
+        world.wiped.pop(container.index, None)
+    return True
+
+
+def _values(chunks: list[bytes]) -> dict[str, bytes]:
+    replica = audited_store()
+    replica.restore(chunks)
+    assert isinstance(replica.application, KeyValueStore)
+    return dict(replica.application._values)
+
+
+def _check_best(world: "World", best: Best, copies: list[Copy]) -> None:
+    """No newer checkpoint could have been read."""
+    intact = [
+        int(path.stem)
+        for container in world.containers
+        for path in container.disk.paths(best.path.parents[1], (".checkpoint",))
+        if path.parent.name.startswith("checkpoints") and world.is_intact(container, path)
+    ]
+    world.monitor.require(best.number == max(intact), "recovery", "{} was taken, there are {}", best.number, intact)
+
+
+def _check_executed(world: "World", executed: set[int], best: Best) -> None:
+    """The checkpoint has what was executed up to its last command, and nothing else."""
+    counter = best.sessions.counter
+    commands = [world.monitor.command(number) for number in range(1, counter + 1)]
+    expected = {
+        operation_of(command.payload)
+        for command in commands
+        if command is not None and command.kind == t.EXECUTE and command.payload
+    }
+    known = all(command is not None for command in commands)
+    world.monitor.require(executed == expected if known else executed >= expected, "recovery", "{} differ", counter)
+
+
+# The histories
+
+
+def histories(world: "World", history: list[Operation]) -> list[list[Operation]]:
+    """What has to be explained in each era, by itself."""
+    if not world.former:
+        return [history]
+    era, ended = world.former[0], round(world.former[0].ended_ms * 1000)
+    names = {client.index for client in world.clients if getattr(client, "name", "")}
+    before, after = (
+        [],
+        [Operation(-1, ended, ended, key, ("put", value), None) for key, value in sorted(era.values.items())],
+    )
+    for operation in history:
+        in_checkpoint, returned = operation.id in era.executed, operation.returned
+        if operation.invoked <= ended:
+            before.append(_before(operation, ended, in_checkpoint))
+        if in_checkpoint:
+            continue
+        if returned is None or returned > ended:
+            after.append(replace(operation, invoked=max(operation.invoked, ended + 1)))
+        elif operation.client in names:
+            # Its writer may write it again: what it has claimed it has lost.
+            after.append(replace(operation, invoked=ended + 1, returned=None, result=None))
+    return [before, after]
+
+
+def _before(operation: Operation, ended: int, in_checkpoint: bool) -> Operation:
+    """As it looked when the era ended. The answer of what executed before may come later."""
+    if operation.returned is None or operation.returned <= ended:
+        return operation
+    if in_checkpoint:
+        return replace(operation, returned=ended)
+    return replace(operation, returned=None, result=None)
