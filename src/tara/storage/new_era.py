@@ -16,12 +16,12 @@ from tara.protocol.errors import TaraError
 from tara.protocol.graph import Graph, Stage
 from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.sessions import ERA_COMMANDS, SessionsState
+from tara.protocol.state_digest import digest_of
 from tara.storage.disk import LOCAL, Disk
 from tara.storage.store import (
     StoreError,
     checkpoint_directory,
     checkpoint_path,
-    digest_of,
     read_checkpoint,
     write_checkpoint,
 )
