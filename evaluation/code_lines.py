@@ -75,6 +75,7 @@ CATEGORIES: dict[str, str] = {
     "protocol/depth.py": APPLICATIONS,
     "protocol/errors.py": DATA_STRUCTURES,
     "protocol/graph.py": INFRASTRUCTURE,
+    "protocol/incarnations.py": VIEW_CHANGE,
     "protocol/journal.py": STORAGE,
     "protocol/kept.py": SESSIONS,
     "protocol/limits.py": INFRASTRUCTURE,

@@ -30,7 +30,7 @@ ME = Identity(cluster=0xABC123, era=1, container=1, life=1, shape=0x77AA55)
 LIMITS = Limits(checkpoint_interval=1024, window=4096)
 GRAPH = Graph(LIMITS.f, LIMITS.partitions)
 HERE = placement_of(GRAPH, "site")[0]
-MEMORIES = [1] * GRAPH.members
+INCARNATIONS = [1] * GRAPH.members
 FAR = 1 << 60
 
 
@@ -134,8 +134,8 @@ BEYOND = msgspec.structs.replace(REQUEST, source=3)
         t.Commit(0, 0, 1, 0, [BEYOND]),
         t.Read(3, 1, 1, 0),
         t.Read(0, 1, 1, 3),
-        t.ReadIndex(3, 0, 1, MEMORIES, 0, 1, 1, 0),
-        t.ReadIndex(0, 0, 1, MEMORIES[1:], 0, 1, 1, 0),
+        t.ReadIndex(3, 0, 1, INCARNATIONS, 0, 1, 1, 0),
+        t.ReadIndex(0, 0, 1, INCARNATIONS[1:], 0, 1, 1, 0),
         t.CommitterStatus(3, 0, 1, 1, 1, 1, 0, 0),
         t.CommitterStatus(0, 1, 1, 1, 1, 1, 0, 0),
         t.ExecutorStatus(3, 1, 1, [0], [[(0, 0)] * 3], [], 0, 0),
@@ -148,19 +148,19 @@ BEYOND = msgspec.structs.replace(REQUEST, source=3)
         t.Progress(0, 0, 1, [(0, 0)] * 4, 0, 0, 0, 0, 0),
         t.Advance(2, 0, 1, 0, 0),
         t.Vote(3, 0, 1, 1, 1),
-        t.Presence(5, 0, 1, 1, MEMORIES),
-        t.Presence(0, 0, 1, 1, [*MEMORIES, 1]),
+        t.Presence(5, 0, 1, 1, INCARNATIONS),
+        t.Presence(0, 0, 1, 1, [*INCARNATIONS, 1]),
         t.View(0, 0, 1, []),
-        t.View(3, 0, 1, MEMORIES),
-        t.Record(0, 0, 1, 1, MEMORIES, 0, FAR, 0, []),
-        t.Record(0, 0, 1, 1, MEMORIES, 0, 1, FAR, [t.Accepted(1, REQUEST)]),
-        t.Record(0, 0, 1, 1, MEMORIES, 1, 2, 1, [t.Accepted(1, REQUEST)]),
-        t.Record(0, 0, 1, 1, MEMORIES, 0, 1, 0, [t.Accepted(1, BEYOND)]),
-        t.Start(0, 0, 1, MEMORIES, [], 0, FAR),
-        t.Start(0, 0, 1, MEMORIES, [], 1024, 0),
+        t.View(3, 0, 1, INCARNATIONS),
+        t.Record(0, 0, 1, 1, INCARNATIONS, 0, FAR, 0, []),
+        t.Record(0, 0, 1, 1, INCARNATIONS, 0, 1, FAR, [t.Accepted(1, REQUEST)]),
+        t.Record(0, 0, 1, 1, INCARNATIONS, 1, 2, 1, [t.Accepted(1, REQUEST)]),
+        t.Record(0, 0, 1, 1, INCARNATIONS, 0, 1, 0, [t.Accepted(1, BEYOND)]),
+        t.Start(0, 0, 1, INCARNATIONS, [], 0, FAR),
+        t.Start(0, 0, 1, INCARNATIONS, [], 1024, 0),
         t.Start(0, 0, 1, [], [], 0, 0),
-        t.Start(0, 0, 1, MEMORIES, [t.Credential(3, 1, MEMORIES)], 0, 0),
-        t.Start(0, 0, 1, MEMORIES, [t.Credential(0, 1, [])], 0, 0),
+        t.Start(0, 0, 1, INCARNATIONS, [t.Credential(3, 1, INCARNATIONS)], 0, 0),
+        t.Start(0, 0, 1, INCARNATIONS, [t.Credential(0, 1, [])], 0, 0),
     ],
     ids=lambda tuple_: type(tuple_).__name__,
 )
@@ -179,7 +179,7 @@ def test_what_would_break_a_node_is_refused(tuple_: t.Tuple) -> None:
         (takers(t.Commit), t.Vote(0, 0, 1, 1, 1)),
         ([number for number in HERE if GRAPH.names[number].stage is Stage.REQUEST_SOURCE], t.Submit([])),
         ([number for number in HERE if GRAPH.names[number].stage is Stage.REQUEST_SOURCE], t.Ask([])),
-        (placement_of(GRAPH, "site")[1], t.View(0, 0, 1, MEMORIES)),
+        (placement_of(GRAPH, "site")[1], t.View(0, 0, 1, INCARNATIONS)),
     ],
 )
 def test_a_tuple_for_nodes_that_do_not_take_it_is_refused(numbers: list[int], tuple_: t.Tuple) -> None:

@@ -4,8 +4,9 @@ from tara.host.nodes import Nodes
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Receivers, Stage
+from tara.protocol.incarnations import FIRST_INCARNATION
 from tara.protocol.limits import Limits
-from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
+from tara.protocol.node import Boot, Node, Outbox
 
 GRAPH = Graph(1, 1)
 COMMITTER = GRAPH.number(Stage.COMMITTER, 0)
@@ -48,7 +49,7 @@ class Host:
         self.left: list[tuple[int, t.Tuple]] = []
         self.stopped: list[tuple[int, str]] = []
         self.nodes = Nodes(GRAPH, (COMMITTER, ANOTHER, EXECUTOR), holds, self)
-        boot = Boot(1, GENESIS_MEMORY, True, 0.0)
+        boot = Boot(1, FIRST_INCARNATION, True, 0.0)
         made = {COMMITTER: Acceptor, ANOTHER: Acceptor, EXECUTOR: Learner}
         for number, kind in made.items():
             self.nodes.add(number, kind(GRAPH.names[number], GRAPH, Limits(), boot, Outbox()))

@@ -11,8 +11,9 @@ from tara.host.effects import Answer, Effect, Inputs, Message, Store, Sync, Trou
 from tara.host.site import Site, SiteSpec
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph
+from tara.protocol.incarnations import FIRST_INCARNATION
 from tara.protocol.limits import Limits
-from tara.protocol.node import GENESIS_MEMORY, Boot
+from tara.protocol.node import Boot
 
 SECRET = b"a secret of sixteen bytes"
 
@@ -30,7 +31,7 @@ class Alone:
         self.now_ms = 1_000_000.0
         self._answers: list[tuple[t.Tuple, int]] = []
         for number in range(len(graph.names)):
-            self.site.create(number, Boot(1, GENESIS_MEMORY, True, self.now_ms), KeyValueStore, [])
+            self.site.create(number, Boot(1, FIRST_INCARNATION, True, self.now_ms), KeyValueStore, [])
         self._do(self.site.begin())
         for _ in range(20):
             self.step(tick=True)

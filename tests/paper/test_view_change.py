@@ -478,24 +478,24 @@ def test_a_committer_corrects_sources_that_lag(bench: Bench) -> None:
 def test_a_restarted_active_proposer_gets_a_new_view(bench: Bench) -> None:
     """Not in the paper (R1): in the old view it may not become active again, so nobody would."""
     source = bench.make(ViewSource, Stage.VIEW_SOURCE)
-    proposer = bench.make(Proposer, Stage.PROPOSER, 1, genesis=False, life=2, memory=2)
+    proposer = bench.make(Proposer, Stage.PROPOSER, 1, genesis=False, life=2, incarnation=2)
     presence = proposer.tick(0).only(t.Presence)
     views = source.feed(presence).of(t.View)
     assert max(published(views)) > 1
-    assert views[-1].memories == [1, 2, 1, 1, 1]
+    assert views[-1].incarnations == [1, 2, 1, 1, 1]
 
 
 def test_a_restarted_idle_proposer_changes_no_view(bench: Bench) -> None:
     source = bench.make(ViewSource, Stage.VIEW_SOURCE)
-    proposer = bench.make(Proposer, Stage.PROPOSER, 0, genesis=False, life=2, memory=2)
+    proposer = bench.make(Proposer, Stage.PROPOSER, 0, genesis=False, life=2, incarnation=2)
     views = source.feed(proposer.tick(0).only(t.Presence)).of(t.View)
     assert published(views) == {1}
-    assert views[-1].memories == [2, 1, 1, 1, 1]
+    assert views[-1].incarnations == [2, 1, 1, 1, 1]
 
 
 def test_an_idle_proposer_that_knows_a_newer_view_teaches_just_that_view(bench: Bench) -> None:
     """It must not depose the proposer that is active there."""
-    proposer = bench.make(Proposer, Stage.PROPOSER, 0, genesis=False, life=2, memory=2)
+    proposer = bench.make(Proposer, Stage.PROPOSER, 0, genesis=False, life=2, incarnation=2)
     status = bench.committer_status(0, view=5)
     proposer.feed(*bench.stables(0, [0], committers=[status]))
     presence = proposer.tick(0).only(t.Presence)
@@ -539,7 +539,7 @@ def test_a_committer_records_what_it_accepted_with_its_view(bench: Bench) -> Non
     record = step.only(t.Record)
     assert (record.committer, record.view, record.minimum, record.end) == (2, 2, 0, 3)
     assert record.slots == [t.Accepted(1, item) for item in requests(0, 3)]
-    assert step.written(t.Promised) == [t.Promised(2, bench.memories)]
+    assert step.written(t.Promised) == [t.Promised(2, bench.incarnations)]
     assert {receivers.stage for receivers in step.receivers(t.Record)} == {Stage.RECORD_SINK}
 
 
@@ -626,10 +626,10 @@ def test_records_go_to_the_proposer_of_the_view_only(bench: Bench, view: int, pr
 # Entering a new view: the new proposer
 
 
-def collecting_proposer(bench: Bench, view: int = 2, memory: int = 1) -> Driven[Proposer]:
+def collecting_proposer(bench: Bench, view: int = 2, incarnation: int = 1) -> Driven[Proposer]:
     proposer_index = bench.graph.proposer_of(view)
     assert proposer_index is not None
-    proposer = bench.make(Proposer, Stage.PROPOSER, proposer_index, memory=memory)
+    proposer = bench.make(Proposer, Stage.PROPOSER, proposer_index, incarnation=incarnation)
     proposer.feed(*bench.views(view))
     assert proposer.node.mode is Mode.COLLECTING
     return proposer
@@ -749,7 +749,7 @@ def test_the_start_names_the_records_it_came_from(bench: Bench) -> None:
     proposer = collecting_proposer(bench)
     step = proposer.feed(bench.record(2, 2, accepted(1, 0, 1)), bench.record(0, 2))
     start = step.only(t.Start)
-    assert (start.view, start.first, start.next, start.memories) == (2, 0, 2, bench.memories)
+    assert (start.view, start.first, start.next, start.incarnations) == (2, 0, 2, bench.incarnations)
     assert {credential.committer for credential in start.credentials} == {0, 2}
     assert step.receivers(t.Start) == [bench.graph.all(Stage.COMMITTER)]
     assert isinstance(step.emitted[0][0], t.Start)
@@ -799,21 +799,21 @@ def test_a_record_is_complete_when_its_parts_cover_it_without_a_gap(
 # Restarts: not in the paper (S5, S6, §1)
 
 
-def named(bench: Bench, stage: Stage, index: int, memory: int) -> list[int]:
-    """Memory numbers in which one node has another one than at genesis."""
-    memories = bench.memories
-    memories[bench.graph.member(stage, index)] = memory
-    return memories
+def named(bench: Bench, stage: Stage, index: int, incarnation: int) -> list[int]:
+    """Incarnations in which one node has another one than at genesis."""
+    incarnations = bench.incarnations
+    incarnations[bench.graph.member(stage, index)] = incarnation
+    return incarnations
 
 
 def test_r1_a_restarted_proposer_does_not_use_records_of_its_former_life(bench: Bench) -> None:
     """Its former life may have been active in this view: two of them must not both propose."""
-    proposer = collecting_proposer(bench, memory=2)
+    proposer = collecting_proposer(bench, incarnation=2)
     old = [bench.record(committer, 2) for committer in range(3)]
     assert proposer.feed(*old).of(t.Start) == []
-    memories = named(bench, Stage.PROPOSER, 0, 2)
-    proposer.feed(*bench.views(4, memories=memories))
-    step = proposer.feed(*(bench.record(committer, 4, memories=memories) for committer in range(2)))
+    incarnations = named(bench, Stage.PROPOSER, 0, 2)
+    proposer.feed(*bench.views(4, incarnations=incarnations))
+    step = proposer.feed(*(bench.record(committer, 4, incarnations=incarnations) for committer in range(2)))
     assert step.only(t.Start).view == 4
 
 
@@ -821,17 +821,17 @@ def test_r2_a_record_of_a_committers_former_life_does_not_count(bench: Bench) ->
     """Another record knows that its sender has lost its memory since."""
     proposer = collecting_proposer(bench)
     newer = named(bench, Stage.COMMITTER, 0, 2)
-    step = proposer.feed(bench.record(0, 2, accepted(1, 0)), bench.record(1, 2, memories=newer))
+    step = proposer.feed(bench.record(0, 2, accepted(1, 0)), bench.record(1, 2, incarnations=newer))
     assert (step.of(t.Start), proposer.node.mode) == ([], Mode.COLLECTING)
     step = proposer.feed(bench.record(2, 2))
     start = step.only(t.Start)
     assert {credential.committer for credential in start.credentials} == {1, 2}
-    assert start.memories == newer
+    assert start.incarnations == newer
 
 
 def test_r3_a_committer_takes_no_start_that_names_another_life_of_it(bench: Bench) -> None:
     committer = bench.make(Committer, Stage.COMMITTER, 0)
-    start = bench.start(1, memories=named(bench, Stage.COMMITTER, 0, 2))
+    start = bench.start(1, incarnations=named(bench, Stage.COMMITTER, 0, 2))
     committer.feed(*bench.views(1), start)
     assert committer.feed(bench.proposal(1, 0, requests(0, 1))).of(t.Commit) == []
 
@@ -847,8 +847,8 @@ def test_a_start_teaches_the_view(bench: Bench) -> None:
 def test_a_committer_without_its_memory_gives_no_record(bench: Bench) -> None:
     """What it had accepted is unknown, so an empty record from it would let decided requests be forgotten. Only the
     start of a view that f+1 others have recorded for makes it full again."""
-    committer = bench.make(Committer, Stage.COMMITTER, 1, genesis=False, life=2, memory=2)
-    step = committer.feed(*bench.views(2, memories=named(bench, Stage.COMMITTER, 1, 2)))
+    committer = bench.make(Committer, Stage.COMMITTER, 1, genesis=False, life=2, incarnation=2)
+    step = committer.feed(*bench.views(2, incarnations=named(bench, Stage.COMMITTER, 1, 2)))
     assert step.of(t.Record) == []
 
 
@@ -872,7 +872,7 @@ def next_life(bench: Bench, journal: list[t.JournalEntry]) -> Driven[Committer]:
 
 
 def test_a_committer_with_its_journal_is_the_same_committer(bench: Bench) -> None:
-    """It keeps its memory number, goes on voting where it stopped, and would give the same record."""
+    """It keeps its incarnation, goes on voting where it stopped, and would give the same record."""
     original, journal = first_life(bench)
     copy = next_life(bench, journal)
     assert (copy.node.view, copy.node.started) == (2, True)

@@ -13,6 +13,7 @@ from tara.application import KeyValueStore
 from tara.host.nodes import Nodes
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph, Name, Receivers, Stage
+from tara.protocol.incarnations import FIRST_INCARNATION
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.factory import create
@@ -23,9 +24,6 @@ from tara.protocol.state_digest import digest_of
 Kind = TypeVar("Kind", bound=t.Tuple)
 Record = TypeVar("Record", bound=msgspec.Struct)
 Entry = TypeVar("Entry")
-
-#: The memory number of a node at genesis.
-FIRST_MEMORY = 1
 
 
 class Step:
@@ -96,7 +94,7 @@ class Bench:
         *,
         genesis: bool = True,
         life: int = 1,
-        memory: int = FIRST_MEMORY,
+        incarnation: int = FIRST_INCARNATION,
         now_ms: float = 0.0,
         threshold: int = 0,
         journal: Iterable[t.ReplayedEntry] = (),
@@ -110,7 +108,7 @@ class Bench:
             Name(stage, partition, replica),
             self.graph,
             self.limits,
-            Boot(life, memory, genesis, now_ms, threshold, cell=cell, barred=barred, executed=executed),
+            Boot(life, incarnation, genesis, now_ms, threshold, cell=cell, barred=barred, executed=executed),
             outbox,
             application,
             journal,
@@ -119,15 +117,17 @@ class Bench:
         return Driven(node, outbox)
 
     @property
-    def memories(self) -> list[int]:
-        """The memory numbers of all proposers and committers of a partition at genesis."""
-        return [FIRST_MEMORY] * self.graph.members
+    def incarnations(self) -> list[int]:
+        """The incarnations of all proposers and committers of a partition at genesis."""
+        return [FIRST_INCARNATION] * self.graph.members
 
-    def views(self, view: int, sources: Iterable[int] | None = None, memories: list[int] | None = None) -> list[t.View]:
+    def views(
+        self, view: int, sources: Iterable[int] | None = None, incarnations: list[int] | None = None
+    ) -> list[t.View]:
         """The view as published by f+1 view sources, or by the given ones."""
         who = range(self.limits.quorum) if sources is None else sources
-        known = self.memories if memories is None else memories
-        return [blank(t.View, source=source, view=view, memories=known) for source in who]
+        known = self.incarnations if incarnations is None else incarnations
+        return [blank(t.View, source=source, view=view, incarnations=known) for source in who]
 
     def record(
         self,
@@ -135,35 +135,35 @@ class Bench:
         view: int,
         slots: Sequence[t.Accepted] = (),
         minimum: int = 0,
-        memory: int = FIRST_MEMORY,
-        memories: list[int] | None = None,
+        incarnation: int = FIRST_INCARNATION,
+        incarnations: list[int] | None = None,
     ) -> t.Record:
         """A committer's whole record in one part."""
-        known = self.memories if memories is None else memories
+        known = self.incarnations if incarnations is None else incarnations
         end = minimum + len(slots)
         return blank(
             t.Record,
             committer=committer,
             view=view,
-            memory=memory,
-            memories=known,
+            incarnation=incarnation,
+            incarnations=known,
             minimum=minimum,
             end=end,
             first=minimum,
             slots=list(slots),
         )
 
-    def start(self, view: int, first: int = 0, next_slot: int = 0, memories: list[int] | None = None) -> t.Start:
+    def start(self, view: int, first: int = 0, next_slot: int = 0, incarnations: list[int] | None = None) -> t.Start:
         """The start of a view, on the records of the first f+1 committers."""
         proposer = self.graph.proposer_of(view)
         assert proposer is not None
-        known = self.memories if memories is None else memories
-        credentials = [t.Credential(committer, FIRST_MEMORY, known) for committer in range(self.limits.quorum)]
+        known = self.incarnations if incarnations is None else incarnations
+        credentials = [t.Credential(committer, FIRST_INCARNATION, known) for committer in range(self.limits.quorum)]
         return blank(
             t.Start,
             proposer=proposer,
             view=view,
-            memories=known,
+            incarnations=known,
             credentials=credentials,
             first=first,
             next=next_slot,
@@ -198,7 +198,7 @@ class Bench:
 
     def committer_status(self, committer: int, round_: int = 1, **changes: Any) -> t.CommitterStatus:
         """A committer's report; by default of one that has not entered any view."""
-        usual = {"life": 1, "memory": FIRST_MEMORY, "position": -1}
+        usual = {"life": 1, "incarnation": FIRST_INCARNATION, "position": -1}
         return blank(t.CommitterStatus, committer=committer, round=round_, **(usual | changes))
 
     def stables(

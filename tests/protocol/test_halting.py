@@ -139,7 +139,7 @@ def test_a_halted_executor_learns_on_but_executes_and_answers_nothing(replica: R
     assert replica.node._learners[0].position == 3
     assert replica.node.ask(b"", b"") == (t.HALTED, NO_MEMORY.encode())
     replica.driven.feed(t.Questions(0, 1, 1, [t.Question(1, b"")]))
-    indexes = [t.ReadIndex(c, 0, 1, replica.bench.memories, 0, 1, 1, 1) for c in range(2)]
+    indexes = [t.ReadIndex(c, 0, 1, replica.bench.incarnations, 0, 1, 1, 1) for c in range(2)]
     assert replica.driven.feed(*indexes).of(t.Answers) == []
 
 

@@ -19,7 +19,7 @@ def bench() -> Bench:
 
 
 def back(bench: Bench, *journal: t.ReplayedEntry) -> Driven[Committer]:
-    return bench.make(Committer, Stage.COMMITTER, genesis=False, life=2, memory=2, journal=journal)
+    return bench.make(Committer, Stage.COMMITTER, genesis=False, life=2, incarnation=2, journal=journal)
 
 
 def voting(bench: Bench) -> tuple[Driven[Committer], list[t.ReplayedEntry]]:
@@ -74,9 +74,9 @@ def test_across_a_view_change_only_what_was_voted_for_since_is_known(bench: Benc
 
 def test_with_another_memory_everything_before_the_gap_is_void(bench: Bench) -> None:
     _, journal = voting(bench)
-    after = t.Resumed(9, 1, bench.memories, True, 0, 6, 0)
+    after = t.Resumed(9, 1, bench.incarnations, True, 0, 6, 0)
     copy = back(bench, *journal[:-1], LOST, after)
-    assert (copy.node.memory, copy.node.holes) == (9, set(range(6)))
+    assert (copy.node.incarnation, copy.node.holes) == (9, set(range(6)))
 
 
 def test_what_the_journal_says_later_is_compared(bench: Bench) -> None:
@@ -109,7 +109,7 @@ def test_it_votes_on_and_says_how_far_it_is(bench: Bench) -> None:
 def test_it_promises_a_view_but_has_no_record_for_it(bench: Bench) -> None:
     copy = holed(bench)
     step = copy.feed(*bench.views(2))
-    assert step.written(t.Promised) == [t.Promised(2, bench.memories)]
+    assert step.written(t.Promised) == [t.Promised(2, bench.incarnations)]
     assert step.of(t.Record) == []
     assert all(copy.tick(100.0 * turn).of(t.Record) == [] for turn in range(1, 40))
 

@@ -22,10 +22,10 @@ def index(
     position: int,
     nonce: int = 1,
     partition: int = 0,
-    memory: int = 1,
-    memories: list[int] | None = None,
+    incarnation: int = 1,
+    incarnations: list[int] | None = None,
 ) -> t.ReadIndex:
-    return t.ReadIndex(committer, partition, memory, memories or [1] * 5, 0, 1, nonce, position)
+    return t.ReadIndex(committer, partition, incarnation, incarnations or [1] * 5, 0, 1, nonce, position)
 
 
 def questions(nonce: int = 1) -> t.Questions:
@@ -74,8 +74,8 @@ def test_an_answer_of_a_life_that_is_over_does_not_count() -> None:
     known[member] = 4
     subject = reads()
     subject.ask(questions())
-    subject.index(index(0, 1, memory=1))
-    subject.index(index(1, 1, memories=known))
+    subject.index(index(0, 1, incarnation=1))
+    subject.index(index(1, 1, incarnations=known))
     assert subject.due(100) == []
     subject.index(index(2, 9))
     assert subject.due(8) == []

@@ -234,7 +234,7 @@ def started(bench: Bench, *orders: t.Command) -> tuple[Driven[Executor], list[t.
 
 
 def indexes(bench: Bench, position: int, committers: Iterable[int] = (0, 1), life: int = 2) -> list[t.ReadIndex]:
-    return [t.ReadIndex(c, 0, 1, bench.memories, 0, life, t.START_NONCE, position) for c in committers]
+    return [t.ReadIndex(c, 0, 1, bench.incarnations, 0, life, t.START_NONCE, position) for c in committers]
 
 
 def test_it_asks_how_far_something_may_be_decided_and_executes_nothing_before_it_knows() -> None:

@@ -32,7 +32,7 @@ QUICK = {
     "too_few_records": 0,
     "promise_forgotten": 0,
     "any_start_restores_memory": 0,
-    "records_of_past_memories": 0,
+    "records_of_past_incarnations": 0,
     "stamped_again": 0,
     "no_duplicate_filter": 0,
     "early_command_executes": 4,
@@ -76,7 +76,7 @@ STORIES = {
     "half_remembered": ("recovering_committer_in_segment_head", 2, "disk", 0),
     "forgetful_witness": ("recovering_committer_answers_reads", 1, "both", 0),
     "forgotten_standby": ("presence_announced_once", 1, "disk", 3),
-    "given_up_alive": ("any_memory_may_vote", 1, "both", 0),
+    "given_up_alive": ("any_incarnation_may_vote", 1, "both", 0),
     "former_places": ("place_of_a_former_life", 2, "disk", 5),
 }
 

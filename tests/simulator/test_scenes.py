@@ -320,7 +320,7 @@ def test_a_site_that_lost_its_journal_rejoins(site: int, next_loss: int, checkpo
     assert longest_ms < NO_OUTAGE_MS
     assert (scene.view, scene.leader()) == (3, leader)
     assert scene.world.rejoins == 1
-    assert [node.memory for node in committers(scene)] == [2 if index == site else 1 for index in range(3)]
+    assert [node.incarnation for node in committers(scene)] == [2 if index == site else 1 for index in range(3)]
     check_one_more_loss(scene, session, [scene.world.containers[next_loss]], site)
 
 
@@ -371,7 +371,7 @@ def test_after_a_restart_it_is_who_it_was_when_it_rejoined() -> None:
     scene.restart(site)
     rejoin(scene, session, site=2)
     assert (scene.view, scene.world.rejoins) == (view, 1)
-    assert [node.memory for node in committers(scene)] == [1, 1, 2]
+    assert [node.incarnation for node in committers(scene)] == [1, 1, 2]
 
 
 # Whoever knew a stand-by proposer has forgotten it

@@ -310,7 +310,7 @@ def test_what_the_disk_cannot_read_is_damage(tmp_path: Path, monkeypatch: pytest
 
 GRAPH, LIMITS = Graph(1, 1), Limits(f=1, checkpoint_interval=64, window=256)
 COMMITTER = GRAPH.number(Stage.COMMITTER, 0)
-MEMORIES = [1] * GRAPH.members
+INCARNATIONS = [1] * GRAPH.members
 
 
 class Voter:
@@ -343,8 +343,8 @@ class Voter:
             self.sync()
 
     def enter(self, view: int, first: int, next_: int) -> None:
-        self.feed(*[t.View(source, 0, view, MEMORIES) for source in range(3)])
-        self.feed(t.Start(view % 2, 0, view, MEMORIES, [], first, next_))
+        self.feed(*[t.View(source, 0, view, INCARNATIONS) for source in range(3)])
+        self.feed(t.Start(view % 2, 0, view, INCARNATIONS, [], first, next_))
 
     def vote(self, view: int, first: int, end: int) -> None:
         for slot in range(first, end):

@@ -38,7 +38,7 @@ class InProcessCluster(Nodes):
         self.results: list[t.Result] = []
         self.checkpoints = 0
         self._reply_sink = self.graph.number(Stage.REPLY_SINK, 0)
-        boot = Boot(life=1, memory=1, genesis=True, now_ms=0.0)
+        boot = Boot(life=1, incarnation=1, genesis=True, now_ms=0.0)
         for number, name in enumerate(self.graph.names):
             self.add(number, create(name, self.graph, limits, boot, Outbox(), KeyValueStore))
 

@@ -29,7 +29,7 @@ _decode = msgspec.msgpack.Decoder().decode
 #: Fields that name a replica, a member or a partition: none of a cluster has so many.
 _INDEXES = frozenset({"proposer", "committer", "executor", "controller", "member", "source", "partition"})
 _ABSURD_INDEXES = (64, 255, 1 << 31, (1 << 61) + 5)
-_VECTORS = frozenset({"memories", "progress", "positions"})
+_VECTORS = frozenset({"incarnations", "progress", "positions"})
 _ABSURD_NUMBERS = (1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 #: No session of an honest client has such an id.
 _NOBODY = 1 << 55
@@ -104,7 +104,7 @@ class PeerFrames:
         self._sender = sender
         self._containers = containers
         self._names = len(graph.names)
-        self._memories = [1] * graph.members
+        self._incarnations = [1] * graph.members
         self._takers: dict[type[t.Tuple], list[int]] = {}
         self._samples: list[tuple[type[t.Tuple], list[Any], list[int], list[int]]] = []
         for kind, tuples in (samples or recorded(limits)).items():
@@ -232,15 +232,15 @@ class PeerFrames:
     def _wrong_run(self) -> bytes:
         """Slots far from where they can be."""
         far = self._random.choice((1 << 40, 1 << 61))
-        memories = self._memories
+        incarnations = self._incarnations
         tuple_ = self._random.choice(
             [
-                t.Record(0, 0, 1, 1, memories, 0, far, 0, []),
-                t.Record(0, 0, 1, 1, memories, 0, 0, far, [t.Accepted(1, t.NOOP)]),
-                t.Record(0, 0, 1, 1, memories, far + 1, far + 2, far + 1, [t.Accepted(1, t.NOOP)]),
-                t.Start(0, 0, 1, memories, [], 0, far),
-                t.Start(0, 0, 1, memories, [t.Credential(64, 1, memories)], 0, 0),
-                t.Start(0, 0, 1, memories, [t.Credential(0, 1, [])], 0, 0),
+                t.Record(0, 0, 1, 1, incarnations, 0, far, 0, []),
+                t.Record(0, 0, 1, 1, incarnations, 0, 0, far, [t.Accepted(1, t.NOOP)]),
+                t.Record(0, 0, 1, 1, incarnations, far + 1, far + 2, far + 1, [t.Accepted(1, t.NOOP)]),
+                t.Start(0, 0, 1, incarnations, [], 0, far),
+                t.Start(0, 0, 1, incarnations, [t.Credential(64, 1, incarnations)], 0, 0),
+                t.Start(0, 0, 1, incarnations, [t.Credential(0, 1, [])], 0, 0),
                 t.Proposal(0, 0, 1, 0, far, [t.NOOP]),
                 t.Proposal(0, 0, 1, far, 0, [t.NOOP]),
                 t.Commit(0, 64, 1, far, [t.NOOP]),

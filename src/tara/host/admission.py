@@ -86,8 +86,8 @@ class Admission:
             t.Advance: lambda advance: advance.proposer < self._proposers,
             t.Progress: lambda report: report.executor < self._sites and len(report.progress) == self._sites,
             t.Vote: lambda vote: vote.controller < self._sites,
-            t.Presence: lambda presence: presence.member < self._members and self._knows_all(presence.memories),
-            t.View: lambda view: view.source < self._sites and self._knows_all(view.memories),
+            t.Presence: lambda presence: presence.member < self._members and self._knows_all(presence.incarnations),
+            t.View: lambda view: view.source < self._sites and self._knows_all(view.incarnations),
             t.Record: self._record,
             t.Start: self._start,
         }
@@ -136,8 +136,8 @@ class Admission:
             raise MalformedTuple("Commit: a number or a length that this cluster does not have")
         return commit
 
-    def _knows_all(self, memories: list[int]) -> bool:
-        return len(memories) == self._members
+    def _knows_all(self, incarnations: list[int]) -> bool:
+        return len(incarnations) == self._members
 
     def _sources_exist(self, requests: list[t.Request]) -> bool:
         return max([request.source for request in requests], default=-1) < self._sites
@@ -163,7 +163,7 @@ class Admission:
         )
 
     def _read_index(self, index: t.ReadIndex) -> bool:
-        return index.committer < self._sites and index.source < self._sites and self._knows_all(index.memories)
+        return index.committer < self._sites and index.source < self._sites and self._knows_all(index.incarnations)
 
     def _committer_status(self, status: t.CommitterStatus) -> bool:
         return status.committer < self._sites and status.partition in self._partitions
@@ -189,7 +189,7 @@ class Admission:
     def _record(self, record: t.Record) -> bool:
         return (
             record.committer < self._sites
-            and self._knows_all(record.memories)
+            and self._knows_all(record.incarnations)
             and record.minimum % self._slots == 0
             and record.end <= record.minimum + self._window
             and record.minimum <= record.first
@@ -200,10 +200,10 @@ class Admission:
     def _start(self, start: t.Start) -> bool:
         return (
             start.proposer < self._proposers
-            and self._knows_all(start.memories)
+            and self._knows_all(start.incarnations)
             and len(start.credentials) <= self._sites
             and all(
-                credential.committer < self._sites and self._knows_all(credential.memories)
+                credential.committer < self._sites and self._knows_all(credential.incarnations)
                 for credential in start.credentials
             )
             and start.first % self._slots == 0

@@ -251,8 +251,8 @@ def _run_of(item: Item) -> tuple[tuple[object, ...], int, int] | None:
             return (item.lane, item.numbers, partition, view), first, first + len(requests)
         case t.Commit(committer, partition, view, first, requests):
             return (item.lane, item.numbers, committer, partition, view), first, first + len(requests)
-        case t.Record(committer, partition, view, memory, memories, minimum, end, first, slots) if slots:
-            kind = (item.lane, item.numbers, committer, partition, view, memory, tuple(memories), minimum, end)
+        case t.Record(committer, partition, view, incarnation, incarnations, minimum, end, first, slots) if slots:
+            kind = (item.lane, item.numbers, committer, partition, view, incarnation, tuple(incarnations), minimum, end)
             return kind, first, first + len(slots)
         case t.Requests(requests) if requests:
             source, number = requests[0].source, requests[0].number

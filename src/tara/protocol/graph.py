@@ -231,7 +231,7 @@ class Graph:
         return (self.f + 1) + (2 * self.f + 1)
 
     def member(self, stage: Stage, index: int) -> int:
-        """The place of a proposer or committer in a vector of memory numbers."""
+        """The place of a proposer or committer in a vector of incarnations."""
         return index if stage is S.PROPOSER else self.f + 1 + index
 
 

@@ -16,9 +16,6 @@ from tara.protocol.graph import Graph, Name, Receivers, allowed_edges
 from tara.protocol.limits import Limits
 from tara.protocol.places import Cell
 
-#: The memory number of every node at genesis: no number is lower.
-GENESIS_MEMORY = 1
-
 
 class Outbox:
     """What one or several nodes want done. The host takes the lists and leaves new ones."""
@@ -39,7 +36,7 @@ class Boot(NamedTuple):
     #: Rises with every start of the container; the epoch of a request source.
     life: int
     #: Rises only when the node lost what it had promised.
-    memory: int
+    incarnation: int
     #: True once in the history of a cluster's era, on the very first start.
     genesis: bool
     now_ms: float

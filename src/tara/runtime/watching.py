@@ -50,7 +50,7 @@ class Watch:
         if node.recovering != self._recovering.get(number, False):
             self._recovering[number] = node.recovering
             event = "memory_lost" if node.recovering else "memory_restored"
-            self._events.info(event, self._graph.label(number), node.view, memory=node.memory)
+            self._events.info(event, self._graph.label(number), node.view, incarnation=node.incarnation)
 
     def _look_at_proposer(self, number: int, node: Proposer) -> None:
         active = node.mode is Mode.ACTIVE

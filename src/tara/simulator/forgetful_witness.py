@@ -37,8 +37,8 @@ class ForgetfulWitness(Story):
         self._voters = {active, *rest[: self.graph.f - 1]}
         self._laggards = set(rest[self.graph.f - 1 :])
         self._victim = self.committer_at(self._home)
-        #: The victim's new memory number; 0 before its loss.
-        self._memory = 0
+        #: The victim's new incarnation; 0 before its loss.
+        self._incarnation = 0
 
     def delays(self, sender: "Container", peer: "Container", tuple_: t.Tuple, number: int) -> bool:
         inward = sender.site not in self._laggards and peer.site in self._laggards
@@ -54,12 +54,12 @@ class ForgetfulWitness(Story):
         return False
 
     def _is_lost_on(self, number: int) -> bool:
-        return self._memory > 0 and number == self.number(Stage.COMMITTER, self._victim)
+        return self._incarnation > 0 and number == self.number(Stage.COMMITTER, self._victim)
 
     def tell(self) -> Iterator[Condition]:
         yield self._others_are_ahead
-        self._memory = self.forget(self._victim)
-        if self._memory:
+        self._incarnation = self.forget(self._victim)
+        if self._incarnation:
             self._ask(min(self._laggards))
         asked_ms = self.world.now_ms
         yield lambda: self.world.now_ms > asked_ms + _ANSWERED_MS

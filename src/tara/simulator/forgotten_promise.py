@@ -38,13 +38,13 @@ class ForgottenPromise(Story):
         self._rest = set(range(self.graph.sites)) - self._stragglers
         self._victim = self.committer_at(sorted(self._rest)[choice % len(self._rest)])
         self._member = self.graph.member(Stage.COMMITTER, self._victim)
-        #: The victim's new memory number; 0 before its loss.
-        self._memory = 0
+        #: The victim's new incarnation; 0 before its loss.
+        self._incarnation = 0
 
     def delays(self, sender: "Container", peer: "Container", tuple_: t.Tuple, number: int) -> bool:
         if isinstance(tuple_, _NOT_DELAYED):
             return False
-        if self._memory and isinstance(tuple_, t.View) and number == self.number(Stage.COMMITTER, self._victim):
+        if self._incarnation and isinstance(tuple_, t.View) and number == self.number(Stage.COMMITTER, self._victim):
             return True
         return sender.site in self._rest and peer.site in self._stragglers
 
@@ -53,7 +53,7 @@ class ForgottenPromise(Story):
         yield self._others_have_entered
         self.suspect(self._rest)
         yield self._others_have_decided
-        self._memory = self.forget(self._victim)
+        self._incarnation = self.forget(self._victim)
         yield self._stragglers_are_told
         yield self._stragglers_know
         self.let_through(lambda tuple_: self.is_view(tuple_, self._view), Stage.COMMITTER, self._stragglers)
@@ -71,15 +71,15 @@ class ForgottenPromise(Story):
         return all(node.view > self._view and node.started and node.commits.pos > max(ends) for node in others)
 
     def _stragglers_are_told(self) -> bool:
-        return self._memory > 0 and self.let_through(self._is_news, Stage.VIEW_SOURCE, self._stragglers)
+        return self._incarnation > 0 and self.let_through(self._is_news, Stage.VIEW_SOURCE, self._stragglers)
 
     def _stragglers_know(self) -> bool:
-        return all(node._known[self._member] == self._memory for node in self.committers(self._stragglers))
+        return all(node._known[self._member] == self._incarnation for node in self.committers(self._stragglers))
 
     def _is_news(self, tuple_: t.Tuple) -> bool:
         if not isinstance(tuple_, t.View) or tuple_.partition != self.partition:
             return False
-        return tuple_.memories[self._member] == self._memory
+        return tuple_.incarnations[self._member] == self._incarnation
 
     def _is_record_of_others(self, tuple_: t.Tuple) -> bool:
         mine = isinstance(tuple_, t.Record) and tuple_.committer == self._victim

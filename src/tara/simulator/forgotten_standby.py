@@ -2,8 +2,8 @@
 
 One container per node:
 
-1. A proposer that is not active restarts, and announces the number of its new memory until f+1 view sources know it.
-2. All view sources restart. They learn the view from the committers, but those tell only the memory numbers under which
+1. A proposer that is not active restarts, and announces the new incarnation until f+1 view sources know it.
+2. All view sources restart. They learn the view from the committers, but those tell only the incarnations under which
    it was entered.
 
 Records that do not name the proposer's number do not make it active (rule R1). So it has to announce itself once more,

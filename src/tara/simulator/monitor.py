@@ -143,7 +143,7 @@ class Monitor:
                     voted[slot] = max(entry.view, voted.get(slot, 0))
                     self._vote(name.partition, slot, entry.view, name.replica, request)
 
-    def _memory(self, number: int, node: Committer) -> None:
+    def _incarnation(self, number: int, node: Committer) -> None:
         """Whatever became of its lives and disks: it must not count as one that knows, and not know."""
         voted = self._voted.get(number, {})
         for slot in [slot for slot in voted if slot < node.commits.min]:
@@ -372,10 +372,10 @@ class Monitor:
         """A committer and what its journal would make of it."""
         states = [
             (
-                committer.memory,
+                committer.incarnation,
                 committer.view,
                 committer.started,
-                committer.memories,
+                committer.incarnations,
                 sorted(committer.holes),
                 committer.commits.slice(committer.commits.min, committer.commits.pos),
                 committer.records.slice(committer.records.min, committer.records.pos),
@@ -433,7 +433,7 @@ class Monitor:
                 self.require(node.commits.min <= self.stable * slots, "stability", "{} at {}", number, node.commits.min)
                 if life == self._world.host_of(number).life:
                     # What an older life knows, others know to be outdated.
-                    self._memory(number, node)
+                    self._incarnation(number, node)
             case Proposer():
                 values = (node.view,)
                 self.require(

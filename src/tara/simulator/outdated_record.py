@@ -41,8 +41,8 @@ class OutdatedRecord(Story):
         self._silent = set(sites) - self._voters - {self._home}
         self._victim = self.committer_at(self._home)
         self._member = self.graph.member(Stage.COMMITTER, self._victim)
-        #: The victim's new memory number; 0 before its loss.
-        self._memory = 0
+        #: The victim's new incarnation; 0 before its loss.
+        self._incarnation = 0
 
     def delays(self, sender: "Container", peer: "Container", tuple_: t.Tuple, number: int) -> bool:
         stage = self.graph.names[number].stage
@@ -54,7 +54,7 @@ class OutdatedRecord(Story):
                 return sender.site not in self._voters and peer.site in self._voters
             case t.View() if stage is Stage.VIEW_SOURCE:
                 return sender.site not in self._voters and peer.site in self._voters
-            case t.View() if self._memory and number == self.number(Stage.COMMITTER, self._victim):
+            case t.View() if self._incarnation and number == self.number(Stage.COMMITTER, self._victim):
                 return True
             case t.View() if stage in (Stage.COMMITTER, Stage.PROPOSER):
                 return home and peer.site != self._home
@@ -72,7 +72,7 @@ class OutdatedRecord(Story):
         for view in range(self.first_view + 1, self._last_view + 1):
             self.suspect(others)
             yield partial(self._have_entered, others, view)
-        self._memory = self.forget(self._victim)
+        self._incarnation = self.forget(self._victim)
         yield self._victim_and_voters_have_decided
         self.let_through(lambda tuple_: self.is_view(tuple_, self._last_view), Stage.COMMITTER, self._silent)
         self.let_through(lambda tuple_: self.is_record(tuple_, self._last_view), Stage.PROPOSER, self._silent)
@@ -83,7 +83,7 @@ class OutdatedRecord(Story):
 
     def _victim_and_voters_have_decided(self) -> bool:
         deciders, silent = self.committers(self._voters | {self._home}), self.committers(self._silent)
-        if not self._memory or len(deciders) <= self.graph.f or not silent:
+        if not self._incarnation or len(deciders) <= self.graph.f or not silent:
             return False
         end = max(node.records.pos for node in silent)
         views = {node.view for node in deciders}

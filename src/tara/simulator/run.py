@@ -177,7 +177,7 @@ def _proposers_are_known(world: World, partition: int) -> bool:
     """Whether the view sources know every living proposer: the next view may be its."""
     sources = [node for name, node in world.nodes_of(Stage.VIEW_SOURCE) if name.partition == partition]
     return all(
-        source.memories[world.graph.member(Stage.PROPOSER, name.replica)] >= proposer.boot.memory
+        source.incarnations[world.graph.member(Stage.PROPOSER, name.replica)] >= proposer.boot.incarnation
         for name, proposer in world.nodes_of(Stage.PROPOSER)
         if name.partition == partition
         for source in sources

@@ -96,7 +96,7 @@ class Story(abc.ABC):
             controller.suspect()
 
     def forget(self, replica: int) -> int:
-        """The committer loses its memory and starts again; its new memory number. 0 if that may not be now."""
+        """The committer loses its memory and starts again; its new incarnation. 0 if that may not be now."""
         number = self.number(Stage.COMMITTER, replica)
         container = self.world.host_of(number)
         if not container.alive or not self.world.may_fail([container]):
@@ -106,7 +106,7 @@ class Story(abc.ABC):
         self.world.boot(container)
         committer = container.nodes.get(number)
         # Its disk may not let it start.
-        return committer.memory if isinstance(committer, Committer) else 0
+        return committer.incarnation if isinstance(committer, Committer) else 0
 
     def let_through(self, chosen: Callable[[t.Tuple], bool], stage: Stage, sites: set[int]) -> bool:
         """Give the first delayed tuple of a kind to the nodes of a stage on these sites (a record: all parts of it);

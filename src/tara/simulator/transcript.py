@@ -96,7 +96,7 @@ def describe(tuple_: object) -> str:
         case t.View():
             return f"View {tuple_.view} from {tuple_.source}"
         case t.Presence():
-            return f"Presence of member {tuple_.member}, memory {tuple_.memory}, view {tuple_.view}"
+            return f"Presence of member {tuple_.member}, incarnation {tuple_.incarnation}, view {tuple_.view}"
         case t.Save():
             return f"Save checkpoint {tuple_.number}"
         case t.Saved():

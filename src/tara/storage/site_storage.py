@@ -15,8 +15,9 @@ from tara.protocol import places
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Stage
+from tara.protocol.incarnations import FIRST_INCARNATION
 from tara.protocol.journal import Written
-from tara.protocol.node import GENESIS_MEMORY, Boot
+from tara.protocol.node import Boot
 from tara.protocol.nodes.committer import segment_head
 from tara.protocol.sessions import Application
 from tara.storage.disk import LOCAL, Disk
@@ -143,8 +144,10 @@ class SiteStorage:
         spec = self._spec
         for number in self._site.placement[self._site.container]:
             # Proposers lose what they knew with every start; a committer's number is in its journal, if it has one.
-            memory = GENESIS_MEMORY if start.genesis else start.life
-            boot = Boot(start.life, memory, start.genesis, now_ms, spec.threshold, spec.log_retention_bytes is not None)
+            incarnation = FIRST_INCARNATION if start.genesis else start.life
+            boot = Boot(
+                start.life, incarnation, start.genesis, now_ms, spec.threshold, spec.log_retention_bytes is not None
+            )
             if self.graph.names[number].stage is Stage.EXECUTOR:
                 record = self._execution_record(number)
                 barred = frozenset(record.strikes.barred)

@@ -20,7 +20,8 @@ from tara.host.condition import described
 from tara.host.nodes import Nodes
 from tara.protocol import tuples as t
 from tara.protocol.graph import Receivers, Stage
-from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
+from tara.protocol.incarnations import FIRST_INCARNATION
+from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.factory import create
 from tara.protocol.nodes.request_source import RequestSource
@@ -156,7 +157,7 @@ class Host:
         """The very first micro-batch of a node."""
         stage = self.graph.names[key].stage
         numbers = range(key, key + self._sites) if stage is Stage.REPLY_SINK else range(key, key + 1)
-        boot = Boot(1, GENESIS_MEMORY, True, now_ms)
+        boot = Boot(1, FIRST_INCARNATION, True, now_ms)
         seat = Seat(
             [
                 create(self.graph.names[number], self.graph, self._limits, boot, Outbox(), self._make)

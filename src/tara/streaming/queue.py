@@ -28,8 +28,9 @@ from tara.host.nodes import Nodes
 from tara.named import BUILT_IN
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph, Receivers
+from tara.protocol.incarnations import FIRST_INCARNATION
 from tara.protocol.limits import Limits
-from tara.protocol.node import GENESIS_MEMORY, Boot, Outbox
+from tara.protocol.node import Boot, Outbox
 from tara.protocol.nodes.factory import create
 from tara.storage.disk import LOCAL
 from tara.streaming import clients, rows
@@ -68,7 +69,7 @@ class Sinks:
         self._graph = graph
         numbers = [number for number, name in enumerate(graph.names) if name.stage in rows.SINKS]
         self._nodes = Nodes(graph, numbers, holds=False, outside=self)
-        boot = Boot(1, GENESIS_MEMORY, True, 0.0)
+        boot = Boot(1, FIRST_INCARNATION, True, 0.0)
         for number in numbers:
             application = BUILT_IN["key-value"]
             self._nodes.add(number, create(graph.names[number], graph, limits, boot, Outbox(), application))

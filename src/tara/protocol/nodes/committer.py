@@ -13,7 +13,7 @@ The rules that make it safe:
   holes: a record must not show a slot as empty, or with an older accept. It asks for a new view with the same proposer,
   which proposes again what may have been decided, and so fills the holes.
 - Without its memory (no journal, and not the very first start) it promises nothing: no record, no vote. It joins with
-  a new memory number, and is full again when a view that f+1 others have recorded for, knowing that number, has told
+  a new incarnation, and is full again when a view that f+1 others have recorded for, knowing that number, has told
   it everything that may have been decided before.
 """
 
@@ -24,9 +24,10 @@ from tara.protocol import tuples as t
 from tara.protocol.backoff import BACKOFF_MAX, Backoff
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Stage
+from tara.protocol.incarnations import FIRST_INCARNATION, newest
 from tara.protocol.journal import Written
 from tara.protocol.limits import Limits
-from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
+from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.observer import Observer
 from tara.protocol.resend import Laggards, burst, length, rounds_for
 from tara.protocol.status import Newest
@@ -65,12 +66,12 @@ class Committer(Node):
         self.started = False
         #: The views that this life has entered. For those who watch; nothing depends on it.
         self.views_entered = 0
-        #: The memory numbers under which it entered the current view.
-        self.memories = [GENESIS_MEMORY] * graph.members
-        #: The highest memory numbers it has heard of.
-        self._known = self.memories
+        #: The incarnations under which it entered the current view.
+        self.incarnations = [FIRST_INCARNATION] * graph.members
+        #: The highest incarnations it has heard of.
+        self._known = self.incarnations
         #: Names what it remembers; another one after every loss of memory.
-        self.memory = boot.memory
+        self.incarnation = boot.incarnation
         #: It lost its memory and has not got a new one.
         self.recovering = False
         #: While recovering: the slots below must be known before it is full again.
@@ -129,14 +130,14 @@ class Committer(Node):
             return
         position = max(self.commits.pos, self.records.pos)
         index = t.ReadIndex(
-            self.index, self.partition, self.memory, self._known, read.source, read.epoch, read.nonce, position
+            self.index, self.partition, self.incarnation, self._known, read.source, read.epoch, read.nonce, position
         )
         self.tell(index, self._executor[read.executor])
 
     # View change
 
     def _on_view(self, view: t.View) -> None:
-        self._learn(view.memories)
+        self._learn(view.incarnations)
         if view.view < self.view:
             self._lagging_sources = True
         if self._views.update(view.source, view.view):
@@ -144,10 +145,10 @@ class Committer(Node):
 
     def _on_start(self, start: t.Start) -> None:
         # A proposer that starts a view has seen f+1 committers in it: the view is real, whoever missed it.
-        if start.memories[self._member] != self.memory or (self.recovering and not self._knows_me(start)):
+        if start.incarnations[self._member] != self.incarnation or (self.recovering and not self._knows_me(start)):
             self._left_out = self.recovering and start.view >= self.view
             return
-        self._learn(start.memories)
+        self._learn(start.incarnations)
         self._enter(start.view)
         if start.view != self.view or self.started:
             return
@@ -160,12 +161,12 @@ class Committer(Node):
         else:
             self.persist(t.Started(self.view, start.first, start.next))
 
-    def _learn(self, memories: list[int]) -> None:
-        self._known = list(map(max, self._known, memories))
+    def _learn(self, incarnations: list[int]) -> None:
+        self._known = newest((self._known, incarnations))
 
     def _know_myself(self) -> None:
-        own = [GENESIS_MEMORY] * self.graph.members
-        own[self._member] = self.memory
+        own = [FIRST_INCARNATION] * self.graph.members
+        own[self._member] = self.incarnation
         self._learn(own)
 
     def _enter(self, view: int) -> None:
@@ -183,13 +184,13 @@ class Committer(Node):
         self._record_sends = 0
         self._send_record()
 
-    def _promise(self, view: int, memories: list[int]) -> None:
+    def _promise(self, view: int, incarnations: list[int]) -> None:
         if view <= self.view:
             raise NodeHalted(f"view {view} after view {self.view}")
         for slot in range(self.commits.min, self.commits.pos):
             self.records.put(slot, t.Accepted(self.view, self.commits[slot]))
         self.commits.clear()
-        self.view, self.memories, self.started = view, memories, False
+        self.view, self.incarnations, self.started = view, incarnations, False
         self._views.raise_to(view)
         self._executors = self.graph.commit_receivers(self.index, self.partition, view)
 
@@ -218,7 +219,7 @@ class Committer(Node):
         self._record_due = self._round + max(rounds, rounds_for(sum([len(slot.request.body) for slot in slots])))
         self.resent += self._record_sends > 0
         self._record_sends += 1
-        head = (self.index, self.partition, self.view, self.memory, self.memories, minimum, end)
+        head = (self.index, self.partition, self.view, self.incarnation, self.incarnations, minimum, end)
         for part in [*t.split(slots, self.limits.run_length_max, self.limits.run_bytes_max)] or [[]]:
             self.emit(t.Record(*head, first, part), sink)
             first += len(part)
@@ -252,7 +253,7 @@ class Committer(Node):
         position = self.commits.pos if self.started else -1
         stable = self.commits.min // self.limits.checkpoint_slots
         status = t.CommitterStatus(
-            self.index, self.partition, self.boot.life, self._round, self.memory, self.view, position, stable
+            self.index, self.partition, self.boot.life, self._round, self.incarnation, self.view, position, stable
         )
         self.emit(status, self._gc_sinks)
         if self.recovering:
@@ -260,7 +261,7 @@ class Committer(Node):
             return
         if self._lagging_sources:
             self._lagging_sources = False
-            presence = t.Presence(self._member, self.partition, self.memory, self.view, self.memories)
+            presence = t.Presence(self._member, self.partition, self.incarnation, self.view, self.incarnations)
             self.emit(presence, self._view_sinks)
         if not self.started and self.view > 0 and self._round >= self._record_due:
             self._send_record()
@@ -340,9 +341,9 @@ class Committer(Node):
     def _replay(self, entry: t.JournalEntry) -> None:
         """Redo what a former life wrote. Entries come in the order in which they were persisted."""
         match entry:
-            case t.Promised(view, memories):
-                self._promise(view, memories)
-                self._learn(memories)
+            case t.Promised(view, incarnations):
+                self._promise(view, incarnations)
+                self._learn(incarnations)
             case t.Installed():
                 self._take_memory(entry)
             case t.Restored():
@@ -380,14 +381,21 @@ class Committer(Node):
                 records.append(accepted)
         self._restore(
             t.Restored(
-                after.memory, after.view, after.memories, after.started, after.minimum, commits, records, sorted(holes)
+                after.incarnation,
+                after.view,
+                after.incarnations,
+                after.started,
+                after.minimum,
+                commits,
+                records,
+                sorted(holes),
             )
         )
 
     def _accepted_before(self, entries: list[t.JournalEntry], after: t.Resumed) -> dict[int, t.Accepted]:
         """What it knows from before a gap and can rely on."""
         first = next((entry for entry in entries if isinstance(entry, t.Voted | t.Started | t.Promised)), None)
-        if isinstance(first, t.Promised) or self.memory != after.memory:
+        if isinstance(first, t.Promised) or self.incarnation != after.incarnation:
             # The gap ends in a view below, nobody knows which; or with another memory.
             return {}
         if (after.view if first is None else first.view) != self.view:
@@ -400,7 +408,7 @@ class Committer(Node):
 
     def _restore(self, entry: t.Restored) -> None:
         """Go on with what is known."""
-        self._enter_as(entry.memory, entry.view, entry.memories, entry.started, entry.minimum)
+        self._enter_as(entry.incarnation, entry.view, entry.incarnations, entry.started, entry.minimum)
         self.commits.extend(entry.commits)
         self.records.extend(entry.records)
         self.holes = {slot for slot in entry.holes if slot >= self.commits.min}
@@ -408,15 +416,17 @@ class Committer(Node):
     def resumed(self) -> t.Resumed:
         """Its first entry in a new segment; see `segment_head`."""
         commits, records = self.commits, self.records
-        return t.Resumed(self.memory, self.view, self.memories, self.started, commits.min, commits.pos, records.pos)
+        return t.Resumed(
+            self.incarnation, self.view, self.incarnations, self.started, commits.min, commits.pos, records.pos
+        )
 
     def restored(self) -> t.Restored:
         """The first entry of the segment that takes the place of a damaged journal."""
         commits, records = self.commits, self.records
         return t.Restored(
-            self.memory,
+            self.incarnation,
             self.view,
-            self.memories,
+            self.incarnations,
             self.started,
             commits.min,
             commits.slice(commits.min, commits.pos),
@@ -430,24 +440,24 @@ class Committer(Node):
             return
         self._holes_due = self._round + self._holes_backoff.pause
         self._holes_backoff.attempted()
-        memories = self.memories.copy()
-        memories[self._member] = self.memory - 1
-        self.emit(t.Presence(self._member, self.partition, self.memory, self.view, memories), self._view_sinks)
+        incarnations = self.incarnations.copy()
+        incarnations[self._member] = self.incarnation - 1
+        self.emit(t.Presence(self._member, self.partition, self.incarnation, self.view, incarnations), self._view_sinks)
 
     # Recovery without one
 
     def _join(self) -> None:
         """Ask for a view that knows of this memory; and again if one was started that does not."""
-        memories = self._known.copy()
-        memories[self._member] = self.memory - 1 if self._left_out else self.memory
-        self.emit(t.Presence(self._member, self.partition, self.memory, self.view, memories), self._view_sinks)
+        incarnations = self._known.copy()
+        incarnations[self._member] = self.incarnation - 1 if self._left_out else self.incarnation
+        self.emit(t.Presence(self._member, self.partition, self.incarnation, self.view, incarnations), self._view_sinks)
 
     def _knows_me(self, start: t.Start) -> bool:
         """Whether f+1 others gave the records of this view, and each knew of this memory when it did."""
         others = [
             credential
             for credential in start.credentials
-            if credential.committer != self.index and credential.memories[self._member] == self.memory
+            if credential.committer != self.index and credential.incarnations[self._member] == self.incarnation
         ]
         return len(others) >= self.limits.quorum
 
@@ -458,7 +468,7 @@ class Committer(Node):
             return
         first = self.commits.min
         installed = t.Installed(
-            self.memory, self.view, self.memories, first, self.commits.slice(first, self.commits.pos)
+            self.incarnation, self.view, self.incarnations, first, self.commits.slice(first, self.commits.pos)
         )
         self._take_memory(installed)
         self.persist(installed)
@@ -467,17 +477,17 @@ class Committer(Node):
             first += len(run)
 
     def _take_memory(self, entry: t.Installed) -> None:
-        self._enter_as(entry.memory, entry.view, entry.memories, True, entry.first)
+        self._enter_as(entry.incarnation, entry.view, entry.incarnations, True, entry.first)
         self.commits.extend(entry.requests)
 
-    def _enter_as(self, memory: int, view: int, memories: list[int], started: bool, minimum: int) -> None:
+    def _enter_as(self, incarnation: int, view: int, incarnations: list[int], started: bool, minimum: int) -> None:
         """Be in this view with this memory; what it had accepted is void."""
         self.recovering = False
-        self.memory, self.view, self.memories, self.started = memory, view, memories, started
+        self.incarnation, self.view, self.incarnations, self.started = incarnation, view, incarnations, started
         self._views.raise_to(view)
         if view > 0:
             self._executors = self.graph.commit_receivers(self.index, self.partition, view)
-        self._learn(memories)
+        self._learn(incarnations)
         self.commits.clear()
         self.records.clear()
         self.holes.clear()

@@ -6,7 +6,7 @@ committers' records; from f+1 of them the proposer of the view learns what may h
 goes on from there.
 
 The rules that make it safe:
-- It starts idle. It becomes active in a view only with records that name its own memory number (rule R1), that is,
+- It starts idle. It becomes active in a view only with records that name its own incarnation (rule R1), that is,
   only through a view change that this very life of it has lived through.
 - None of those records may know a newer life of another's sender (rule R2).
 - It proposes at most one request per slot of the view: `proposals.pos`, the next slot, only rises, past everything
@@ -19,8 +19,9 @@ from functools import partial
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Receivers, Stage
+from tara.protocol.incarnations import FIRST_INCARNATION, current, newest
 from tara.protocol.limits import Limits
-from tara.protocol.node import GENESIS_MEMORY, Boot, Node, Outbox
+from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.observer import Observer
 from tara.protocol.resend import Laggards, burst, length
 from tara.protocol.status import Newest
@@ -108,7 +109,7 @@ class RecordParts:
     __slots__ = ("bytes", "credential", "end", "minimum", "parts")
 
     def __init__(self, record: t.Record) -> None:
-        self.credential = t.Credential(record.committer, record.memory, record.memories)
+        self.credential = t.Credential(record.committer, record.incarnation, record.incarnations)
         self.minimum, self.end = record.minimum, record.end
         self.parts: dict[int, list[t.Accepted]] = {}
         #: Of the requests in the parts.
@@ -121,9 +122,9 @@ class RecordParts:
 
     def same(self, record: t.Record) -> bool:
         mine = self.credential
-        return (mine.memory, mine.memories, self.minimum, self.end) == (
-            record.memory,
-            record.memories,
+        return (mine.incarnation, mine.incarnations, self.minimum, self.end) == (
+            record.incarnation,
+            record.incarnations,
             record.minimum,
             record.end,
         )
@@ -267,7 +268,7 @@ class Proposer(Node):
     # View change
 
     def _on_view(self, view: t.View) -> None:
-        if view.memories[self._member] >= self.boot.memory:
+        if view.incarnations[self._member] >= self.boot.incarnation:
             self._known_to.add(view.source)
         else:
             self._known_to.discard(view.source)
@@ -305,9 +306,9 @@ class Proposer(Node):
         requests = _newest(chosen, first)
         self.mode = Mode.ACTIVE
         credentials = [parts.credential for parts in chosen]
-        memories = _maximum([credential.memories for credential in credentials])
+        incarnations = newest([credential.incarnations for credential in credentials])
         end = first + len(requests)
-        self._start = t.Start(self.index, self.partition, self.view, memories, credentials, first, end)
+        self._start = t.Start(self.index, self.partition, self.view, incarnations, credentials, first, end)
         self._records.clear()
         self._laggards.reset()
         self.emit(self._start, self._to_committers)
@@ -323,14 +324,12 @@ class Proposer(Node):
     def _usable_records(self) -> list[RecordParts]:
         """Complete records that name this life (R1) and that no other record knows to be outdated (R2)."""
         complete = [parts for parts in self._records.values() if parts.complete]
-        named = [parts for parts in complete if parts.credential.memories[self._member] == self.boot.memory]
-        if not named:
-            return []
-        known = _maximum([parts.credential.memories for parts in named])
-        return [parts for parts in named if parts.credential.memory >= known[self._committer_member(parts)]]
+        named = [parts for parts in complete if parts.credential.incarnations[self._member] == self.boot.incarnation]
+        credentials = current([parts.credential for parts in named], self._member_of)
+        return [parts for parts in named if parts.credential in credentials]
 
-    def _committer_member(self, parts: RecordParts) -> int:
-        return self.graph.member(Stage.COMMITTER, parts.credential.committer)
+    def _member_of(self, credential: t.Credential) -> int:
+        return self.graph.member(Stage.COMMITTER, credential.committer)
 
     # Idle partitions
 
@@ -359,8 +358,8 @@ class Proposer(Node):
 
     def report(self) -> None:
         if not self.is_known:
-            memories = [GENESIS_MEMORY] * self.graph.members
-            presence = t.Presence(self._member, self.partition, self.boot.memory, self.view, memories)
+            incarnations = [FIRST_INCARNATION] * self.graph.members
+            presence = t.Presence(self._member, self.partition, self.boot.incarnation, self.view, incarnations)
             self.emit(presence, self._view_sinks)
         self._report_advance()
         if self.mode is Mode.ACTIVE:
@@ -403,10 +402,6 @@ class Proposer(Node):
     def _missing(self, begin: int) -> list[t.Request]:
         """What a committer is sent again that lacks everything from this slot on."""
         return burst(self.proposals.slice(min(begin, self.proposals.pos), self.proposals.pos), self.limits)
-
-
-def _maximum(vectors: list[list[int]]) -> list[int]:
-    return [max(column) for column in zip(*vectors, strict=True)]
 
 
 def _newest(records: list[RecordParts], first: int) -> list[t.Request]:

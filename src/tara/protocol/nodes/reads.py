@@ -14,6 +14,7 @@ import heapq
 
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph, Stage
+from tara.protocol.incarnations import current
 
 Key = tuple[int, int, int]
 
@@ -133,7 +134,7 @@ class StartIndex:
 
     def index(self, index: t.ReadIndex) -> None:
         known = self._indexes[index.partition].get(index.committer)
-        if known is None or index.memory > known.memory:
+        if known is None or index.incarnation > known.incarnation:
             self._indexes[index.partition][index.committer] = index
             self.until = _until(self._graph, self._quorum, self._indexes)
 
@@ -155,13 +156,8 @@ def _position(graph: Graph, quorum: int, answers: dict[int, t.ReadIndex]) -> int
     have lost its memory since."""
     if len(answers) < quorum:
         return None
-    known = [max(column) for column in zip(*(answer.memories for answer in answers.values()), strict=True)]
-    usable = [
-        answer.position
-        for answer in answers.values()
-        if answer.memory >= known[graph.member(Stage.COMMITTER, answer.committer)]
-    ]
-    return sorted(usable)[graph.f] if len(usable) >= quorum else None
+    usable = current(list(answers.values()), lambda answer: graph.member(Stage.COMMITTER, answer.committer))
+    return sorted([answer.position for answer in usable])[graph.f] if len(usable) >= quorum else None
 
 
 def _size(read: _Read) -> int:

@@ -15,7 +15,7 @@ class CommitterStatus(Tuple, frozen=True, tag=8):
     #: (life, round) orders the reports of one node; a later one replaces an earlier one.
     life: Number
     round: Number
-    memory: Number
+    incarnation: Number
     view: Number
     #: The next slot it accepts in `view`; -1 while it has not seen the start of that view.
     position: Annotated[int, Meta(ge=-1, lt=1 << 62)]

@@ -8,10 +8,10 @@ from tara.protocol.tuples.view_change import Accepted
 
 
 class Promised(Value, frozen=True, tag=1):
-    """It entered this view, under these memory numbers; it will not vote in a lower one."""
+    """It entered this view, under these incarnations; it will not vote in a lower one."""
 
     view: Number
-    memories: list[Number]
+    incarnations: list[Number]
 
 
 class Started(Value, frozen=True, tag=2):
@@ -34,9 +34,9 @@ class Resumed(Value, frozen=True, tag=4):
     """The first entry of a journal segment: what it had promised by then. The requests that it had accepted are in
     older segments; where those were dropped, a later entry says that a stable checkpoint covers them."""
 
-    memory: Number
+    incarnation: Number
     view: Number
-    memories: list[Number]
+    incarnations: list[Number]
     started: bool
     #: The slots [minimum, commits) were accepted in this view, [minimum, records) in lower ones.
     minimum: Number
@@ -48,9 +48,9 @@ class Installed(Value, frozen=True, tag=6):
     """It had lost its memory, and has a new one: all that could have been decided before this view, as accepted in it.
     One record, so that it is there as a whole or not at all; whatever stands before it in the journal is void."""
 
-    memory: Number
+    incarnation: Number
     view: Number
-    memories: list[Number]
+    incarnations: list[Number]
     first: Number
     requests: list[Request]
 
@@ -65,9 +65,9 @@ class Restored(Value, frozen=True, tag=7):
     """What could be saved of a damaged journal: everything that it has promised, and what it knows of what it accepted.
     Whatever stands before it in the journal is void."""
 
-    memory: Number
+    incarnation: Number
     view: Number
-    memories: list[Number]
+    incarnations: list[Number]
     started: bool
     minimum: Number
     #: From `minimum` on: accepted in this view, and in lower ones.

@@ -107,9 +107,9 @@ class ReadIndex(Tuple, frozen=True, tag=7):
 
     committer: Number
     partition: Number
-    memory: Number
-    #: The highest memory numbers that it has heard of: they expose an answer of a life that is over.
-    memories: list[Number]
+    incarnation: Number
+    #: The highest incarnations that it has heard of: they expose an answer of a life that is over.
+    incarnations: list[Number]
     source: Number
     epoch: Number
     nonce: Number

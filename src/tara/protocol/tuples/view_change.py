@@ -58,16 +58,16 @@ class Vote(Tuple, frozen=True, tag=13):
 
 
 class Presence(Tuple, frozen=True, tag=14):
-    """committer or proposer → view sinks → view sources: my memory number, the view I know, and the memory numbers
+    """committer or proposer → view sinks → view sources: my incarnation, the view I know, and the incarnations
     under which it was entered. A restarted proposer joins with it, and a committer that lost its memory; any committer
     corrects a source that lags."""
 
-    #: Index into `memories`: the proposers of the partition, then its committers.
+    #: Index into `incarnations`: the proposers of the partition, then its committers.
     member: Number
     partition: Number
-    memory: Number
+    incarnation: Number
     view: Number
-    memories: list[Number]
+    incarnations: list[Number]
 
 
 class View(Tuple, frozen=True, tag=15):
@@ -77,8 +77,8 @@ class View(Tuple, frozen=True, tag=15):
     source: Number
     partition: Number
     view: Number
-    #: The highest memory number known of each proposer, then of each committer.
-    memories: list[Number]
+    #: The highest incarnation known of each proposer, then of each committer.
+    incarnations: list[Number]
 
 
 class Accepted(Value, frozen=True):
@@ -95,9 +95,9 @@ class Record(Tuple, frozen=True, tag=16):
     committer: Number
     partition: Number
     view: Number
-    memory: Number
-    #: The memory numbers that it knew when it entered the view.
-    memories: list[Number]
+    incarnation: Number
+    #: The incarnations that it knew when it entered the view.
+    incarnations: list[Number]
     #: The record covers the slots [minimum, end); this part begins at `first`.
     minimum: Number
     end: Number
@@ -106,11 +106,11 @@ class Record(Tuple, frozen=True, tag=16):
 
 
 class Credential(Value, frozen=True):
-    """Whose record a start was computed from, and which memory numbers that record names."""
+    """Whose record a start was computed from, and which incarnations that record names."""
 
     committer: Number
-    memory: Number
-    memories: list[Number]
+    incarnation: Number
+    incarnations: list[Number]
 
 
 class Start(Tuple, frozen=True, tag=17):
@@ -119,8 +119,8 @@ class Start(Tuple, frozen=True, tag=17):
     proposer: Number
     partition: Number
     view: Number
-    #: The highest memory numbers in the credentials; a committer votes only if its own is named.
-    memories: list[Number]
+    #: The highest incarnations in the credentials; a committer votes only if its own is named.
+    incarnations: list[Number]
     credentials: list[Credential]
     first: Number
     next: Number

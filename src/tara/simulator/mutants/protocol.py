@@ -94,8 +94,8 @@ def proposer_starts_active() -> Iterator[None]:
         self._views.raise_to(1)
         if self.graph.proposer_of(1) == self.index:
             self.mode = Mode.ACTIVE
-            memories = [self.boot.memory] * self.graph.members
-            self._start = t.Start(self.index, self.partition, 1, memories, [], 0, 0)
+            incarnations = [self.boot.incarnation] * self.graph.members
+            self._start = t.Start(self.index, self.partition, 1, incarnations, [], 0, 0)
             self.emit(self._start, self._to_committers)
 
     with replace(Proposer, "__init__", init):
@@ -291,7 +291,7 @@ def amnesiac_votes() -> Iterator[None]:
     def recover(self: Committer, journal: list[t.ReplayedEntry]) -> None:
         original(self, journal)
         if self.recovering:
-            self.recovering, self.memory = False, 1
+            self.recovering, self.incarnation = False, 1
             self.persist(self.resumed())
 
     with replace(Committer, "_recover", recover):
@@ -424,15 +424,15 @@ def recovering_committer_answers_reads() -> Iterator[None]:
 # Rejoining
 
 
-@mutant("R3: a committer takes part in a view only if the start names its own memory number")
-def any_memory_may_vote() -> Iterator[None]:
+@mutant("R3: a committer takes part in a view only if the start names its own incarnation")
+def any_incarnation_may_vote() -> Iterator[None]:
     original = Committer._on_start
 
     def on_start(self: Committer, start: t.Start) -> None:
-        if not self.recovering and start.memories[self._member] != self.memory:
-            memories = start.memories.copy()
-            memories[self._member] = self.memory
-            start = msgspec.structs.replace(start, memories=memories)
+        if not self.recovering and start.incarnations[self._member] != self.incarnation:
+            incarnations = start.incarnations.copy()
+            incarnations[self._member] = self.incarnation
+            start = msgspec.structs.replace(start, incarnations=incarnations)
         original(self, start)
 
     with replace(Committer, "_on_start", on_start), _any_life_is_heard():
@@ -453,10 +453,10 @@ def _any_life_is_heard() -> Iterator[None]:
 
 
 @mutant("R2: a record counts only if no other one knows a newer memory of its sender")
-def records_of_past_memories() -> Iterator[None]:
+def records_of_past_incarnations() -> Iterator[None]:
     def usable(self: Proposer) -> list[proposer_module.RecordParts]:
         complete = [parts for parts in self._records.values() if parts.complete]
-        return [parts for parts in complete if parts.credential.memories[self._member] == self.boot.memory]
+        return [parts for parts in complete if parts.credential.incarnations[self._member] == self.boot.incarnation]
 
     with replace(Proposer, "_usable_records", usable):
         yield
@@ -694,9 +694,9 @@ def loaded_checkpoint_not_kept() -> Iterator[None]:
 @mutant("R1: the view moves on when the active proposer has restarted")
 def restarted_proposer_waits() -> Iterator[None]:
     def learn(
-        self: ViewSource, view: int, memories: list[int], entered: list[int], entries: dict[int, list[int]]
+        self: ViewSource, view: int, incarnations: list[int], entered: list[int], entries: dict[int, list[int]]
     ) -> None:
-        # Its memory number is not spread, either: no later view may name it.
+        # Its incarnation is not spread, either: no later view may name it.
         if view > self.view:
             self._raise(view, entered)
         if view == self.view:
