@@ -23,11 +23,10 @@ from tara.storage.log_format import (
     LogError,
     LogIdentity,
     encode_run,
-    list_files,
     list_tails,
     read_header,
 )
-from tara.storage.log_reader import LogBounds, LogReader, LogTruncated, best_log
+from tara.storage.log_reader import LogBounds, LogReader, LogTruncated, best_log, list_files
 from tara.storage.log_rows import SCHEMA
 from tara.storage.log_writer import ASIDE, HEAL_PAUSE_MAX, WAITS_MAX, EncodedRun, LogSettings, LogWriter
 from tara.storage.store import CheckpointStore

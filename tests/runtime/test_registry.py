@@ -22,7 +22,6 @@ from tara.cli.listing import _alarms, status_tables
 from tara.configuration.settings import load_settings, shape_of
 from tara.configuration.state import StateFile
 from tara.host.latency import BOUNDS_S
-from tara.host.wish import Wish
 from tara.observability import prometheus
 from tara.observability.prometheus import COUNTERS, HISTOGRAMS, READERS_MAX
 from tara.operations.asking import NoRegistry, Refused, StillUp, ask, await_down
@@ -31,6 +30,7 @@ from tara.runtime import control
 from tara.runtime import registry as registry_module
 from tara.runtime.registry import Registry, RegistryFailed
 from tara.runtime.spark import Cluster
+from tara.runtime.wish import Wish
 from tests.frames import Frames
 from tests.patience import DEADLINE_S, await_condition
 from tests.runtime.processes import settings_for

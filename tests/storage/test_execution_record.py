@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tara.host.strikes import BARRED_MAX, Strikes
+from tara.operations.verify import check_record
 from tara.protocol.errors import TaraError
 from tara.protocol.places import CELLS, EXECUTED, THREADS
-from tara.storage.execution_record import FILE_BYTES, ExecutionRecord, check_record, record_path
+from tara.storage.execution_record import FILE_BYTES, ExecutionRecord, record_path
 
 
 def opened(directory: Path, cluster: int = 5, era: int = 1) -> ExecutionRecord:

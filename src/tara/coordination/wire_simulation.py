@@ -8,6 +8,7 @@ What a client must be able to rely on, whatever happens to sites and connections
 - who watches a node hears that it changed before it sees the change.
 """
 
+import random
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -34,6 +35,9 @@ TIMEOUT_MS = 2_000
 #: A client that hears nothing for so much of its time-out tries another site; it pings after so much.
 SILENCE = 2 / 3
 PING = 1 / 3
+#: In so many runs, gateways have so much of the room that they usually have.
+CRAMPED_SHARE = 0.3
+CRAMPED = 1 / 4_000
 #: What every client watches.
 WATCHED = "/watched"
 WORDS = (b"ruok", b"mntr", b"srvr", b"conf", b"envi", b"isro", b"wchs", b"stat", b"cons", b"dump", b"wchc", b"wchp")
@@ -110,6 +114,9 @@ class Gateway:
         self._step_s = world.draw.choice((0.0, 0.0, 0.002))
         self._looks = 0
         self.front_end = FrontEnd(site, gateway_settings(options), self._look, world.draw.randbytes)
+        if random.Random(f"cramped-{world.plan.seed}").random() < CRAMPED_SHARE:
+            world.count_fault("cramped_gateway")
+            self.front_end.pressure.share = CRAMPED
         self._inbox: deque[tuple[Link, bytes | None]] = deque()
         self._links: dict[Connection, Link] = {}
 

@@ -51,7 +51,7 @@ from tara.storage.new_era import (
     first_threshold,
 )
 from tara.storage.registration import of_next_era
-from tara.storage.store import CHECKPOINT_FILES, StoreError, header_of, read_checkpoint
+from tara.storage.store import CHECKPOINT_FILES, HEADER_BYTES_MAX, CheckpointHeader, StoreError, read_checkpoint
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
@@ -250,8 +250,17 @@ def _next_era(state: ClusterState, roots: list[Path]) -> int:
         file = StateFile(root)
         if file.exists() and (other := file.read()).cluster == state.cluster and other.era > state.era:
             raise RecoveryError(f"{roots[0]} is of era {state.era}, but {root} is of era {other.era}: recover there")
-    headers = (header_of(path) for path in _checkpoints(_directories(roots[0], roots[1:])))
+    headers = (_header_of(path) for path in _checkpoints(_directories(roots[0], roots[1:])))
     return max([state.era, *(h.era for h in headers if h is not None and h.cluster == state.cluster)]) + 1
+
+
+def _header_of(path: Path) -> CheckpointHeader | None:
+    """What the file says it is, intact or not; None if that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return msgspec.json.decode(file.readline(HEADER_BYTES_MAX), type=CheckpointHeader)
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def _voting(state: ClusterState) -> list[int]:
@@ -379,7 +388,8 @@ def _best(directories: list[Path], state: ClusterState) -> tuple[t.Loaded, Chose
 
 def _logged(data_dir: Path, state: ClusterState) -> int:
     """The last command in the decided logs of this era."""
-    from tara.storage.log_format import LogError, LogIdentity, identity_of, list_files
+    from tara.storage.log_format import LogError, LogIdentity, identity_of
+    from tara.storage.log_reader import list_files
 
     last = 0
     for directory in sorted(data_dir.glob("log-*")):

@@ -18,7 +18,7 @@ from tara.protocol.graph import Graph, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Outbox
 from tara.protocol.nodes.committer import Committer
-from tara.storage.execution_record import check_record
+from tara.storage.execution_record import FILE_BYTES, read_slot
 from tara.storage.files import read_small
 from tara.storage.journal import MARKER_FILE, SEGMENT_FILES, Identity, read_journal
 from tara.storage.lives import read_lives
@@ -187,3 +187,13 @@ def _logs(data_dir: Path, state: ClusterState) -> Iterator[FileReport]:
         yield FileReport(str(directory), missing)
         for file in segments:
             yield _report(file.path, partial(check_segment, file, identity))
+
+
+def check_record(path: Path, cluster: int, era: int) -> None:
+    """An error if it cannot be used."""
+    data = path.read_bytes()
+    if len(data) != FILE_BYTES:
+        raise TaraError(f"{path}: has {len(data)} bytes, not {FILE_BYTES}")
+    slots = [read_slot(data, number) for number in range(2)]
+    if not any(slot is not None and (slot.cluster, slot.era) == (cluster, era) for slot in slots):
+        raise TaraError(f"{path}: damaged, of another version, or of another cluster or era")

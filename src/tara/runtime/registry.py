@@ -17,7 +17,6 @@ import msgspec
 from tara.configuration.settings import Settings, shape_of
 from tara.configuration.state import ClusterState, StateFile
 from tara.host.placement import container_label, placement_of
-from tara.host.wish import Wish
 from tara.net import bounds
 from tara.net.certificates import load_member_keys
 from tara.net.port import Terms
@@ -30,6 +29,7 @@ from tara.observability.supervised import describe_end, supervised
 from tara.protocol.errors import ConfigurationError, MalformedTuple, TaraError
 from tara.protocol.graph import Graph
 from tara.runtime import control
+from tara.runtime.wish import Wish
 from tara.storage.registration import Admission, Claim, admit, found
 from tara.transport.where import expand, same_everywhere
 

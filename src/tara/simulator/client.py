@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 NONCES = 1 << 40
+#: Clocks of clients are not exact.
+_SLEEP_S = 1e-6
 
 
 class Sent(msgspec.Struct, eq=False):
@@ -59,6 +61,8 @@ class Client:
         self._paused_until_ms = 0.0
         self._burst = 0
         self._poison = 0
+        #: It needs not be woken before, unless it hears something.
+        self._sleeps_until_s = 0.0
         self.history: list[Operation] = []
         self.answered = 0
         self._conversation = self._begin(index)
@@ -120,6 +124,7 @@ class Client:
         self.connection += b"'"
         self._caller = self._world.subject.caller()
         self._conversation = self._begin(site)
+        self._sleeps_until_s = 0.0
 
     def pause(self, until_ms: float) -> None:
         self._paused_until_ms = until_ms
@@ -149,7 +154,9 @@ class Client:
             return
         now_s, talk, world = now_ms / 1e3, self._conversation, self._world
         ordered = talk.ordered
-        if talk.turn(now_s, broken=False):
+        turned = talk.turn(now_s, broken=False)
+        self._check_sleep(now_s, turned)
+        if turned:
             world.count_fault("client_retry")
             # A new connection, wherever to.
             self.connection += b"."
@@ -157,6 +164,18 @@ class Client:
         if self.session:
             self._load(now_ms)
         world.send_message(self.site, self.connection, self.principal, talk.messages(now_s))
+        self._sleeps_until_s = now_s + talk.wait_s(now_s)
+
+    def _check_sleep(self, now_s: float, turned: bool) -> None:
+        """A real client sleeps until it hears something or the time is up that it was told: it must not miss a turn."""
+        self._world.monitor.require(
+            not turned or now_s >= self._sleeps_until_s - _SLEEP_S,
+            "sleeps",
+            "client {} would sleep until {}, and has something to do at {}",
+            self.index,
+            self._sleeps_until_s,
+            now_s,
+        )
 
     def _load(self, now_ms: float) -> None:
         session, limits = self._conversation.session, self._plan.limits
@@ -216,6 +235,7 @@ class Client:
                 if result.status == t.SKIPPED and isinstance(done, partial):
                     self._skipped.add(done.args[0].operation)
         self._conversation.hear(reply, world.now_ms / 1e3)
+        self._sleeps_until_s = 0.0
 
     def _take_outcome(self, sent: Sent, outcome: bytes | ClientError) -> None:
         if self._open.pop(sent.operation, None) is None:

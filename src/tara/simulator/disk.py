@@ -36,9 +36,12 @@ class Inode:
         #: What was there before the last change.
         self.before: bytes | None = None
         self.mapped = False
+        #: The bytes that cannot be read, until something is written there.
+        self.unreadable = range(0)
 
     def change(self, write: Write) -> None:
         self.before = bytes(self.data) if len(self.data) <= STALE_BYTES_MAX else None
+        self.unreadable = range(0)
         _apply(self.data, write)
         self.unsynced.append(write)
 
@@ -228,7 +231,11 @@ class VirtualDisk:
     def read(self, path: Path, offset: int = 0, length: int = -1) -> bytes:
         if self.ended:
             raise Crash
-        data = self._inode(path).data
+        inode = self._inode(path)
+        data = inode.data
+        end = offset + length if length >= 0 else len(data)
+        if inode.unreadable.start < end and offset < inode.unreadable.stop:
+            raise OSError(errno.EIO, "Input/output error", str(path))
         if self.trouble is not None:
             self.trouble("read", path)
         return bytes(data[offset:] if length < 0 else data[offset : offset + length])
@@ -374,6 +381,15 @@ class VirtualDisk:
         data = bytearray(inode.data)
         data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
         inode.put(bytes(data))
+
+    def spoil(self, path: Path) -> bool:
+        """Some of a file that was durable cannot be read any more; whether there was anything."""
+        inode = self._files[path]
+        if not inode.data:
+            return False
+        first = self.draw.randrange(len(inode.data))
+        inode.unreadable = range(first, first + ZEROED_BYTES)
+        return True
 
     def damage(self, path: Path, others: list[Path]) -> str | None:
         """Harm a file that was durable; returns how, or None if that was not possible. `others`: of its kind."""

@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 import msgspec
+from msgspec import Raw
 
 from tara.host import client_wire, peer_wire
 from tara.host.effects import Inputs, Message
@@ -25,7 +26,7 @@ from tara.simulator.given_up_alive import GivenUpAlive
 from tara.simulator.half_remembered import HalfRemembered
 from tara.simulator.late_answers import LateAnswers
 from tara.simulator.outdated_record import OutdatedRecord
-from tara.simulator.plan import Fault
+from tara.simulator.plan import SESSIONS_MAX, Fault
 from tara.simulator.workload import wrap
 from tara.simulator.world import DATA, Container, World
 from tara.storage.journal import MARKER_FILE, journal_directory
@@ -236,6 +237,74 @@ def _life_damaged(world: World, fault: Fault) -> bool:
         return False
     world.restart_later(container, fault.duration_ms)
     return container.disk.damage(path, []) is not None
+
+
+def _unreadable(world: World, fault: Fault) -> bool:
+    """A container comes back to a disk of which some sectors cannot be read: of its journal or of its log."""
+    container = _victim(world, fault)
+    if container is None or not world.journals or container.index in world.repairs_due:
+        return False
+    journal = container.disk.paths(journal_directory(DATA, container.index), (".journal",))
+    logs = [path for path in container.disk.paths(DATA, LOG_FILES) if path.parent.name.startswith("log-")]
+    paths = logs if fault.other % 3 == 0 else journal
+    if not paths:
+        return False
+    chosen = paths[fault.other // 3 % len(paths)]
+    world.crash(container)
+    if not container.disk.exists(chosen) or not container.disk.spoil(chosen):
+        world.restart_later(container, fault.duration_ms)
+        return False
+    if paths is journal:
+        world.repairs_due.add(container.index)
+        world.after(fault.duration_ms + 5, _suspect, world, fault)
+    world.restart_later(container, fault.duration_ms)
+    return True
+
+
+def _orderly_restart(world: World, fault: Fault) -> bool:
+    container = _victim(world, fault)
+    if container is None or container.rest is not None:
+        return False
+    world.end_orderly(container)
+    world.restart_later(container, fault.duration_ms)
+    return True
+
+
+def _odd_commands(world: World, fault: Fault) -> bool:
+    """A stranger, in a session of his own or in none, sends what is well-formed and makes no sense."""
+    stranger, site = principal_of(b"the secret of a stranger"), fault.target % world.graph.sites
+    client = world.clients[fault.target % len(world.clients)]
+    session = client.session if isinstance(client, Client) else 0
+    integer, name = t.encode(5_000), t.encode("a stranger's")
+
+    def one(kind: int, payload: bytes, of: int = 0, number: int = 0) -> t.Command:
+        return t.Command(of, number or world.next_unique(), 0, payload, kind, stranger)
+
+    commands = [
+        one(t.OPEN, b"\xc1"),
+        one(t.OPEN, t.encode("")),
+        one(t.OPEN, t.encode("batches-0")),
+        one(t.OPEN, name),
+        one(t.SKIP, b"\x93\x00\x01\x01"),
+        one(t.CLAIM, b"\xc1", session),
+        one(t.CLOSE, b"", 1 << 50),
+        *(one(t.OPEN, integer) for _ in range(2 * SESSIONS_MAX if fault.other % 2 else 1)),
+    ]
+    world.say(site, b"a stranger", stranger, commands)
+    questions = [client_wire.Read(fault.other % 1000, b"\xc1", False, t.SESSIONS)]
+    world.say(site, b"an operator", OPERATOR + bytes(16), [one(t.SKIP, b"\xc1")], questions)
+    if isinstance(client, Client) and session and not client.name:
+        # Its own client may be as odd: an old number, one that is far ahead, and a claim without a name.
+        mine = [
+            t.Command(session, number, 0, payload, kind, client.principal)
+            for kind, number, payload in (
+                (t.CLAIM, world.next_unique(), t.encode(t.Claim(1, b"value"))),
+                (t.CLAIM, world.next_unique(), b"\xc1"),
+                (t.EXECUTE, client.next_number + 5_000, wrap(world.next_unique(), None)),
+            )
+        ]
+        world.say(site, b"a stranger", client.principal, mine)
+    return True
 
 
 def _stage_storm(world: World, fault: Fault) -> bool:
@@ -655,6 +724,8 @@ def _garbage(world: World, fault: Fault) -> bool:
     header = peer_wire.Header(version, cluster, era, draw.randrange(50), 1, 0)
     torn = Fragment([draw.randrange(40)], 7, draw.choice((10, 1 << 40)), draw.choice((0, 3)), draw.randbytes(5))
     frame = t.encode(peer_wire.Frame(header, [], [], draw.choice(([], [torn]))))
+    if fault.other % 4 == 1:
+        frame = _odd_frame(world, container, fault.target)
     data = draw.choice((frame, frame, frame[: draw.randrange(len(frame))], draw.randbytes(draw.randrange(60))))
     world.hears_garbage = True
     if fault.other % 2:
@@ -663,6 +734,32 @@ def _garbage(world: World, fault: Fault) -> bool:
         world.arrive(container, Inputs(messages=[Message(b"nobody", data)]))
     world.hears_garbage = False
     return True
+
+
+def _odd_frame(world: World, container: Container, choice: int) -> bytes:
+    """As from a peer: with a tuple that no node sends to such a node, or one with a number that there is not, or with
+    something else where a commit should be."""
+    peer = world.containers[(container.index + 1) % len(world.containers)]
+    header = peer_wire.Header(t.FORMAT_VERSION, world.cluster, world.era, peer.index, peer.life, 0)
+    numbers, executors = container.numbers[:1], world.executors_of(container)
+    sinks = [number for number in container.numbers if world.graph.names[number].stage is Stage.VIEW_SINK]
+    parcels: list[tuple[list[int], t.WireTuple]] = []
+    votes: list[tuple[list[int], peer_wire.Vote]] = []
+    foreign = t.Commit(99, 0, 1, 0, [])
+    match choice % 6:
+        case 0:
+            parcels.append((numbers, t.Results(0, [], [])))
+        case 1:
+            parcels.append(([9_999], t.Vote(0, 0, 1, 1, 1)))
+        case 2:
+            parcels.append((sinks, t.Vote(99, 0, 1, 1, 1)))
+        case 3:
+            votes.append(([9_999], peer_wire.Vote(0, 0, Raw(t.encode(foreign)))))
+        case 4:
+            votes.append((executors, peer_wire.Vote(0, 1, Raw(t.encode(foreign)))))
+        case _:
+            votes.append((executors, peer_wire.Vote(0, 0, Raw(t.encode(t.Vote(0, 0, 1, 1, 1))))))
+    return t.encode(peer_wire.Frame(header, parcels, votes, []))
 
 
 def _operator(world: World, fault: Fault) -> bool:
@@ -715,6 +812,9 @@ _STRIKES = {
     "older_records": _older_records,
     "life_damaged": _life_damaged,
     "stage_storm": _stage_storm,
+    "unreadable": _unreadable,
+    "orderly_restart": _orderly_restart,
+    "odd_commands": _odd_commands,
     "losses_beyond_f": _losses_beyond_f,
     "new_era": _new_era,
     **dict.fromkeys(_STORIES, _story),

@@ -136,6 +136,9 @@ APART = {
     "older_directory": 0.25,
     "older_records": 0.35,
     "life_damaged": 0.2,
+    "unreadable": 0.25,
+    "orderly_restart": 0.25,
+    "odd_commands": 0.5,
     "stage_storm": 0.3,
     # From there on, nothing has to be answered any more; or a new era has to be begun.
     "losses_beyond_f": 0.05,
@@ -192,6 +195,7 @@ NOISE = (
 #: Strangers strike so often in a run, and so often somebody sends what is nothing; drawn apart, so that they change
 #: nothing else in it.
 STRANGERS = 6
+SESSIONS_MAX = 16
 GARBAGE = 6
 
 
@@ -227,6 +231,11 @@ def make_plan(
         limits = msgspec.structs.replace(
             limits, command_bytes_max=1_500, run_bytes_max=2_000, frame_bytes_max=4 * 3_500
         )
+    if random.Random(f"paced-{seed}").random() < 0.1:
+        limits = msgspec.structs.replace(limits, proposer_rate_max=2_000.0)
+    if random.Random(f"few-{seed}").random() < 0.3:
+        # Enough for a client that is restarted again and again, and not for somebody who opens one after the other.
+        limits = msgspec.structs.replace(limits, principal_sessions_max=SESSIONS_MAX)
     faults_end_ms = draw.randrange(6_000, 10_000)
     clients = draw.randrange(3, 7)
     plan = Plan(

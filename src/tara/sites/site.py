@@ -16,7 +16,6 @@ import msgspec
 
 from tara.configuration.settings import Settings
 from tara.configuration.state import ANY_SITE, ClusterState
-from tara.host.wish import Wish
 from tara.net.certificates import load_member_keys
 from tara.net.port import Terms
 from tara.net.server import Server
@@ -25,6 +24,7 @@ from tara.observability.metrics import recent_report
 from tara.protocol.errors import ConfigurationError
 from tara.runtime import control
 from tara.runtime.registry import DIGESTS_S, Ports, Registry
+from tara.runtime.wish import Wish
 from tara.sites.joining import Doorway, bind, forget_founding
 from tara.sites.neighbours import Neighbours, SiteCard
 from tara.transport.site_address import SiteAddress, parse_sites

@@ -16,7 +16,6 @@ import msgspec
 from msgspec import Struct
 
 from tara.host.strikes import Strikes, next_life
-from tara.protocol.errors import TaraError
 from tara.protocol.places import CELLS, EXECUTED, THREADS, Cell
 from tara.storage.disk import LOCAL, Disk
 
@@ -40,17 +39,7 @@ def record_path(data_dir: Path, replica: int) -> Path:
     return data_dir / f"execution-{replica}"
 
 
-def check_record(path: Path, cluster: int, era: int) -> None:
-    """An error if it cannot be used."""
-    data = path.read_bytes()
-    if len(data) != FILE_BYTES:
-        raise TaraError(f"{path}: has {len(data)} bytes, not {FILE_BYTES}")
-    slots = [_read_slot(data, number) for number in range(2)]
-    if not any(slot is not None and (slot.cluster, slot.era) == (cluster, era) for slot in slots):
-        raise TaraError(f"{path}: damaged, of another version, or of another cluster or era")
-
-
-def _read_slot(record: bytes | bytearray | mmap.mmap, number: int) -> Slot | None:
+def read_slot(record: bytes | bytearray | mmap.mmap, number: int) -> Slot | None:
     begin = _CELLS_BYTES + number * _SLOT_BYTES
     data = record[begin : begin + _SLOT_BYTES]
     checksum, length = _HEAD.unpack_from(data)
@@ -100,7 +89,7 @@ class ExecutionRecord:
             self._write()
 
     def _newest(self, path: Path) -> Slot | None:
-        slots = [slot for number in range(2) if (slot := _read_slot(self._map.buffer, number)) is not None]
+        slots = [slot for number in range(2) if (slot := read_slot(self._map.buffer, number)) is not None]
         ours = [slot for slot in slots if (slot.cluster, slot.era) == (self._cluster, self._era)]
         if not ours:
             self.trouble = f"{path}: damaged, of another version, or of another cluster or era"

@@ -156,17 +156,6 @@ def list_tails(directory: Path, disk: Disk = LOCAL) -> list[Path]:
     return [path for path in list_paths(directory, "*.tail", disk) if _TAIL.fullmatch(path.name)]
 
 
-def list_files(directory: Path) -> list[LogFile]:
-    """Segments and tails with what they hold now, sorted. Tails first: one that becomes a segment meanwhile is then
-    seen twice rather than not at all."""
-    tails = []
-    for path in list_tails(directory):
-        last = end_of_tail(path)
-        if last is not None:
-            tails.append(LogFile(int(path.stem), last, False, path))
-    return sorted([*list_segments(directory), *tails])
-
-
 # Blocks
 
 
@@ -238,18 +227,6 @@ def read_block(file: BinaryIO, path: Path, block: Block) -> list[Run]:
             "has the same rows"
         )
     return _decode_runs(contents)
-
-
-def end_of_tail(path: Path) -> int | None:
-    """The last command in a tail; None if it is gone, or has none."""
-    try:
-        with path.open("rb") as file:
-            return max((block.last for block in blocks(file, path)), default=None)
-    except FileNotFoundError:
-        return None
-    except CorruptLog:
-        # A crash has cut its header off, or is doing so: whoever writes it removes it.
-        return None
 
 
 def identity_of(path: Path, disk: Disk = LOCAL) -> LogIdentity:

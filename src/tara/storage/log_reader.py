@@ -14,10 +14,11 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from tara.storage.log_format import (
+    CorruptLog,
     LogError,
+    LogFile,
     LogIdentity,
     blocks,
-    list_files,
     list_segments,
     list_tails,
     read_block,
@@ -156,3 +157,26 @@ def best_log(data_dir: Path) -> LogReader:
     if not logs:
         raise LogError(f"{data_dir}: no decided log here (is it a data directory, and `log` not switched off?)")
     return max(logs, key=lambda log: (log.bounds().end, -log.bounds().first))
+
+
+def list_files(directory: Path) -> list[LogFile]:
+    """Segments and tails with what they hold now, sorted. Tails first: one that becomes a segment meanwhile is then
+    seen twice rather than not at all."""
+    tails = []
+    for path in list_tails(directory):
+        last = end_of_tail(path)
+        if last is not None:
+            tails.append(LogFile(int(path.stem), last, False, path))
+    return sorted([*list_segments(directory), *tails])
+
+
+def end_of_tail(path: Path) -> int | None:
+    """The last command in a tail; None if it is gone, or has none."""
+    try:
+        with path.open("rb") as file:
+            return max((block.last for block in blocks(file, path)), default=None)
+    except FileNotFoundError:
+        return None
+    except CorruptLog:
+        # A crash has cut its header off, or is doing so: whoever writes it removes it.
+        return None

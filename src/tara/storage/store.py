@@ -140,15 +140,6 @@ def _header(line: bytes) -> CheckpointHeader:
         raise StoreError("the header is damaged") from error
 
 
-def header_of(path: Path) -> CheckpointHeader | None:
-    """What the file says it is, intact or not; None if that cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.readline(HEADER_BYTES_MAX), type=CheckpointHeader)
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
 def checkpoint_directory(data_dir: Path, replica: int) -> Path:
     return data_dir / f"checkpoints-{replica}"
 

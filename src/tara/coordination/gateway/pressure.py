@@ -18,6 +18,11 @@ class Pressure:
         self.unsent = 0
         #: These, and requests without an answer.
         self.held = 0
+        #: Of each bound, so much is to be used: a front end may have less room.
+        self.share = 1.0
+
+    def _of(self, bound: int) -> int:
+        return int(bound * self.share)
 
     def add(self, connection: Connection, count: int) -> None:
         """Requests have come, or are answered."""
@@ -48,21 +53,23 @@ class Pressure:
     @property
     def high(self) -> bool:
         """Whether not everybody is served."""
-        return self.unsent > limits.ALL_UNSENT_BYTES_MAX or self.held > limits.ALL_HELD_BYTES_MAX
+        return self.unsent > self._of(limits.ALL_UNSENT_BYTES_MAX) or self.held > self._of(limits.ALL_HELD_BYTES_MAX)
 
     @property
     def extreme(self) -> bool:
-        return self.unsent > limits.ALL_UNSENT_BYTES_EXTREME or self.held > limits.ALL_HELD_BYTES_EXTREME
+        return self.unsent > self._of(limits.ALL_UNSENT_BYTES_EXTREME) or self.held > self._of(
+            limits.ALL_HELD_BYTES_EXTREME
+        )
 
     def may_read(self, connection: Connection) -> bool:
         """Whether more may be read from a client."""
-        return not self.high or (connection.weighed <= limits.LIGHT_BYTES and not self.extreme)
+        return not self.high or (connection.weighed <= self._of(limits.LIGHT_BYTES) and not self.extreme)
 
     def may_answer(self, connection: Connection) -> bool:
         """Whether the next request of a client may be executed."""
-        if self.unsent <= limits.ALL_UNSENT_BYTES_MAX:
+        if self.unsent <= self._of(limits.ALL_UNSENT_BYTES_MAX):
             return True
-        return not connection.out and self.unsent <= limits.ALL_UNSENT_BYTES_EXTREME
+        return not connection.out and self.unsent <= self._of(limits.ALL_UNSENT_BYTES_EXTREME)
 
     def greedy(self, connections: Iterable[Connection], now_s: float) -> list[Connection]:
         """Who has to go now, so that a quarter of the room is free again: the heaviest first, of those that do not
@@ -70,13 +77,16 @@ class Pressure:
         if not self.high:
             return []
         patience_s = limits.STALLED_EXTREME_S if self.extreme else limits.STALLED_S
-        desperate = self.held > 2 * limits.ALL_HELD_BYTES_MAX
+        desperate = self.held > 2 * self._of(limits.ALL_HELD_BYTES_MAX)
         found = [connection for connection in connections if desperate or connection.stalls(now_s, patience_s)]
         found.sort(key=lambda connection: connection.weighed, reverse=True)
         chosen: list[Connection] = []
         unsent, held = self.unsent, self.held
         for connection in found:
-            if unsent <= limits.ALL_UNSENT_BYTES_MAX * 3 // 4 and held <= limits.ALL_HELD_BYTES_MAX * 3 // 4:
+            if (
+                unsent <= self._of(limits.ALL_UNSENT_BYTES_MAX) * 3 // 4
+                and held <= self._of(limits.ALL_HELD_BYTES_MAX) * 3 // 4
+            ):
                 break
             chosen.append(connection)
             unsent -= connection.weighed_out

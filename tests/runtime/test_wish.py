@@ -1,6 +1,6 @@
 """What somebody has asked for is done for a while."""
 
-from tara.host.wish import Wish
+from tara.runtime.wish import Wish
 
 
 def test_it_ends_unless_it_is_renewed() -> None:
