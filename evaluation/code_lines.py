@@ -21,15 +21,15 @@ from tara.protocol.errors import TaraError
 SOURCES = Path(tara.__file__).parent
 #: The processes of a live cluster, and its clients, begin in these modules.
 BEGINNINGS = (
-    "tara.runtime.spark",
-    "tara.runtime.worker_daemon",
-    "tara.runtime.hosting",
-    "tara.sites.site",
+    "tara.live.spark",
+    "tara.live.worker_daemon",
+    "tara.live.hosting",
+    "tara.live.sites.site",
     "tara.client",
 )
 #: What they need of Tara: packages, and modules that are in none.
 LIVE_PATH = (
-    "protocol", "host", "runtime", "net", "transport", "storage", "configuration", "observability", "sites", "client",
+    "protocol", "host", "live", "net", "storage", "configuration", "client",
     "application.py", "named.py", "__init__.py",
 )  # fmt: skip
 
@@ -69,7 +69,7 @@ CATEGORIES: dict[str, str] = {
     "net/certificates.py": SECURITY,
     "net/keygen.py": SECURITY,
     "net/tls.py": SECURITY,
-    "observability/": OBSERVABILITY,
+    "live/observability/": OBSERVABILITY,
     "protocol/__init__.py": INFRASTRUCTURE,
     "protocol/backoff.py": RESENDING,
     "protocol/depth.py": APPLICATIONS,
@@ -106,14 +106,13 @@ CATEGORIES: dict[str, str] = {
     "protocol/transfer.py": VIEW_CHANGE,
     "protocol/tuples/": DATA_STRUCTURES,
     "protocol/window.py": DATA_STRUCTURES,
-    "runtime/": INFRASTRUCTURE,
-    "runtime/placing.py": CLUSTERS,
-    "runtime/reporting.py": OBSERVABILITY,
-    "runtime/start_phases.py": OBSERVABILITY,
-    "runtime/watching.py": OBSERVABILITY,
-    "sites/": CLUSTERS,
+    "live/": INFRASTRUCTURE,
+    "live/placing.py": CLUSTERS,
+    "live/reporting.py": OBSERVABILITY,
+    "live/start_phases.py": OBSERVABILITY,
+    "live/watching.py": OBSERVABILITY,
+    "live/sites/": CLUSTERS,
     "storage/": STORAGE,
-    "transport/": INFRASTRUCTURE,
 }
 
 _NO_CODE = {

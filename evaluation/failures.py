@@ -15,7 +15,7 @@ from evaluation.plan import SOME_CLIENTS, Plan
 from evaluation.results import Moment, Timeline
 from tara.bench.load_process import LoadPlan, LoadProcess
 from tara.drills.deployment import FULL_STRENGTH_TIMEOUT_S, Deployment, DrillError, Say
-from tara.observability.events import Event
+from tara.live.observability.events import Event
 from tara.operations import health
 from tara.operations.asking import NoRegistry
 

@@ -7,8 +7,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from tara.net.where import free_ports
 from tara.protocol.errors import TaraError
-from tara.transport.where import free_ports
 
 JAR = Path("/usr/share/java/zookeeper.jar")
 CLI = Path("/usr/share/zookeeper/bin/zkCli.sh")

@@ -16,7 +16,7 @@ from tara.configuration.settings import load_settings
 from tara.coordination import jute
 from tara.coordination.acl import OPEN
 from tara.coordination.codes import Op
-from tara.runtime.spark import Cluster
+from tara.live.spark import Cluster
 
 NODES_PER_PARENT = 1_000
 NODES_PER_MULTI = 200

@@ -14,7 +14,7 @@ from msgspec import Struct
 from evaluation.zookeeper_load import ZooKeeperLoad, ZooKeeperLoadReport
 from evaluation.zookeeper_peer import PeerError, ZooKeeperEnsemble, installed
 from tara.configuration.settings import load_settings
-from tara.runtime.spark import Cluster
+from tara.live.spark import Cluster
 
 OPERATIONS = ("setData", "getData")
 MEMORY = Path("/dev/shm")

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("module", ["tara.cli", "tara.runtime.hosting", "tara.protocol.nodes.committer"])
+@pytest.mark.parametrize("module", ["tara.cli", "tara.live.hosting", "tara.protocol.nodes.committer"])
 @pytest.mark.parametrize(("arguments", "environment"), [(["-O"], {}), ([], {"PYTHONOPTIMIZE": "1"})])
 def test_nothing_starts_without_assertions(module: str, arguments: list[str], environment: dict[str, str]) -> None:
     done = subprocess.run(

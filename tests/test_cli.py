@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from tara import __version__, cli
 from tara.protocol.errors import TaraError
+from tests.live.processes import Processes, settings_for
 from tests.patience import await_condition
-from tests.runtime.processes import Processes, settings_for
 
 
 def invoke(*arguments: str):
@@ -50,7 +50,7 @@ def test_nothing_heavy_is_loaded_for_the_help():
     """It comes at once: what a command needs is imported when that command runs."""
     code = "import sys, tara.cli; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    heavy = {"cryptography", "matplotlib", "numpy", "pandas", "pyarrow", "pyspark", "tara.protocol", "tara.runtime"}
+    heavy = {"cryptography", "matplotlib", "numpy", "pandas", "pyarrow", "pyspark", "tara.protocol", "tara.live"}
     assert "tara.cli.cluster" in loaded
     assert heavy & set(loaded) == set()
 

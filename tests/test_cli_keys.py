@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from tara import cli
 from tara.protocol.errors import ConfigurationError
-from tests.runtime.processes import Processes, settings_for
+from tests.live.processes import Processes, settings_for
 
 
 def invoke(*arguments: str) -> Result:

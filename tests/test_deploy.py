@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tara.configuration.settings import load_settings
-from tara.sites.site import site_settings
+from tara.live.sites.site import site_settings
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 MANAGERS = ("standalone", "yarn", "kubernetes")

@@ -22,11 +22,10 @@ LAYERS = [
     "tara.named",
     "tara.client",
     "tara.simulator",
-    "tara.observability",
-    "tara.transport",
     "tara.configuration",
-    "tara.runtime",
-    "tara.sites",
+    "tara.live.observability",
+    "tara.live",
+    "tara.live.sites",
     "tara.operations",
     "tara.streaming",
     # Not in the table: options that the commands of the command line and of the applications share.
@@ -35,9 +34,6 @@ LAYERS = [
     "tara.coordination",
     "tara.bench",
     "tara.drills",
-    # Not in the table: the guided tour.
-    "tara.demo_log",
-    "tara.demo",
     # Not in the table: the bounds of all layers, for the page for operators.
     "tara.bounds_table",
     "tara.cli",

@@ -8,13 +8,13 @@ import pytest
 from tara import bounds_table
 from tara.configuration.settings import known_settings
 from tara.coordination import limits
+from tara.live.observability import prometheus
 from tara.net import bounds
-from tara.observability import prometheus
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "operations.md").read_text()
 TARA = ROOT / "src" / "tara"
-RUNTIME = "".join(path.read_text() for part in ("runtime", "storage") for path in sorted((TARA / part).glob("*.py")))
+RUNTIME = "".join(path.read_text() for part in ("live", "storage") for path in sorted((TARA / part).rglob("*.py")))
 
 
 @pytest.mark.parametrize("name", known_settings())

@@ -72,7 +72,7 @@ class StateMachine(abc.ABC):
     #: must then have captured the state. If false, the chunks are drawn before the next command.
     concurrent_snapshot: bool = False
 
-    #: `module:function` of a front end that the live runtime starts beside each replica: `tara.transport.gateway`.
+    #: `module:function` of a front end that the live runtime starts beside each replica: `tara.net.gateway`.
     gateway: str | None = None
 
     #: What `tara sim run --app` needs to know: a subclass of `Simulation`, or `module:Class` of one.

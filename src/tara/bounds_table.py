@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from tara.coordination import limits as zookeeper_limits
 from tara.host import client_desk, client_wire, routes
+from tara.live.observability import prometheus
 from tara.net import bounds
-from tara.observability import prometheus
 from tara.protocol.kept import OVERHEAD_BYTES
 from tara.protocol.limits import Limits
 from tara.protocol.nodes import reads

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tara.runtime.spark import Cluster
+from tara.live.spark import Cluster
 from tests.coordination.live import endpoints, start_cluster
 
 

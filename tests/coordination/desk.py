@@ -11,11 +11,11 @@ from tara.coordination.gateway.connection import Connection
 from tara.coordination.gateway.front_end import FrontEnd
 from tara.coordination.service import CoordinationService
 from tara.coordination.settings import gateway_settings
+from tara.net.gateway import Options
 from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
 from tara.protocol.principals import gateway_of
 from tara.protocol.sessions import Context
-from tara.transport.gateway import Options
 
 CHANNEL = 1
 

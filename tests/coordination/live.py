@@ -13,8 +13,8 @@ from tara.configuration.settings import load_settings
 from tara.coordination import jute
 from tara.coordination.acl import OPEN
 from tara.coordination.codes import Op
-from tara.runtime.container import Container
-from tara.runtime.spark import Cluster
+from tara.live.container import Container
+from tara.live.spark import Cluster
 from tests.patience import DEADLINE_S, await_condition
 
 

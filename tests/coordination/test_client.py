@@ -20,8 +20,8 @@ from tara.coordination.client import CoordinationClient
 from tara.coordination.codes import Event
 from tara.coordination.errors import BadVersion, ConnectionLoss, NoAuth, NodeExists, NoNode, NotEmpty, SessionLost
 from tara.coordination.wire_client import State, WatchEvent
+from tara.live.spark import Cluster
 from tara.protocol.errors import ConfigurationError, TaraError
-from tara.runtime.spark import Cluster
 from tests.coordination.live import serving
 from tests.patience import DEADLINE_S, await_condition
 

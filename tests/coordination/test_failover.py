@@ -16,7 +16,7 @@ from kazoo.retry import KazooRetry
 
 from tara.coordination import jute
 from tara.coordination.codes import Code, Op
-from tara.runtime.spark import Cluster
+from tara.live.spark import Cluster
 from tests.coordination.live import Wire, kazoo, serving
 from tests.patience import DEADLINE_S, await_condition
 

@@ -18,13 +18,13 @@ from tara.coordination.codes import Code, Op
 from tara.coordination.gateway.listener import Listener
 from tara.coordination.service import CoordinationService
 from tara.coordination.settings import check_exposure, gateway_settings
+from tara.net import gateway as channels
+from tara.net.gateway import Options
 from tara.protocol.errors import ConfigurationError
-from tara.transport import gateway as channels
-from tara.transport.gateway import Options
 from tests.coordination.live import Wire, address_of
 from tests.coordination.tls import tls_options, trusted_by
+from tests.live.single import single_site
 from tests.patience import DEADLINE_S, await_condition
-from tests.runtime.single import single_site
 
 
 def test_tls_and_client_certificates(certificates: Path, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from tara.protocol.errors import ConfigurationError
 from tests.coordination.desk import Desk, framed
 from tests.coordination.live import Wire, address_of
 from tests.coordination.tls import tls_options, trusted_by
+from tests.live.single import single_site
 from tests.patience import DEADLINE_S, await_condition
-from tests.runtime.single import single_site
 
 #: What makes a socket reset its connection when it is closed.
 RESET = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

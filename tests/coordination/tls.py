@@ -3,7 +3,7 @@
 import ssl
 from pathlib import Path
 
-from tara.transport.gateway import Options
+from tara.net.gateway import Options
 
 
 def tls_options(certificates: Path) -> Options:

@@ -11,8 +11,8 @@ import pytest
 from tara.drills import processes
 from tara.drills.course import SLOWER_MAX, Verdict
 from tara.drills.starts import Start, Starts
-from tara.runtime import worker_daemon
-from tara.runtime.start_phases import PHASES, StartPhases, process_began_s
+from tara.live import worker_daemon
+from tara.live.start_phases import PHASES, StartPhases, process_began_s
 
 
 def verdict(answers_s: float | None, first_start_answers_s: float | None) -> Verdict:
@@ -71,8 +71,8 @@ def test_a_container_finds_its_modules_loaded() -> None:
         "from importlib import import_module\n"
         f"for name in {worker_daemon.PRELOADED!r}: import_module(name)\n"
         "before = set(sys.modules)\n"
-        "import tara.runtime.hosting, tara.runtime.container, tara.storage.journal, tara.protocol.nodes.factory\n"
-        "print(json.dumps([sorted(set(sys.modules) - before), 'pyspark' in before, 'tara.runtime.registry' in before]))"
+        "import tara.live.hosting, tara.live.container, tara.storage.journal, tara.protocol.nodes.factory\n"
+        "print(json.dumps([sorted(set(sys.modules) - before), 'pyspark' in before, 'tara.live.registry' in before]))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 

@@ -13,14 +13,14 @@ from tara.drills.hostile import ClientFrames, ControlMessages, FileQuestions, Id
 from tara.host import client_wire, peer_wire
 from tara.host.admission import Admission
 from tara.host.placement import placement_of
+from tara.live import control
+from tara.live.observability.heartbeats import decode_status
 from tara.net.file_exchange import Ask
-from tara.observability.heartbeats import decode_status
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple
 from tara.protocol.graph import EDGES, Graph, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.proposer import HeldRequests
-from tara.runtime import control
 from tara.simulator.network import Network
 from tara.simulator.plan import make_plan
 from tara.simulator.run import play

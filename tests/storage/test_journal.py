@@ -20,7 +20,7 @@ from tara.storage import files
 from tara.storage import journal as journal_module
 from tara.storage.disk import LocalDisk
 from tara.storage.journal import MARKER_FILE, FileJournal, Identity, JournalError, NoRoom, StaleJournal, journal_name
-from tests.runtime.small_disk import SmallDisk
+from tests.live.small_disk import SmallDisk
 
 IDENTITY = Identity(7, 1, 0)
 REQUEST = t.Request(0, 1, 2, 3, b"body")

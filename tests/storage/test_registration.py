@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tara.runtime import hosting
-from tara.runtime.control import Go, Welcome
+from tara.live import hosting
+from tara.live.control import Go, Welcome
 from tara.storage.lives import Lives
 from tara.storage.registration import Claim, admit, found, must_be_founded
 

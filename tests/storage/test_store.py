@@ -22,8 +22,8 @@ from tara.storage.store import (
     read_checkpoint,
     write_checkpoint,
 )
+from tests.live.small_disk import SmallDisk
 from tests.patience import DEADLINE_S
-from tests.runtime.small_disk import SmallDisk
 from tests.storage.workers import work_for
 
 

@@ -16,7 +16,7 @@ import pytest
 from tara.application import Delete
 from tara.client import Client, CommandFailed, Forbidden, KeyValueClient
 from tara.configuration.settings import load_settings
-from tara.runtime.spark import Cluster
+from tara.live.spark import Cluster
 from tara.streaming.sink import SinkError, TaraWriter, sink_options
 from tests.streaming.commands import ROOT
 from tests.streaming.test_same_answers import KEYS, alone, sequence

@@ -18,7 +18,7 @@ import pytest
 from tara.application import Put
 from tara.client import Client
 from tara.configuration.settings import load_settings
-from tara.runtime.spark import Cluster
+from tara.live.spark import Cluster
 from tara.storage.log_reader import best_log
 from tests.streaming.commands import ROOT
 

@@ -9,9 +9,9 @@ import msgspec
 from tara.bench.load import LoadReport
 from tara.bench.load_process import LoadPlan, LoadProcess
 from tara.configuration.settings import Settings
+from tara.live.spark import Cluster
 from tara.net.keygen import make_client_keys, make_cluster_keys
 from tara.operations import health
-from tara.runtime.spark import Cluster
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 

@@ -112,8 +112,8 @@ def show_endpoints(data_dir: DataDir = DATA_DIR) -> None:
 @commands.command("down")
 def down(data_dir: DataDir = DATA_DIR, keys: Keys = None) -> None:
     """Stop the cluster of a data directory, and wait until it is down. Example: tara down"""
+    from tara.live import control
     from tara.operations.asking import ask, await_down
-    from tara.runtime import control
 
     typer.echo(ask(data_dir, control.AskDown(), keys).decode())
     await_down(data_dir)
@@ -125,8 +125,8 @@ def status(data_dir: DataDir = DATA_DIR, keys: Keys = None, as_json: Json = Fals
     import msgspec
 
     from tara.cli.listing import show, status_tables
+    from tara.live import control
     from tara.operations.asking import ask
-    from tara.runtime import control
 
     answer = ask(data_dir, control.AskStatus(), keys)
     if as_json:
@@ -141,8 +141,8 @@ def nodes(data_dir: DataDir = DATA_DIR, keys: Keys = None, as_json: Json = False
     import msgspec
 
     from tara.cli.listing import node_rows, node_table, show
+    from tara.live import control
     from tara.operations.asking import ask
-    from tara.runtime import control
 
     rows = node_rows(msgspec.json.decode(ask(data_dir, control.AskStatus(), keys)))
     if as_json:
@@ -158,7 +158,7 @@ def kill(
     keys: Keys = None,
 ) -> None:
     """A fault drill: end the process of a node or site with SIGKILL. Example: tara kill proposer-1"""
+    from tara.live import control
     from tara.operations.asking import ask
-    from tara.runtime import control
 
     typer.echo(ask(data_dir, control.AskKill(target), keys).decode())

@@ -19,7 +19,7 @@ def demo(
 
     Example: tara demo
     """
-    from tara.demo import run
+    from tara.cli.tour import run
 
     report = run(typer.echo, seconds)
     if as_json:

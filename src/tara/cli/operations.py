@@ -233,10 +233,10 @@ def skip(
     """
     import msgspec
 
+    from tara.live import control
     from tara.operations import skipping
     from tara.operations.asking import ask
     from tara.operations.operator import Operator
-    from tara.runtime import control
 
     operator = Operator(data_dir, keys)
     if retry:

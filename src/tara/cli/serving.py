@@ -12,7 +12,7 @@ from tara.cli.output import say
 
 if TYPE_CHECKING:
     from tara.configuration.settings import Settings
-    from tara.runtime.spark import Cluster
+    from tara.live.spark import Cluster
 
 
 def gateway_options(pairs: list[str] | None) -> dict[str, str] | None:
@@ -29,7 +29,7 @@ def serve_cluster(config: Path | None, flags: Mapping[str, object], found: bool)
     """A cluster with one driver, this process."""
     from tara.configuration.settings import load_settings
     from tara.configuration.state import StateFile
-    from tara.runtime.spark import Cluster
+    from tara.live.spark import Cluster
 
     look_here()
     settings = load_settings(config, flags=flags)
@@ -41,10 +41,10 @@ def serve_cluster(config: Path | None, flags: Mapping[str, object], found: bool)
 def serve_site(config: Path | None, flags: Mapping[str, object], number: int, found: bool) -> None:
     """One site of a cluster whose sites each have a driver; this process is one of them."""
     from tara.configuration.settings import load_settings
+    from tara.live.sites.site import SiteRegistry
+    from tara.live.spark import Cluster
+    from tara.live.spark_session import check_java
     from tara.named import application_of
-    from tara.runtime.spark import Cluster
-    from tara.runtime.spark_session import check_java
-    from tara.sites.site import SiteRegistry
 
     look_here()
     settings = load_settings(config, flags=flags)
@@ -62,7 +62,7 @@ def serve_site(config: Path | None, flags: Mapping[str, object], number: int, fo
 def _check_gateway(settings: "Settings") -> None:
     if settings.app == "coordination":
         from tara.coordination.settings import check_exposure, gateway_settings
-        from tara.transport.where import is_fixed
+        from tara.net.where import is_fixed
 
         options, host = gateway_settings(settings.gateway), settings.container_host or settings.host
         # One that only the container will know is checked there.
@@ -72,8 +72,8 @@ def _check_gateway(settings: "Settings") -> None:
 
 def _serve(cluster: "Cluster") -> None:
     """Until it is interrupted, or told to go down."""
+    from tara.live.start_phases import process_began_s
     from tara.net.allocator import give_memory_back
-    from tara.runtime.start_phases import process_began_s
 
     give_memory_back()
     try:

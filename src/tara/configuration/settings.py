@@ -16,11 +16,11 @@ import msgspec
 from msgspec import Struct
 
 from tara.named import NAMED
+from tara.net.gateway import Options
+from tara.net.site_address import check_sites
+from tara.net.where import check_host, is_fixed
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.limits import Limits
-from tara.transport.gateway import Options
-from tara.transport.site_address import check_sites
-from tara.transport.where import check_host, is_fixed
 
 #: Several heartbeats.
 HUNG_AFTER_S_MIN = 3.0
@@ -49,7 +49,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     #: The directory with the cluster's keys, on every host; may name environment variables. Empty: no keys.
     keys: str = ""
     #: `host:port` of every site, in their order, where each has a driver of its own (`tara site`); see
-    #: `tara.transport.site_address`. Empty: one driver runs them all.
+    #: `tara.net.site_address`. Empty: one driver runs them all.
     sites: str = ""
     #: Of Spark's executors, a resource (such as `tara`) of which each has one, and each container needs one.
     token: str = ""

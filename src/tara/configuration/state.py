@@ -17,11 +17,11 @@ from msgspec import Struct
 
 from tara.configuration.settings import Settings
 from tara.host.placement import placement_of, serves_clients
+from tara.net.where import free_ports
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import Graph
 from tara.storage.disk import LOCAL
 from tara.storage.files import set_aside, write_whole
-from tara.transport.where import free_ports
 
 STATE_FILE = "cluster.json"
 COPY_FILE = "cluster.copy.json"

@@ -40,9 +40,9 @@ def hosts_of(data_dir: Path) -> str:
     """The front ends of a running cluster."""
     import msgspec
 
+    from tara.live import control
     from tara.operations.asking import ask
     from tara.protocol.errors import ConfigurationError
-    from tara.runtime import control
 
     status = msgspec.json.decode(ask(data_dir, control.AskStatus()))
     gateways = [container.get("gateway") for container in status["containers"]]

@@ -4,9 +4,9 @@ import msgspec
 from msgspec import Struct
 
 from tara.coordination import limits
+from tara.net.gateway import Options
+from tara.net.where import is_loopback
 from tara.protocol.errors import ConfigurationError
-from tara.transport.gateway import Options
-from tara.transport.where import is_loopback
 
 
 class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,10 +21,10 @@ from tara.coordination.gateway.connection import Connection
 from tara.coordination.gateway.front_end import FrontEnd
 from tara.coordination.jute import Reader
 from tara.coordination.settings import gateway_settings
+from tara.net.gateway import Options
 from tara.protocol import tuples as t
 from tara.simulator.linearizability import Operation
 from tara.simulator.wire import GatewaySite
-from tara.transport.gateway import Options
 
 if TYPE_CHECKING:
     from tara.simulator.world import World

@@ -31,12 +31,12 @@ from tara.coordination.codes import Op
 from tara.drills.hostile import ClientFrames, ControlMessages, FileQuestions, Identity, PeerFrames, recorded
 from tara.drills.nuisances import Nuisances
 from tara.drills.targets import Target
+from tara.live import control
 from tara.net.file_exchange import Ask
 from tara.net.framing import framed
 from tara.protocol.errors import TaraError
 from tara.protocol.graph import Graph
 from tara.protocol.limits import Limits
-from tara.runtime import control
 
 #: Frames that are made, and how often they are sent before others are made; and how many are sent at once.
 MADE = 400

@@ -20,9 +20,9 @@ from tara.configuration.settings import Settings
 from tara.drills.contained import Contained
 from tara.drills.deployment import Say
 from tara.drills.safety import Safety
+from tara.live import control
+from tara.live.registry import Registry
 from tara.operations import health
-from tara.runtime import control
-from tara.runtime.registry import Registry
 from tara.simulator.linearizability import KeyValueModel, check
 
 CHUNK_BYTES = 1 << 16

@@ -16,13 +16,13 @@ import pyarrow as pa
 from msgspec import Struct
 
 from tara.configuration.state import COPY_FILE, STATE_FILE, StateFile
+from tara.live.container import Container, ContainerSpec
+from tara.live.observability.events import EventLog
 from tara.named import application_of
-from tara.observability.events import EventLog
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, TaraError
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
-from tara.runtime.container import Container, ContainerSpec
 from tara.storage import log as log_module
 from tara.storage.files import DamagedFile
 from tara.storage.journal import Identity, journal_directory, journal_name, read_journal

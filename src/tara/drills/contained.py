@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 
 from tara.configuration.settings import Settings, load_settings
+from tara.live.hosting import run_container
+from tara.live.registry import Registry
+from tara.live.sites.site import SiteRegistry
+from tara.live.spark import spec_of
+from tara.net.site_address import PORTS
+from tara.net.where import free_row
 from tara.operations import health
 from tara.protocol.errors import TaraError
-from tara.runtime.hosting import run_container
-from tara.runtime.registry import Registry
-from tara.runtime.spark import spec_of
-from tara.sites.site import SiteRegistry
-from tara.transport.site_address import PORTS
-from tara.transport.where import free_row
 
 TIMEOUT_S = 60.0
 Status = dict[str, Any]

@@ -54,7 +54,7 @@ class Verdict(Safety, kw_only=True):
     rejoined: int | None = None
     fetched: int | None = None
     #: Seconds from `tara up` to the first answered write, after a loss of everything and at a first start, in turns;
-    #: medians, and each. And where these seconds went, as the driver tells (`tara.runtime.start_phases`).
+    #: medians, and each. And where these seconds went, as the driver tells (`tara.live.start_phases`).
     answers_s: float | None = None
     first_start_answers_s: float | None = None
     answers_s_each: list[float] | None = None

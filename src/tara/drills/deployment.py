@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from tara.configuration.state import StateFile
+from tara.live import control
+from tara.net.site_address import PORTS
+from tara.net.where import free_row
 from tara.operations import health
 from tara.operations.asking import NoRegistry, ask
 from tara.protocol.errors import TaraError
-from tara.runtime import control
-from tara.transport.site_address import PORTS
-from tara.transport.where import free_row
 
 #: Generous: a slow machine is not a failed drill.
 START_TIMEOUT_S = 240.0

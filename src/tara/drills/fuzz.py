@@ -27,12 +27,12 @@ from tara.drills.increments import Increments
 from tara.drills.nuisances import LARGE_BYTES, LARGE_KEY
 from tara.drills.safety import Safety
 from tara.drills.targets import TIMEOUT_S, Target
+from tara.live.registry import Registry
 from tara.net.allocator import give_memory_back
 from tara.net.keygen import make_client_keys, make_cluster_keys
 from tara.operations import health
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
-from tara.runtime.registry import Registry
 from tara.simulator.linearizability import KeyValueModel, check
 
 #: Of so many frames, how many go to each kind of port. What needs a connection per frame, or an order, gets few.

@@ -16,12 +16,12 @@ from msgspec import Raw
 from tara.application import Get, Put
 from tara.bench.protocol_speed import InProcessCluster
 from tara.host import client_wire
+from tara.live import control
 from tara.net.file_exchange import Ask
 from tara.protocol import tuples as t
 from tara.protocol.graph import EDGES, Graph, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.principals import SECRET_BYTES_MAX, SECRET_BYTES_MIN
-from tara.runtime import control
 
 encode = t.encode
 _decode = msgspec.msgpack.Decoder().decode

@@ -17,10 +17,10 @@ from tara.coordination import jute
 from tara.coordination.codes import Op
 from tara.drills.targets import Target, foreign_context
 from tara.host import client_wire
+from tara.live import control
 from tara.net.file_exchange import Ask, Reply
 from tara.net.framing import framed, head
 from tara.protocol import tuples as t
-from tara.runtime import control
 
 #: Between two of them at one port.
 PAUSE_S = 1.0

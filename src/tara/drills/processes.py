@@ -9,7 +9,7 @@ from tara.client import KeyValueClient
 from tara.drills.course import GAP_MS_MAX, Course, Others, Verdict, count_events
 from tara.drills.deployment import START_TIMEOUT_S, Say
 from tara.drills.starts import SITES, Starts, first_start, measure
-from tara.transport.where import free_row
+from tara.net.where import free_row
 
 
 def kill(directory: Path, say: Say) -> Verdict:

@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from tara.client import KeyValueClient
 from tara.drills.deployment import START_TIMEOUT_S, Deployment, DrillError, Say
-from tara.observability.events import log_path
+from tara.live.observability.events import log_path
+from tara.live.start_phases import PHASES
+from tara.net.where import free_row
 from tara.operations import health
-from tara.runtime.start_phases import PHASES
-from tara.transport.where import free_row
 
 #: Of a cluster with f = 1.
 SITES = 3

@@ -28,10 +28,10 @@ from tara.drills import bare_start
 from tara.drills.bare_start import Found, Judgement, copy_site, judge
 from tara.drills.damage import JOURNAL_KINDS, Damage, draw, files_of, inflict
 from tara.drills.deployment import Deployment, DrillError, Say, send
+from tara.live.registry import Registry
+from tara.live.spark import spec_of
 from tara.operations import health
 from tara.protocol.graph import Graph
-from tara.runtime.registry import Registry
-from tara.runtime.spark import spec_of
 
 #: Small, so that a minute of load makes many files.
 SETTINGS = {

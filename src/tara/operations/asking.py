@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 
 from tara.configuration.state import DirectoryInUse, StateFile
+from tara.live import control
 from tara.net import bounds
 from tara.net.certificates import load_member_keys
 from tara.net.channel import Channel
+from tara.net.where import expand
 from tara.protocol.errors import TaraError
-from tara.runtime import control
-from tara.transport.where import expand
 
 TIMEOUT_S = 3.0
 DOWN_TIMEOUT_S = 60.0

@@ -13,13 +13,13 @@ import msgspec
 
 from tara.configuration.state import StateFile
 from tara.host import client_wire
+from tara.live import control
 from tara.net.channel import Channels
+from tara.net.where import expand
 from tara.operations.asking import ask
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.protocol.principals import SECRET_BYTES_MIN
-from tara.runtime import control
-from tara.transport.where import expand
 
 TIMEOUT_S = 60.0
 #: Commands sent at once, and the pause after them: the service goes on for others.

@@ -15,9 +15,9 @@ from tara.client.secrets import read_secret
 from tara.configuration.state import StateFile, operator_secret
 from tara.host import client_wire
 from tara.net.channel import Channel, Channels
+from tara.net.where import expand
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple, TaraError
-from tara.transport.where import expand
 
 TIMEOUT_S = 15.0
 #: How long one front end has for its answer, before the next one is asked the same.

@@ -71,7 +71,7 @@ class Wire(Protocol):
 
 
 class GatewaySite:
-    """A site as its gateway sees it (`tara.transport.gateway.Site`)."""
+    """A site as its gateway sees it (`tara.net.gateway.Site`)."""
 
     def __init__(self, world: "World", container: "Container", executor: Executor) -> None:
         self._world = world

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from tara.live.spark_session import check_java, open_session
 from tara.protocol.errors import ConfigurationError, TaraError
-from tara.runtime.spark_session import check_java, open_session
 from tara.streaming import queue
 from tara.streaming.config import StreamingConfig
 from tara.streaming.replication import StreamingReplication, spark_settings

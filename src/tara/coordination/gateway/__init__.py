@@ -1,6 +1,6 @@
 """The front end: ZooKeeper's wire protocol on one side, one replica of the service on the other.
 
-It lives in its site's container and is driven by the container's loop (`tara.transport.gateway`). `listener.py` and
+It lives in its site's container and is driven by the container's loop (`tara.net.gateway`). `listener.py` and
 `stream.py` have the sockets, and decide nothing. The rest is pure, bytes and a time in, bytes out: `front_end.py` has
 the order of requests and answers, `connection.py` one client's connection, `sessions.py` joining, pings and the time,
 `reads.py` the answers of this replica, `watches.py` and `notifications.py` who is told of what.
@@ -12,7 +12,7 @@ import time
 from tara.coordination.gateway.front_end import FrontEnd
 from tara.coordination.gateway.listener import Listener
 from tara.coordination.settings import check_exposure, gateway_settings
-from tara.transport.gateway import Options, Site
+from tara.net.gateway import Options, Site
 
 
 def make_gateway(site: Site, options: Options) -> Listener:

@@ -27,9 +27,9 @@ from tara.coordination.jute import JuteError, Reader
 from tara.coordination.service import CoordinationService
 from tara.coordination.settings import GatewaySettings
 from tara.coordination.tree import Change
+from tara.net.gateway import Channel, Site
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
-from tara.transport.gateway import Channel, Site
 
 #: Errors after which a connection is of no use.
 _FATAL = frozenset((Code.MARSHALLING_ERROR, Code.SESSION_EXPIRED, Code.SESSION_MOVED))

@@ -20,11 +20,11 @@ from tara.coordination.gateway.front_end import FrontEnd
 from tara.coordination.gateway.stream import Stream
 from tara.coordination.settings import GatewaySettings
 from tara.net.certificates import read_secret
+from tara.net.gateway import Site
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.storage.disk import LOCAL
 from tara.storage.files import DamagedFile, read_small, write_small
-from tara.transport.gateway import Site
 
 BIND_INTERVAL_S = 1.0
 #: How often it is looked at whether those that may not be read may be again.

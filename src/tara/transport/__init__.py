@@ -1,1 +1,0 @@
-"""What carries frames and files between processes, and decides who may connect."""

@@ -1,0 +1,94 @@
+"""The scrub of a data directory."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tara.cli import app
+from tara.configuration.state import COPY_FILE, STATE_FILE
+from tara.operations.verify import verify
+from tara.protocol.errors import ConfigurationError
+from tara.storage.journal import MARKER_FILE
+from tests.live.processes import Processes, settings_for
+from tests.patience import await_condition, patient
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a cluster that has run, with checkpoints and a log."""
+    directory = tmp_path_factory.mktemp("verify") / "data"
+    with Processes(settings_for(directory), log=True) as cluster, patient(cluster.endpoints) as client:
+        for number in range(200):
+            client.put(f"key-{number}", b"value")
+        await_condition(lambda: min(e["stable"] for e in cluster.registry.executors()) >= 2, "checkpoints")
+    return directory
+
+
+def test_what_is_intact_is_found_so(data: Path) -> None:
+    scrub = verify(data)
+    assert scrub.damaged == []
+    names = {Path(report.path).name.split("-")[0] for report in scrub.files}
+    assert {STATE_FILE, COPY_FILE, "life", "journal", MARKER_FILE, "log", "begin"} <= names
+    kinds = {Path(report.path).suffix for report in scrub.files}
+    assert {".journal", ".checkpoint", ".segment"} <= kinds
+
+
+PATTERNS = [
+    STATE_FILE,
+    COPY_FILE,
+    "life-1",
+    "journal-1/*.journal",
+    f"journal-1/{MARKER_FILE}",
+    "checkpoints-1/*.checkpoint",
+    "log-1/*.segment",
+    "log-1/begin",
+]
+#: Nothing says that there was one.
+UNKNOWN = ("life-1", "checkpoints-1/*.checkpoint", "log-1/begin")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "how"),
+    [
+        (pattern, how)
+        for pattern in PATTERNS
+        for how in ("flip", "cut", "remove")
+        if how != "remove" or pattern not in UNKNOWN
+    ],
+)
+def test_what_is_damaged_is_named(data: Path, tmp_path: Path, pattern: str, how: str) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(data, directory)
+    path = sorted(directory.glob(pattern))[0]
+    whole = path.read_bytes()
+    match how:
+        case "flip":
+            path.write_bytes(whole[:20] + bytes([whole[20 % len(whole)] ^ 1]) + whole[21:])
+        case "cut":
+            path.write_bytes(whole[: len(whole) // 2])
+        case "remove":
+            path.unlink()
+    damaged = [report.path for report in verify(directory).damaged]
+    named = str(path) if how != "remove" else str(path if path.parent == directory else path.parent)
+    assert named in damaged or str(path.parent) in damaged
+
+
+def test_the_command_says_it_with_its_status(data: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(data, directory)
+    found = CliRunner().invoke(app, ["verify", "--data-dir", str(directory), "--json"])
+    assert (found.exit_code, json.loads(found.output)["damaged"]) == (0, 0)
+    (directory / STATE_FILE).write_text("{}")
+    found = CliRunner().invoke(app, ["verify", "--data-dir", str(directory)])
+    assert found.exit_code == 1
+    assert STATE_FILE in found.output
+
+
+def test_a_directory_without_a_cluster_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no cluster here"):
+        verify(tmp_path)
+    with pytest.raises(ConfigurationError, match="no such directory"):
+        verify(tmp_path / "nowhere")
