@@ -445,14 +445,15 @@ def _any_life_is_heard() -> Iterator[None]:
     original = Arrivals._meet
 
     def meet(self: Arrivals, header: peer_wire.Header) -> None:
-        self.lives[header.container] = min(self.lives[header.container], header.life)
+        if header.container in range(len(self.lives)):
+            self.lives[header.container] = min(self.lives[header.container], header.life)
         original(self, header)
 
     with replace(Arrivals, "_meet", meet):
         yield
 
 
-@mutant("R2: a record counts only if no other one knows a newer memory of its sender")
+@mutant("R2: a record counts only if no other one knows a newer incarnation of its sender")
 def records_of_past_incarnations() -> Iterator[None]:
     def usable(self: Proposer) -> list[proposer_module.RecordParts]:
         complete = [parts for parts in self._records.values() if parts.complete]
