@@ -34,14 +34,17 @@ ALLOWANCE_MS_MAX = 120_000.0
 
 
 class Transfer:
-    __slots__ = ("_bytes", "_known", "_ms_per_byte", "_reported", "_samples")
+    __slots__ = ("_bytes", "_known", "_ms_per_byte", "_pending", "_reported", "_samples", "_wait")
 
     def __init__(self) -> None:
-        #: How long undecided requests are, or were a while ago.
+        #: How long undecided requests are, or were a while ago; and how long those of each source are, as it said last.
         self._bytes = 0
+        self._pending: dict[int, int] = {}
         #: What is allowed; and what is assumed, or has been seen to be needed, which is less after a doubling.
         self._ms_per_byte = self._known = MS_PER_BYTE
         self._samples: deque[float] = deque(maxlen=SAMPLES)
+        #: When the last wait that is known began, and the bytes that were decided in it.
+        self._wait = (0.0, 0)
         #: Per executor, the life and the bytes of its last report that showed progress.
         self._reported: dict[int, tuple[int, int]] = {}
 
@@ -54,22 +57,29 @@ class Transfer:
         """What may be allowed next, where links have been quick without end, too."""
         return max(2 * self._ms_per_byte, MS_PER_BYTE)
 
-    def expect(self, size: int) -> None:
-        """Undecided requests are so long."""
-        if size >= LONG_BYTES:
-            self._bytes = max(self._bytes, size)
+    def expect(self, source: int, size: int) -> None:
+        """Undecided requests of a source are so long."""
+        self._pending[source] = size if size >= LONG_BYTES else 0
+        self._bytes = max(self._bytes, self._pending[source])
 
-    def note(self, progress: t.Progress, waited_ms: float | None) -> None:
-        """An executor reports; with it f+1 of them have decided something, after so long a wait (None: they have
-        not)."""
+    def note(self, progress: t.Progress, began_ms: float | None, now_ms: float) -> None:
+        """An executor reports. With it f+1 of them have decided something, after a wait that began then (None: they
+        have not). Requests of other sources may have been decided in that wait: all took that time together."""
         life, before = self._reported.get(progress.executor, (0, 0))
         if progress.life < life:
             return
         decided = progress.bytes - before if progress.life == life else 0
         if progress.life > life or decided > 0:
             self._reported[progress.executor] = (progress.life, progress.bytes)
-        if waited_ms is not None and decided >= SAMPLE_BYTES:
-            self._samples.append(min(waited_ms / decided, self._doubled / MARGIN))
+        if began_ms is None or decided <= 0:
+            return
+        size = decided + (self._wait[1] if self._wait[0] == began_ms else 0)
+        self._wait = (began_ms, size)
+        if decided < LONG_BYTES:
+            # What was long before is out of the way, by and by.
+            self._bytes = max(_half(self._bytes), max(self._pending.values(), default=0))
+        if decided >= SAMPLE_BYTES:
+            self._samples.append(min((now_ms - began_ms) / size, self._doubled / MARGIN))
             self._learn(MARGIN * max(self._samples))
 
     def _learn(self, needed: float) -> None:
@@ -80,6 +90,10 @@ class Transfer:
             self._known = max(self._known, needed)
             self._ms_per_byte = max(self._ms_per_byte, needed)
 
+    def enter(self) -> None:
+        """In a new view, sources that are alive report again at once."""
+        self._pending.clear()
+
     def was_too_short(self) -> None:
         """The allowance was used up. If that was for nothing, more is needed the next time."""
         self._ms_per_byte = self._doubled
@@ -88,4 +102,8 @@ class Transfer:
     def forget(self) -> None:
         """All is quick: long requests may have been an exception, and what was doubled need not have been."""
         self._ms_per_byte = max(self._ms_per_byte / 2, self._known)
-        self._bytes = self._bytes // 2 if self._bytes >= 2 * LONG_BYTES else 0
+        self._bytes = _half(self._bytes)
+
+
+def _half(size: int) -> int:
+    return size // 2 if size >= 2 * LONG_BYTES else 0

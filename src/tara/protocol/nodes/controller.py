@@ -74,7 +74,7 @@ class Controller(Node):
         return self.timeout_ms + self._transfer.allowance_ms
 
     def _on_target(self, target: t.Target) -> None:
-        self._transfer.expect(target.bytes)
+        self._transfer.expect(target.source, target.bytes)
         if target.reach > self._target[target.source]:
             self._target[target.source] = target.reach
             self._watch(target.source, advanced=False)
@@ -85,7 +85,7 @@ class Controller(Node):
         known = self._places[progress.executor]
         if known is None or _order(progress) >= _order(known):
             self._places[progress.executor] = progress
-        waited_ms = self._waited_ms()
+        began_ms = self._wait_began_ms()
         moved = progress.position > self._position
         self._position = max(self._position, progress.position)
         advanced = False
@@ -95,7 +95,7 @@ class Controller(Node):
             self._watch(source, advanced=reached > actual)
             advanced = advanced or reached > actual
         self._watch(len(self._actual), advanced=moved)
-        self._transfer.note(progress, waited_ms if advanced else None)
+        self._transfer.note(progress, began_ms if advanced else None, self.now_ms)
         if advanced or moved:
             self._withdraw()
         # Skips alone do not shorten the time-out: a view that has to catch up first needs time for the requests.
@@ -112,10 +112,10 @@ class Controller(Node):
         for item in range(len(self._since_ms)):
             self._watch(item, advanced=True)
 
-    def _waited_ms(self) -> float | None:
-        """How long it has waited, if it did not lose patience meanwhile: what that shows is seen to."""
-        since_ms = min([since_ms for since_ms in self._since_ms if since_ms is not None], default=self.now_ms)
-        return self.now_ms - since_ms if since_ms > self._lost_patience_ms else None
+    def _wait_began_ms(self) -> float | None:
+        """Since when it has waited, if it did not lose patience meanwhile: what that shows is seen to."""
+        began_ms = min([since_ms for since_ms in self._since_ms if since_ms is not None], default=self.now_ms)
+        return began_ms if began_ms > self._lost_patience_ms else None
 
     def _calm_down(self) -> None:
         """Halve the time-out if that would have been enough for a while."""
@@ -179,6 +179,7 @@ class Controller(Node):
         self._lost_patience_ms = self.now_ms - 1
         # Living sources report again at once. A dead one may have died with requests that nobody else has.
         self._target = [(0, 0)] * len(self._target)
+        self._transfer.enter()
         for item in range(len(self._since_ms)):
             self._watch(item, advanced=True)
 
