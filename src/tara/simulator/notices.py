@@ -30,7 +30,7 @@ class Notices:
 
     def flood(self, event: str, node: str | None = None, **details: object) -> None:
         if "rows are given up" in str(details.get("reason")):
-            raise Violation("log", f"container {self._container.index}: {details}"[:2000])
+            raise Violation("log", f"{self._container.label}: {details}"[:2000])
 
     def _must_be_harmed(self, event: str, details: dict[str, object]) -> None:
         container = self._container
@@ -38,4 +38,4 @@ class Notices:
             # It is outdated, or of another era.
             return
         if self._container.index not in self._world.repairs_due:
-            raise Violation("storage", f"container {self._container.index}: {event} {details}"[:2000])
+            raise Violation("storage", f"{self._container.label}: {event} {details}"[:2000])

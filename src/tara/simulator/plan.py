@@ -148,7 +148,7 @@ APART = {
 DRIFT_SHARE = 0.3
 DEPTH_SHARE = 0.2
 DEEP_COMMANDS = 10
-LATE_SHARE = 0.12
+LATE_SHARE = 0.25
 LATE_MS = 3_000
 #: At most one of these is in a run: none is like it was before.
 ENDING = ("losses_beyond_f", "new_era")

@@ -20,7 +20,7 @@ from tara.host import client_wire
 from tara.host.condition import described
 from tara.host.counters import Counters
 from tara.host.effects import Answer, Effect, Executes, Halt, Hand, Inputs, Message, Send, Store, Sync, Trouble, Unbar
-from tara.host.placement import placement_of
+from tara.host.placement import container_label, placement_of
 from tara.host.site import Site, SiteSpec
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
@@ -160,6 +160,7 @@ class Container:
         #: It has begun to send, in the step in which it is to crash.
         self.sending = False
         self.clock_offset_ms = 0.0
+        self.label = ""
         #: How fast its clock runs.
         self.clock_rate = 1.0
         #: By how much the clock was set back; shows in the next life.
@@ -279,6 +280,7 @@ class World:
             self.count_fault("clock_drift")
         for container in self.containers:
             container.clock_rate = 1 + draw.uniform(-drift, drift)
+            container.label = container_label(self.graph, self.plan.packing, container.numbers)
 
     # Events
 
@@ -527,6 +529,9 @@ class World:
 
     def _clock(self, container: Container) -> float:
         return 1_000_000.0 + self.now_ms * container.clock_rate + container.clock_offset_ms
+
+    def _clock_s(self, container: Container) -> float:
+        return self._clock(container) / 1e3
 
     def crash(self, container: Container, power: bool = False) -> None:
         """`power`: what was not synced may be gone."""
@@ -812,8 +817,10 @@ class World:
                 container.running.sent(effect, len(effect.frames), full)
             case Answer(replies):
                 self._see(container)
-                for connection, messages, _ in replies:
+                answered, clock_s = container.running.latency.answered, partial(self._clock_s, container)
+                for connection, messages, results in replies:
                     self._reply(container, connection, list(messages))
+                    answered(results, clock_s)
             case Store(number, job):
                 self._see(container)
                 self._to_store(container, container.life, number, job)
@@ -835,6 +842,7 @@ class World:
             case Trouble():
                 self.count_fault("foreign_frame")
             case Hand(results):
+                container.running.latency.answered(results, partial(self._clock_s, container))
                 if container.gateway is not None:
                     container.gateway.take(results)
                 elif self.wire is None:
