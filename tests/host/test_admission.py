@@ -21,10 +21,10 @@ from tara.protocol.errors import MalformedTuple
 from tara.protocol.graph import EDGES, Graph, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.proposer import HeldRequests
+from tara.simulator.container import Container
 from tara.simulator.network import Network
 from tara.simulator.plan import make_plan
 from tara.simulator.run import play
-from tara.simulator.world import Container
 
 ME = Identity(cluster=0xABC123, era=1, container=1, life=1, shape=0x77AA55)
 LIMITS = Limits(checkpoint_interval=1024, window=4096)

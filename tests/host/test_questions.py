@@ -9,9 +9,9 @@ from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.limits import Limits
 from tara.protocol.principals import principal_of
+from tara.simulator.container import Container
 from tara.simulator.scene import Scene
 from tara.simulator.workload import wrap
-from tara.simulator.world import Container
 
 
 def test_an_answer_goes_to_who_asked_under_the_number_that_they_gave_it() -> None:
@@ -79,11 +79,11 @@ def test_an_answer_to_a_question_of_a_former_life_is_dropped() -> None:
             told = client_wire.decode_reply(message).answers
             answers.setdefault(connection, []).extend([msgspec.msgpack.decode(answer) for *_, answer in told])
 
-    world._reply = reply  # type: ignore[method-assign]
+    world.client_links.reply = reply  # type: ignore[method-assign]
 
     def ask(connection: bytes, key: str) -> None:
         read = client_wire.Read(7, wrap(0, msgspec.msgpack.encode(Get(key))))
-        world.say(0, connection, principal_of(b"the secret of a client"), [], [read])
+        world.client_links.say(0, connection, principal_of(b"the secret of a client"), [], [read])
 
     # The executor lacks the last slot, so the question waits there.
     held = Held(executor)

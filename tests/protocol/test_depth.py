@@ -15,8 +15,8 @@ from tara.protocol.errors import MalformedTuple
 from tara.protocol.graph import Stage
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.executor import Executor
+from tara.simulator.container import Container, Parcel
 from tara.simulator.scene import Scene
-from tara.simulator.world import Container, Parcel
 from tests.protocol.driver import Bench, Driven, open_session, session_id
 
 Value = TypeVar("Value")
@@ -210,13 +210,13 @@ def test_a_replica_that_executes_right_after_a_checkpoint_was_loaded_agrees_with
     lagging = scene.node(Executor, Stage.EXECUTOR, 2)
     held = Held(executor)
     world.stories.append(held)  # type: ignore[arg-type]
-    world.trouble_store("store_failing", world.now_ms + 1e6)
+    world.stores.trouble("store_failing", world.now_ms + 1e6)
     while lagging.next // 32 >= scene.executors()[0].next // 32 or scene.executors()[0].next % 32 > 8:
         send(1)
     assert send(limit).status == t.OK
     assert send(limit + 1).status == t.FAILED
-    world.trouble_store("store_failing", 0)
-    to_store = world._to_store
+    world.stores.trouble("store_failing", 0)
+    to_store = world.stores.submit
 
     def late(container: Container, life: int, number: int, job: t.Tuple) -> None:
         """The commits that it has missed arrive after the threshold, before the checkpoint is there."""
@@ -228,7 +228,7 @@ def test_a_replica_that_executes_right_after_a_checkpoint_was_loaded_agrees_with
                     world.deliver(peer, [parcel])
         to_store(container, life, number, job)
 
-    with mock.patch.object(world, "_to_store", late):
+    with mock.patch.object(world.stores, "submit", late):
         scene.run(2_000)
     assert world.checkpoints_loaded > 0
     assert scene.states_equal()

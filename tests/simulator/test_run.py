@@ -11,10 +11,11 @@ import pytest
 
 from tara.protocol.errors import ConfigurationError
 from tara.simulator.campaign import Job, run_seed, summarize
+from tara.simulator.container import DATA, Container
 from tara.simulator.plan import APART, BEYOND_MEMORY, NOISE, SCHEDULED, make_plan
 from tara.simulator.run import RECOVERY_MS, Outcome, answer_ms, play
 from tara.simulator.transcript import Transcript
-from tara.simulator.world import DATA, Container, World
+from tara.simulator.world import World
 
 
 def total(outcomes: list[Outcome]) -> Counter[str]:

@@ -16,11 +16,11 @@ from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.controller import Controller
 from tara.protocol.nodes.executor import Executor
 from tara.simulator.campaign import Job, run_seed
+from tara.simulator.container import Container
 from tara.simulator.fatal_command import FatalCommand
 from tara.simulator.scene import Scene
 from tara.simulator.violation import Violation
 from tara.simulator.workload import wrap
-from tara.simulator.world import Container
 
 #: Silent request sources stay silent, so that a scene has only the requests that it sends.
 SILENT_MS = 1_000_000
@@ -44,7 +44,7 @@ def losing(scene: Scene, lost: Callable[[int, int, t.Tuple], bool]) -> Iterator[
 def saving(scene: Scene, delay_ms: Callable[[int, int], float]) -> Iterator[None]:
     """To save a checkpoint takes `delay_ms` (site, checkpoint)."""
     world = scene.world
-    to_store = world._to_store
+    to_store = world.stores.submit
 
     def to_slow_store(container: Container, life: int, number: int, job: t.Tuple) -> None:
         if isinstance(job, t.Save):
@@ -52,7 +52,7 @@ def saving(scene: Scene, delay_ms: Callable[[int, int], float]) -> Iterator[None
         else:
             to_store(container, life, number, job)
 
-    with mock.patch.object(world, "_to_store", to_slow_store):
+    with mock.patch.object(world.stores, "submit", to_slow_store):
         yield
 
 
@@ -265,9 +265,9 @@ def test_one_slow_store_holds_up_nobody_and_does_not_fall_behind() -> None:
             scene.call(session, Put("key", b"%d" % number), site=1)
         scene.run(100)
         newest = 5 * SMALL.window // SMALL.checkpoint_interval
-        assert (scene.world.monitor.stable, scene.world.checkpoints_of(executor)) == (newest, [])
+        assert (scene.world.monitor.stable, scene.world.stores.checkpoints_of(executor)) == (newest, [])
         scene.run(6_000)
-    assert scene.world.checkpoints_of(executor) == [newest]
+    assert scene.world.stores.checkpoints_of(executor) == [newest]
     assert scene.world.monitor.view_changes == 0
 
 
@@ -553,7 +553,7 @@ def test_an_answered_write_survives_a_journal_that_rolled_while_one_committer_ha
         return lambda: all(committer_at(scene, knowing, partition).commits.pos >= slot for partition in range(2))
 
     write_until(scene, session, both_at(12))
-    world.trouble_store("store_failing", 1e9)
+    world.stores.trouble("store_failing", 1e9)
     write_until(scene, session, both_at(18))
     scene.run(100)
     withhold_orders(slow)
@@ -569,7 +569,7 @@ def test_an_answered_write_survives_a_journal_that_rolled_while_one_committer_ha
     for _ in range(24):
         scene.submit(slow, [t.Command(session, 10_000, 0, bytes(300))], 0)
         scene.run(10)
-    world.trouble_store("store_failing", 0)
+    world.stores.trouble("store_failing", 0)
     scene.run(1_500)
     assert committer_at(scene, forgetful, 0).commits.min == 16
     scene.crash(site)

@@ -49,7 +49,7 @@ class BatchWriter(Client):
         self._former = [former for former in self._former if now_ms < former[2]]
         for connection, talk, _ in self._former:
             talk.turn(now_ms / 1e3, broken=False)
-            self._world.send_message(int(talk.here), connection, self.principal, talk.messages(now_ms / 1e3))
+            self._world.client_links.send(int(talk.here), connection, self.principal, talk.messages(now_ms / 1e3))
 
     def hears(self, connection: bytes, site: int) -> bool:
         return super().hears(connection, site) or any(

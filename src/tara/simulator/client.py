@@ -163,7 +163,7 @@ class Client:
         world.faults["read_ordered"] += talk.ordered - ordered
         if self.session:
             self._load(now_ms)
-        world.send_message(self.site, self.connection, self.principal, talk.messages(now_s))
+        world.client_links.send(self.site, self.connection, self.principal, talk.messages(now_s))
         self._sleeps_until_s = now_s + talk.wait_s(now_s)
 
     def _check_sleep(self, now_s: float, turned: bool) -> None:

@@ -97,7 +97,7 @@ def _check_best(world: "World", best: Best, copies: list[Copy]) -> None:
         int(path.stem)
         for container in world.containers
         for path in container.disk.paths(best.path.parents[1], (".checkpoint",))
-        if path.parent.name.startswith("checkpoints") and world.is_intact(container, path)
+        if path.parent.name.startswith("checkpoints") and world.stores.is_intact(container, path)
     ]
     world.monitor.require(best.number == max(intact), "recovery", "{} was taken, there are {}", best.number, intact)
 

@@ -15,7 +15,8 @@ from tara.protocol.nodes.executor import Executor
 from tara.protocol.principals import OPERATOR
 
 if TYPE_CHECKING:
-    from tara.simulator.world import Container, World
+    from tara.simulator.container import Container
+    from tara.simulator.world import World
 
 _LOOK_MS = 60
 #: Before the operator orders the same again. Each order takes a slot, and nothing makes room until one has helped.
@@ -115,4 +116,4 @@ class FatalCommand:
         payload = skips.encode(self.counter, step)
         command = t.Command(0, world.next_unique() * 16 + 15, 0, payload, t.SKIP, _NAME)
         for site in range(world.graph.sites):
-            world.submit_to(site, world.draw.randrange(world.graph.partitions), [command])
+            world.client_links.submit_to(site, world.draw.randrange(world.graph.partitions), [command])

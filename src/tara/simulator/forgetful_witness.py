@@ -19,7 +19,7 @@ from tara.protocol.nodes.executor import Executor
 from tara.simulator.story import Condition, Story
 
 if TYPE_CHECKING:
-    from tara.simulator.world import Container
+    from tara.simulator.container import Container
 
 #: How long an answer takes at most.
 _ANSWERED_MS = 100

@@ -21,7 +21,7 @@ from tara.protocol.graph import Stage
 from tara.simulator.story import Condition, Story
 
 if TYPE_CHECKING:
-    from tara.simulator.world import Container
+    from tara.simulator.container import Container
 
 #: Requests are not delayed: proposers must have something to propose.
 _NOT_DELAYED = (t.Requests, t.Submit)

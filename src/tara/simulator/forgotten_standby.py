@@ -19,7 +19,8 @@ from tara.protocol.nodes.proposer import Proposer
 from tara.simulator.story import Condition, Story
 
 if TYPE_CHECKING:
-    from tara.simulator.world import Container, World
+    from tara.simulator.container import Container
+    from tara.simulator.world import World
 
 
 #: Longer than anything is on its way.

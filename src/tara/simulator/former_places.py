@@ -21,7 +21,8 @@ from tara.protocol.nodes.executor import Executor
 from tara.simulator.story import Condition, Story
 
 if TYPE_CHECKING:
-    from tara.simulator.world import Container, World
+    from tara.simulator.container import Container
+    from tara.simulator.world import World
 
 
 class FormerPlaces(Story):

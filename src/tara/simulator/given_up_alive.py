@@ -17,7 +17,8 @@ from tara.protocol.graph import Stage
 from tara.simulator.story import Condition, Story
 
 if TYPE_CHECKING:
-    from tara.simulator.world import Container, World
+    from tara.simulator.container import Container
+    from tara.simulator.world import World
 
 
 class GivenUpAlive(Story):

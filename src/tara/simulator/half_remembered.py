@@ -19,7 +19,8 @@ from tara.protocol.nodes.committer import Committer
 from tara.simulator.story import Condition, Story
 
 if TYPE_CHECKING:
-    from tara.simulator.world import Container, World
+    from tara.simulator.container import Container
+    from tara.simulator.world import World
 
 #: Long enough for everything that comes.
 _NO_CHECKPOINTS_MS = 10_000
@@ -45,21 +46,21 @@ class HalfRemembered(Story):
         return self._lost and orders and number == self.number(Stage.COMMITTER, self._victim)
 
     def tell(self) -> Iterator[Condition]:
-        self.world.trouble_store("store_failing", self.world.now_ms + _NO_CHECKPOINTS_MS)
+        self.world.stores.trouble("store_failing", self.world.now_ms + _NO_CHECKPOINTS_MS)
         yield self._has_voted_beyond_the_next_checkpoint
         self._lost = self.forget(self._victim) > 0
         yield self._remembers_elsewhere
         #: Any size is a legal one.
         self._set_segment_bytes(0)
         segments = self._segment()
-        self.world.trouble_store("store_failing", 0)
+        self.world.stores.trouble("store_failing", 0)
         yield lambda: self._segment() > segments
         self.world.crash(self._container)
         self.world.boot(self._container)
 
     def end(self) -> None:
         self._set_segment_bytes(self._usual_bytes)
-        self.world.trouble_store("store_failing", 0)
+        self.world.stores.trouble("store_failing", 0)
         super().end()
 
     def _set_segment_bytes(self, size: int) -> None:

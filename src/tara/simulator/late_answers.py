@@ -18,7 +18,8 @@ from tara.simulator.client import Client
 from tara.simulator.story import Condition, Story
 
 if TYPE_CHECKING:
-    from tara.simulator.world import Container, World
+    from tara.simulator.container import Container
+    from tara.simulator.world import World
 
 
 class LateAnswers(Story):

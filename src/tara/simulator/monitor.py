@@ -44,7 +44,8 @@ from tara.simulator.workload import Audited, operation_of
 
 if TYPE_CHECKING:
     from tara.simulator.client import Client
-    from tara.simulator.world import Emission, World
+    from tara.simulator.container import Emission
+    from tara.simulator.world import World
 
 
 Acceptor = tuple[int, int]
@@ -358,7 +359,7 @@ class Monitor:
         number = stable.checkpoint.number
         if number > self.stable:
             self.stable = number
-            copies = self._world.copies(number)
+            copies = self._world.stores.copies(number)
             # Of the f+1 that held it when they said so, some may have lost their disks since.
             needed = self._limits.quorum - sum(1 for lost in self._world.wiped.values() if lost >= number)
             self.require(copies >= max(needed, 1), "stability", "checkpoint {} has {} copies", number, copies)

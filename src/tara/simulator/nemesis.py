@@ -16,6 +16,7 @@ from tara.protocol.nodes.controller import Controller
 from tara.protocol.principals import OPERATOR, principal_of
 from tara.simulator import eras, story
 from tara.simulator.client import Client
+from tara.simulator.container import DATA, Container
 from tara.simulator.disk import VirtualDisk
 from tara.simulator.fatal_command import FatalCommand
 from tara.simulator.forgetful_witness import ForgetfulWitness
@@ -28,7 +29,7 @@ from tara.simulator.late_answers import LateAnswers
 from tara.simulator.outdated_record import OutdatedRecord
 from tara.simulator.plan import SESSIONS_MAX, Fault
 from tara.simulator.workload import wrap
-from tara.simulator.world import DATA, Container, World
+from tara.simulator.world import World
 from tara.storage.journal import MARKER_FILE, journal_directory
 from tara.storage.lives import lives_path
 from tara.storage.log_writer import BEGIN_FILE
@@ -290,9 +291,9 @@ def _odd_commands(world: World, fault: Fault) -> bool:
         one(t.CLOSE, b"", 1 << 50),
         *(one(t.OPEN, integer) for _ in range(2 * SESSIONS_MAX if fault.other % 2 else 1)),
     ]
-    world.say(site, b"a stranger", stranger, commands)
+    world.client_links.say(site, b"a stranger", stranger, commands)
     questions = [client_wire.Read(fault.other % 1000, b"\xc1", False, t.SESSIONS)]
-    world.say(site, b"an operator", OPERATOR + bytes(16), [one(t.SKIP, b"\xc1")], questions)
+    world.client_links.say(site, b"an operator", OPERATOR + bytes(16), [one(t.SKIP, b"\xc1")], questions)
     if isinstance(client, Client) and session and not client.name:
         # Its own client may be as odd: an old number, one that is far ahead, and a claim without a name.
         mine = [
@@ -303,7 +304,7 @@ def _odd_commands(world: World, fault: Fault) -> bool:
                 (t.EXECUTE, client.next_number + 5_000, wrap(world.next_unique(), None)),
             )
         ]
-        world.say(site, b"a stranger", client.principal, mine)
+        world.client_links.say(site, b"a stranger", client.principal, mine)
     return True
 
 
@@ -343,7 +344,7 @@ def _new_era(world: World, fault: Fault) -> bool:
     """More is lost than the protocol survives, everything is ended, and an operator begins a new era."""
     if not eras.can_begin(world) or world.beyond:
         return False
-    if not any(world.copies(number) for number in range(1, world.monitor.stable + 1)):
+    if not any(world.stores.copies(number) for number in range(1, world.monitor.stable + 1)):
         # There is nothing to begin with.
         return False
     world.close_down()
@@ -365,7 +366,7 @@ def _recover(world: World, fault: Fault) -> None:
 
 def _copies_everywhere(world: World) -> bool:
     """Whether every executor holds the stable checkpoint."""
-    return world.copies(world.monitor.stable) == world.graph.sites
+    return world.stores.copies(world.monitor.stable) == world.graph.sites
 
 
 def _suspicion(world: World, fault: Fault) -> bool:
@@ -616,7 +617,7 @@ def _intact_checkpoints(world: World) -> list[tuple[int, Container, Path]]:
         (int(path.stem), container, path)
         for container in world.containers
         for path in container.disk.paths(DATA, (".checkpoint",))
-        if path.parent.name.startswith("checkpoints") and world.is_intact(container, path)
+        if path.parent.name.startswith("checkpoints") and world.stores.is_intact(container, path)
     ]
 
 
@@ -667,7 +668,7 @@ def _torn_blocks(world: World, fault: Fault) -> bool:
 
 
 def _store(world: World, fault: Fault) -> bool:
-    world.trouble_store(fault.kind, world.now_ms + 2 * fault.duration_ms)
+    world.stores.trouble(fault.kind, world.now_ms + 2 * fault.duration_ms)
     if world.journals and fault.other % 3 == 0:
         # Everybody begins anew while it cannot be read.
         for container in world.containers:
@@ -710,7 +711,7 @@ def _stranger(world: World, fault: Fault) -> bool:
     claimed = client.principal if fault.other % 2 else stranger
     command = t.Command(client.session, number, number, payload, kind, claimed)
     for site in range(world.graph.sites):
-        world.say(site, b"a stranger", stranger, [command])
+        world.client_links.say(site, b"a stranger", stranger, [command])
     return True
 
 
@@ -766,12 +767,14 @@ def _operator(world: World, fault: Fault) -> bool:
     """An operator looks at the sessions, and perhaps closes one; a stranger may not even look."""
     name, site = OPERATOR + bytes(16), fault.target % world.graph.sites
     listing = client_wire.Read(fault.other % 1000, t.encode(t.ListSessions(0)), False, t.SESSIONS)
-    world.say(site, b"an operator", name, [], [listing])
-    world.say(site, b"a stranger", principal_of(b"the secret of a stranger"), [], [listing])
-    world.say(site, b"nobody", b"", [t.Command(0, 1, 0, b"", t.OPEN)])
+    world.client_links.say(site, b"an operator", name, [], [listing])
+    world.client_links.say(site, b"a stranger", principal_of(b"the secret of a stranger"), [], [listing])
+    world.client_links.say(site, b"nobody", b"", [t.Command(0, 1, 0, b"", t.OPEN)])
     client = world.clients[fault.target % len(world.clients)]
     if isinstance(client, Client) and client.session and fault.other % 3 == 0 and not client.name:
-        world.say(site, b"an operator", name, [t.Command(client.session, world.next_unique(), 0, b"", t.CLOSE)])
+        world.client_links.say(
+            site, b"an operator", name, [t.Command(client.session, world.next_unique(), 0, b"", t.CLOSE)]
+        )
     return True
 
 

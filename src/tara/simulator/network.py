@@ -15,7 +15,8 @@ from tara.protocol import tuples as t
 
 if TYPE_CHECKING:
     from tara.host.site import Site
-    from tara.simulator.world import Container, Parcel, World
+    from tara.simulator.container import Container, Parcel
+    from tara.simulator.world import World
 
 #: What the kernel takes for a peer before it says that it is full.
 KERNEL_BYTES = 64 << 10

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from tara.simulator.violation import Violation
 
 if TYPE_CHECKING:
-    from tara.simulator.world import Container, World
+    from tara.simulator.container import Container
+    from tara.simulator.world import World
 
 
 class Notices:

@@ -23,7 +23,7 @@ from tara.protocol.graph import Stage
 from tara.simulator.story import Condition, Story
 
 if TYPE_CHECKING:
-    from tara.simulator.world import Container
+    from tara.simulator.container import Container
 
 
 class OutdatedRecord(Story):

@@ -14,9 +14,10 @@ from tara.protocol.node import Node
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.proposer import Mode, Proposer
+from tara.simulator.container import Container
 from tara.simulator.plan import Plan
 from tara.simulator.transcript import Transcript
-from tara.simulator.world import Container, World
+from tara.simulator.world import World
 
 Kind = TypeVar("Kind", bound=Node)
 
@@ -116,7 +117,7 @@ class Scene:
         return msgspec.msgpack.decode(result.payload)
 
     def submit(self, site: int, commands: list[t.Command], partition: int = 0) -> None:
-        self.world.submit_to(site, partition, commands)
+        self.world.client_links.submit_to(site, partition, commands)
 
     def node(self, kind: type[Kind], stage: Stage, replica: int, partition: int = 0) -> Kind:
         number = self.world.graph.number(stage, replica, partition)

@@ -11,7 +11,8 @@ from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.controller import Controller
 
 if TYPE_CHECKING:
-    from tara.simulator.world import Container, Parcel, World
+    from tara.simulator.container import Container, Parcel
+    from tara.simulator.world import World
 
 #: How often a story looks whether a step is done, and how long it waits for all of them.
 _LOOK_MS = 2

@@ -9,7 +9,8 @@ from tara.protocol.graph import Receivers
 from tara.protocol.node import Outbox
 
 if TYPE_CHECKING:
-    from tara.simulator.world import Container, World
+    from tara.simulator.container import Container
+    from tara.simulator.world import World
 
 
 class Transcript:

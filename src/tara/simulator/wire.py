@@ -14,7 +14,8 @@ from tara.protocol.sessions import Application
 from tara.simulator.linearizability import Operation
 
 if TYPE_CHECKING:
-    from tara.simulator.world import Container, World
+    from tara.simulator.container import Container
+    from tara.simulator.world import World
 
 
 class WireClient(Protocol):

@@ -5,21 +5,18 @@ that the live runtime drives (`tara.host.site`); what the site wants done happen
 crash can come between any two of them.
 """
 
-import errno
 import heapq
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tara.application import StateMachine
-from tara.host import client_wire
 from tara.host.condition import described
 from tara.host.counters import Counters
-from tara.host.effects import Answer, Effect, Executes, Halt, Hand, Inputs, Message, Send, Store, Sync, Trouble, Unbar
+from tara.host.effects import Answer, Effect, Executes, Halt, Hand, Inputs, Send, Store, Sync, Trouble, Unbar
 from tara.host.placement import container_label, placement_of
 from tara.host.site import Site, SiteSpec
 from tara.protocol import tuples as t
@@ -34,6 +31,8 @@ from tara.protocol.places import EXECUTING
 from tara.protocol.principals import principal_of
 from tara.simulator.batch_writer import BatchWriter
 from tara.simulator.client import Client
+from tara.simulator.client_links import ClientLinks
+from tara.simulator.container import CLUSTER, DATA, Container, Parcel, ProcessEnded, Said
 from tara.simulator.disk import Crash, VirtualDisk
 from tara.simulator.eras import FormerEra
 from tara.simulator.fatal_command import FatalCommand
@@ -41,7 +40,7 @@ from tara.simulator.monitor import Monitor
 from tara.simulator.network import Network
 from tara.simulator.notices import Notices
 from tara.simulator.plan import Plan
-from tara.simulator.remote import VirtualRemote
+from tara.simulator.stores import Stores
 from tara.simulator.story import Story
 from tara.simulator.subject import subject_of
 from tara.simulator.transcript import Transcript
@@ -61,135 +60,17 @@ from tara.storage.journal import (
     read_journal,
 )
 from tara.storage.lives import Lives, lives_path, read_lives, write_lives
-from tara.storage.log import DecidedLog, log_directory
+from tara.storage.log import log_directory
 from tara.storage.registration import Admission, Claim, admit, found, must_be_founded, none_handed_out
-from tara.storage.remote import CHECKPOINTS
 from tara.storage.site_storage import SiteStorage, Start, StorageSpec
-from tara.storage.store import CheckpointStore, StoreError, StoreFailed, checkpoint_directory, read_checkpoint
+from tara.storage.store import checkpoint_directory
 
 TICK_MS = 10
-#: Where every container has its files, on its own disk.
-DATA = Path("/data")
-#: Bytes after which journals begin a new segment.
-SEGMENT_BYTES = 2_000
-#: So many messages are of clients that do not read what they are sent.
-UNREAD_SHARE = 0.003
 #: How often clients look around.
 CLIENT_MS = 10
 #: How long a start that failed is not tried again.
 FAILED_START_MS = 100
-CLUSTER = 1
 _IN_MULTICAST = ("crash_in_multicast", "crash_in_start")
-Reads = Sequence[client_wire.Read]
-Parcel = tuple[t.Tuple, int]  # a tuple, and the number of the node that it is for
-
-
-class Emission(NamedTuple):
-    """What a node has said; when, and what anybody had executed then."""
-
-    number: int
-    tuple: t.Tuple
-    at_ms: float
-    executed: int
-
-
-class Said:
-    """What the nodes of a process have said in this step: what is about to leave, and what waits for the sync."""
-
-    def __init__(self) -> None:
-        self.leaving: list[Emission] = []
-        self._held: list[Emission] = []
-        self._unsynced: set[int] = set()
-
-    def note(self, number: int, outbox: Outbox, now_ms: float, executed: int) -> None:
-        if outbox.persisted:
-            self._unsynced.add(number)
-        emitted = self._held if number in self._unsynced else self.leaving
-        emitted.extend([Emission(number, said, now_ms, executed) for said, _ in outbox.emitted])
-        self.leaving.extend([Emission(number, said, now_ms, executed) for said, _ in outbox.told])
-
-    def synced(self) -> None:
-        self.leaving.extend(self._held)
-        self._held.clear()
-        self._unsynced.clear()
-
-    def take(self) -> list[Emission]:
-        leaving, self.leaving = self.leaving, []
-        return leaving
-
-
-class Container:
-    """A process that hosts nodes. Its disk survives it; a new life is a new process."""
-
-    def __init__(self, index: int, site: int, numbers: list[int], disk: VirtualDisk) -> None:
-        self.index = index
-        self.site = site
-        self.numbers = numbers
-        self.disk = disk
-        self.life = 0
-        self.alive = False
-        self.host: Site | None = None
-        self.storage: SiteStorage | None = None
-        self.gateway: WireGateway | None = None
-        #: Rises whenever its journal is lost.
-        self.generation = 0
-        #: It comes back to a disk that lacks what was written elsewhere since.
-        self.on_old_disk = False
-        #: It has begun a journal that is not on record yet: whatever it wrote, nobody has heard of it. And whether the
-        #: life before ended like that.
-        self.founding = self.was_founding = False
-        #: After how many operations on its disk its next start ends; None: it does not.
-        self.start_ends_in: int | None = None
-        self.segment_bytes = SEGMENT_BYTES
-        #: When its stores and logs work next.
-        self.due_ms: dict[object, float] = {}
-        #: The rest of a step that waits for the disk, and what has to be tried again before; and since when there has
-        #: been no room.
-        self.rest: Iterator[Effect] | None = None
-        self.again: Effect | None = None
-        self.full_since_ms: float | None = None
-        #: What it was writing to its journal when it ended: it may be there, or not.
-        self.uncertain: list[Written] = []
-        #: What its nodes have said in this step that has not been seen to.
-        self.said = Said()
-        #: Where in its next step it will crash, if it will.
-        self.doom: str | None = None
-        self.paused_until_ms = 0.0
-        #: What came while it stood still.
-        self.waiting = Inputs()
-        #: It has begun to send, in the step in which it is to crash.
-        self.sending = False
-        self.clock_offset_ms = 0.0
-        self.label = ""
-        #: How fast its clock runs.
-        self.clock_rate = 1.0
-        #: By how much the clock was set back; shows in the next life.
-        self.next_clock_offset_ms = 0.0
-        #: Of a zombie: until when each container still sends to its address, and not to that of the new life; None:
-        #: both get everything.
-        self.known_until_ms: dict[int, float] | None = None
-        #: Gone, disk and all; never to be started again.
-        self.lost = False
-        #: The application has ended the process.
-        self.ended = False
-
-    @property
-    def nodes(self) -> Mapping[int, Node]:
-        return {} if self.host is None else self.host.nodes
-
-    @property
-    def running(self) -> Site:
-        assert self.host is not None
-        return self.host
-
-    @property
-    def kept(self) -> SiteStorage:
-        assert self.storage is not None
-        return self.storage
-
-
-class ProcessEnded(Exception):
-    """The application has taken its process with it."""
 
 
 class World:
@@ -224,7 +105,8 @@ class World:
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
         self._unique = 0
-        self._store_trouble: dict[str, float] = {}
+        self.stores = Stores(self)
+        self.client_links = ClientLinks(self)
         self.healed = False
         self.containers = self._make_containers()
         self.cluster, self.era = CLUSTER, 1
@@ -244,8 +126,6 @@ class World:
             self.count_fault("deep_stack")
         self._host = {number: container for container in self.containers for number in container.numbers}
         self.network = Network(self)
-        #: Whom a secret stands for, of those who do not go by what it says.
-        self._principals: dict[bytes, bytes] = {}
         self.zombies: list[Container] = []
         #: What a container hears now is nothing.
         self.hears_garbage = False
@@ -345,11 +225,11 @@ class World:
         self._tell("starts", container)
         if not self._start(container, admission):
             return
-        self._attach(container)
+        self.stores.attach(container)
         self._open_gateway(container)
         self._go_on(container, chain(container.running.begin(), self._found(container, admission)))
         if container.alive and container.rest is None:
-            self._step(container, Inputs())
+            self.step(container, Inputs())
         for number, node in container.nodes.items():
             self.monitor.inspect(number, container.life, node)
         self.after(self.draw.random() * TICK_MS, self._tick, container, container.life)
@@ -397,13 +277,13 @@ class World:
             log_retention_bytes=self.plan.log_retention_bytes,
             threshold=self.threshold,
         )
-        self._mount(container)
+        self.stores.mount(container)
         container.storage = SiteStorage(
             spec,
             kept,
             Notices(self, container),
             Counters(),
-            partial(self._remote_files, container),
+            partial(self.stores.remote_files, container),
             lambda: None,
             container.disk,
             self.draw.randbytes,
@@ -507,7 +387,7 @@ class World:
         return node
 
     def _principal_of(self, secret: bytes, key: bytes, is_member: bool, operator: bytes) -> bytes:
-        return self._principals.get(secret) or principal_of(secret, key, is_member, operator)
+        return self.client_links.principals.get(secret) or principal_of(secret, key, is_member, operator)
 
     def _fragile(self, container: Container, life: int) -> StateMachine:
         """An application that breaks down where it is to."""
@@ -574,7 +454,7 @@ class World:
             replica = self.graph.names[number].replica
             disk.forget(record_path(DATA, replica))
             if checkpoints:
-                lost = max(self.checkpoints_of(number), default=0)
+                lost = max(self.stores.checkpoints_of(number), default=0)
                 self.wiped[container.index] = max(lost, self.wiped.get(container.index, 0))
                 disk.forget(checkpoint_directory(DATA, replica))
                 disk.forget(log_directory(DATA, replica))
@@ -584,7 +464,7 @@ class World:
     def move(self, container: Container, disk: VirtualDisk) -> None:
         """The next life of a container that is down finds another disk."""
         for number in self.executors_of(container):
-            lost = max(self.checkpoints_of(number), default=0)
+            lost = max(self.stores.checkpoints_of(number), default=0)
             self.wiped[container.index] = max(lost, self.wiped.get(container.index, 0))
         container.disk = disk
         container.on_old_disk = not disk.is_empty
@@ -608,7 +488,7 @@ class World:
         if self.draw.random() < 0.7:
             zombie.known_until_ms = {other.index: self.now_ms + self.draw.randrange(600) for other in self.containers}
         self.zombies.append(zombie)
-        self._attach(zombie)
+        self.stores.attach(zombie)
         self.after(TICK_MS, self._tick, zombie, zombie.life)
         container.disk, container.storage = VirtualDisk(self.draw), None
         for number in self.executors_of(container):
@@ -634,16 +514,16 @@ class World:
         if self.now_ms >= container.paused_until_ms and container.rest is None:
             waiting, container.waiting = container.waiting, Inputs()
             waiting.tick = True
-            self._step(container, waiting)
+            self.step(container, waiting)
         self.after(TICK_MS / container.clock_rate, self._tick, container, life)
 
     def arrive(self, container: Container, inputs: Inputs, sender: int | None = None) -> None:
         """Something of a container (None: of somebody else) has come."""
         for zombie in [zombie for zombie in self.zombies if zombie.index == container.index]:
             if sender is None or zombie.known_until_ms is None:
-                self._step(zombie, inputs)
+                self.step(zombie, inputs)
             elif self.now_ms < zombie.known_until_ms[sender]:
-                self._step(zombie, inputs)
+                self.step(zombie, inputs)
                 return
         if not container.alive:
             return
@@ -652,7 +532,7 @@ class World:
             container.waiting.messages = container.waiting.messages + inputs.messages
             container.waiting.tuples = container.waiting.tuples + inputs.tuples
         else:
-            self._step(container, inputs)
+            self.step(container, inputs)
 
     def deliver(self, container: Container, parcels: list[Parcel]) -> None:
         """Tuples have come for the nodes of a container."""
@@ -691,7 +571,7 @@ class World:
 
     # A step
 
-    def _step(self, container: Container, inputs: Inputs) -> None:
+    def step(self, container: Container, inputs: Inputs) -> None:
         if container.gateway is not None:
             container.gateway.receive()
         self._go_on(container, container.running.step(inputs, self._clock(container)))
@@ -730,7 +610,7 @@ class World:
             self.restart_later(container, self.draw.choice((20, 50, 200)))
             return
         except Crash:
-            self._on_crash(container)
+            self.on_crash(container)
             return
         except OSError:
             # What it cannot write, it cannot do without.
@@ -765,7 +645,7 @@ class World:
         self._go_on(container, rest if again is None else chain((again,), rest))
         if container.alive and container.life == life and container.rest is None:
             waiting, container.waiting = container.waiting, Inputs()
-            self._step(container, waiting)
+            self.step(container, waiting)
 
     def _strikes(self, container: Container, effect: Effect) -> bool:
         """Whether the container dies here, before it has done this."""
@@ -819,11 +699,11 @@ class World:
                 self._see(container)
                 answered, clock_s = container.running.latency.answered, partial(self._clock_s, container)
                 for connection, messages, results in replies:
-                    self._reply(container, connection, list(messages))
+                    self.client_links.reply(container, connection, list(messages))
                     answered(results, clock_s)
             case Store(number, job):
                 self._see(container)
-                self._to_store(container, container.life, number, job)
+                self.stores.submit(container, container.life, number, job)
             case Unbar(number, counter):
                 container.kept.records[number].unbar(counter)
             case Executes(number, halted):
@@ -874,7 +754,7 @@ class World:
             self._see(container)
             self._die(container)
         # Without a journal, no step waits for the disk.
-        return self._owed_ms(container) if self.journals else 0.0
+        return self.owed_ms(container) if self.journals else 0.0
 
     def _note_written(self, container: Container, written: list[Written]) -> None:
         self.monitor.persisted(written, container.generation)
@@ -894,7 +774,7 @@ class World:
         if all(entry in found.get(number, ()) for number, entry in written):
             self.monitor.persisted(written, container.generation)
 
-    def _owed_ms(self, container: Container) -> float:
+    def owed_ms(self, container: Container) -> float:
         owed_ms, container.disk.owed_ms = container.disk.owed_ms, 0.0
         return owed_ms
 
@@ -915,7 +795,7 @@ class World:
             assert isinstance(twin, Committer)
             self.monitor.same_committer(number, node, twin)
 
-    def _on_crash(self, container: Container) -> None:
+    def on_crash(self, container: Container) -> None:
         if container.doom is None:
             self.count_fault("crash_in_storage")
         self._die(container)
@@ -931,181 +811,10 @@ class World:
             self.count_fault(doom)
         self.restart_later(container, self.draw.choice((20, 50, 200, 700)))
 
-    # Clients
-
-    def say(self, site: int, connection: bytes, principal: bytes, commands: list[t.Command], reads: Reads = ()) -> None:
-        """A message to the front end of a site. Whom it is from, the front end finds out by the secret."""
-        self.send_message(site, connection, principal, client_wire.encode_request(commands, list(reads), principal))
-
-    def send_message(self, site: int, connection: bytes, principal: bytes, pieces: list[bytes]) -> None:
-        """One that is encoded, with the principal as its secret."""
-        self._principals[principal] = principal
-        front_end = self._host[self.graph.number(Stage.REPLY_SINK, site)]
-        for data in pieces:
-            for delay in self._client_delays():
-                self.after(delay, self._arrive_message, front_end, connection, data)
-
-    def _arrive_message(self, front_end: Container, connection: bytes, data: bytes) -> None:
-        """Now and then much of what was sent to a client waits to be read."""
-        unread = 0
-        if not self.healed and self.draw.random() < UNREAD_SHARE:
-            self.count_fault("unread")
-            unread = self.draw.choice((1 << 20, 64 << 20))
-        message = Message(connection, data, unread_bytes=unread)
-        self.arrive(front_end, Inputs(messages=[message], unread_bytes=unread))
-
-    def submit_to(self, site: int, partition: int, commands: list[t.Command]) -> None:
-        """Give commands to a request source, past its front end."""
-        number = self.graph.number(Stage.REQUEST_SOURCE, site, partition)
-        for delay in self._client_delays():
-            self.after(delay, self.deliver, self._host[number], [(t.Submit(commands), number)])
-
-    def _client_delays(self) -> list[float]:
-        """When copies of a message to or from a client arrive: once, unless it is lost or doubled."""
-        delays = [self.plan.delay_ms * (0.5 + self.draw.random())]
-        if not self.healed:
-            if self.draw.random() < self.plan.drop:
-                self.count_fault("drop")
-                return []
-            if self.draw.random() < self.plan.duplicate:
-                self.count_fault("duplicate")
-                delays.append(delays[0] + self.draw.randrange(200))
-        return delays
-
-    def _reply(self, container: Container, connection: bytes, messages: list[bytes]) -> None:
-        for client in self.clients:
-            if not isinstance(client, Client):
-                continue
-            if client.hears(connection, container.site):
-                for data in messages:
-                    for delay in self._client_delays():
-                        self.after(delay, client.receive, client_wire.decode_reply(data), connection)
-
-    # Stores
-
-    def trouble_store(self, kind: str, until_ms: float) -> None:
-        self._store_trouble[kind] = until_ms
-
-    def _store_has(self, kind: str) -> bool:
-        return not self.healed and self._store_trouble.get(kind, 0) > self.now_ms
-
-    def _mount(self, container: Container) -> None:
-        """What other executors have can be read here, if that is so; whether they are up or not."""
-        own = {self.graph.names[number].replica for number in self.executors_of(container)}
-        for replica in set(range(self.graph.sites)) - own:
-            for directory in (checkpoint_directory(DATA, replica), log_directory(DATA, replica)):
-                container.disk.mounts[directory] = partial(self._mounted, replica)
-        container.disk.trouble = self._trouble
-
-    def _mounted(self, replica: int) -> VirtualDisk | None:
-        host = self._host[self.graph.number(Stage.EXECUTOR, replica)]
-        return host.disk if self.plan.store_shared and not host.lost else None
-
-    def _trouble(self, what: str, path: Path) -> None:
-        if path.parent.name.startswith("checkpoints") and self._store_has("store_failing"):
-            raise OSError(errno.EIO, "Input/output error", str(path))
-
-    def _remote_files(self, container: Container, kind: str, directory: Path) -> VirtualRemote:
-        def source(replica: int) -> tuple[VirtualDisk, Path] | None:
-            host = self._host[self.graph.number(Stage.EXECUTOR, replica)]
-            at = checkpoint_directory if kind == CHECKPOINTS else log_directory
-            return (host.disk, at(DATA, replica)) if host.alive and host is not container else None
-
-        def breaks_off() -> bool:
-            broken = not self.healed and self.draw.random() < 0.1
-            if broken:
-                self.count_fault("breaks_off")
-            return broken
-
-        suffix = ".checkpoint" if kind == CHECKPOINTS else ".segment"
-        return VirtualRemote(container.disk, directory, suffix, source, breaks_off)
-
-    def _attach(self, container: Container) -> None:
-        """Its stores and logs work when there is something to do."""
-        for store in container.kept.stores.values():
-            workers: list[CheckpointStore | DecidedLog] = [store] if store.log is None else [store, store.log]
-            for worker in workers:
-                worker.wake = partial(self._soon, container, container.life, worker)
-                worker.wake()
-
-    def _soon(self, container: Container, life: int, worker: CheckpointStore | DecidedLog) -> None:
-        delay_ms = self.draw.randrange(1, 500 if self._store_has("store_slow") else 20)
-        self._work_at(container, life, worker, self.now_ms + delay_ms)
-
-    def _work_at(self, container: Container, life: int, worker: CheckpointStore | DecidedLog, time_ms: float) -> None:
-        if container.due_ms.get(worker, time_ms) >= time_ms:
-            container.due_ms[worker] = time_ms
-            self.at(time_ms, self._work, container, life, worker)
-
-    def _work(self, container: Container, life: int, worker: CheckpointStore | DecidedLog) -> None:
-        if not container.alive or container.life != life or container.due_ms.get(worker) != self.now_ms:
-            return
-        del container.due_ms[worker]
-        if self.now_ms < container.paused_until_ms:
-            self._work_at(container, life, worker, container.paused_until_ms)
-            return
-        try:
-            pause_s = worker.work()
-            answers = container.kept.answers()
-        except Crash:
-            self._on_crash(container)
-            return
-        except StoreFailed as error:
-            raise Violation("store", f"container {container.index}: {error}"[:2000]) from error
-        self._work_at(container, life, worker, self.now_ms + pause_s * 1e3)
-        if answers:
-            self._note_answers(container, answers)
-            self.after(self._owed_ms(container), self._answer, container, life, answers)
-
-    def _note_answers(self, container: Container, answers: list[Parcel]) -> None:
-        for answer, _ in answers:
-            if isinstance(answer, t.Saved):
-                self.monitor.saved(answer.checkpoint)
-                if container in self.zombies:
-                    # It tells of a copy that nobody will find.
-                    known = self.wiped.get(container.index, 0)
-                    self.wiped[container.index] = max(answer.checkpoint.number, known)
-            elif isinstance(answer, t.Loaded) and answer.checkpoint is not None:
-                self.checkpoints_loaded += 1
-
-    def _answer(self, container: Container, life: int, answers: list[Parcel]) -> None:
-        if not container.alive or container.life != life:
-            return
-        if self.now_ms < container.paused_until_ms or container.rest is not None:
-            container.waiting.tuples = [*container.waiting.tuples, *answers]
-        else:
-            self._step(container, Inputs(tuples=answers))
-
-    def _to_store(self, container: Container, life: int, number: int, job: t.Tuple) -> None:
-        if container.alive and container.life == life:
-            container.kept.stores[number].submit(job)  # type: ignore[arg-type]
+    # Looking around
 
     def executors_of(self, container: Container) -> list[int]:
         return [number for number in container.numbers if self.graph.names[number].stage is Stage.EXECUTOR]
-
-    def checkpoints_of(self, number: int) -> list[int]:
-        """The numbers of the checkpoints that an executor holds."""
-        directory = checkpoint_directory(DATA, self.graph.names[number].replica)
-        paths = self._host[number].disk.paths(directory, (".checkpoint",))
-        return [int(path.stem) for path in paths if path.parent == directory]
-
-    def is_intact(self, container: Container, path: Path) -> bool:
-        """Whether a checkpoint can be read."""
-        try:
-            read_checkpoint(path, CLUSTER, self.era, container.disk)
-        except (StoreError, OSError):
-            return False
-        return True
-
-    def copies(self, checkpoint: int) -> int:
-        """Executors that hold a checkpoint of this number or a newer one."""
-        return sum(
-            1
-            for number, name in enumerate(self.graph.names)
-            if name.stage is Stage.EXECUTOR and max(self.checkpoints_of(number), default=0) >= checkpoint
-        )
-
-    # Looking around
 
     def inspect_all(self) -> None:
         for container in self.containers:
@@ -1138,7 +847,7 @@ class World:
                 for number, node in container.nodes.items():
                     if isinstance(node, Committer) and node.holes and number not in self.rejoins_due:
                         down[Stage.COMMITTER, self.graph.names[number].partition] += 1
-                if self._lacks_checkpoints(container):
+                if self.stores.lacks_checkpoints(container):
                     down[Stage.EXECUTOR, 0] += 1
         return max(down.values(), default=0) <= self.graph.f
 
@@ -1147,18 +856,10 @@ class World:
         survived like the first one."""
         executors = [number for number, name in enumerate(self.graph.names) if name.stage is Stage.EXECUTOR]
         return all(
-            max(self.checkpoints_of(number), default=0) >= self.monitor.stable
+            max(self.stores.checkpoints_of(number), default=0) >= self.monitor.stable
             for number in executors
             if not self._host[number].lost
         )
-
-    def _lacks_checkpoints(self, container: Container) -> bool:
-        lost = self.wiped.get(container.index)
-        if lost is None:
-            return False
-        executors = self.executors_of(container)
-        held = [max(self.checkpoints_of(number), default=0) for number in executors]
-        return min(held, default=lost) < max(lost, self.monitor.stable if executors else 0)
 
     def _tell(self, what: str, container: Container) -> None:
         if self.transcript is not None:

@@ -1,0 +1,155 @@
+"""The storage of simulated executors at work: checkpoint stores and logs, what they fetch from each other, and what is
+slow or fails meanwhile."""
+
+import errno
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tara.host.effects import Inputs
+from tara.protocol import tuples as t
+from tara.protocol.graph import Stage
+from tara.simulator.container import CLUSTER, DATA, Container, Parcel
+from tara.simulator.disk import Crash, VirtualDisk
+from tara.simulator.remote import VirtualRemote
+from tara.simulator.violation import Violation
+from tara.storage.log import DecidedLog, log_directory
+from tara.storage.remote import CHECKPOINTS
+from tara.storage.store import CheckpointStore, StoreError, StoreFailed, checkpoint_directory, read_checkpoint
+
+if TYPE_CHECKING:
+    from tara.simulator.world import World
+
+
+class Stores:
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        #: Until when what is wrong.
+        self._troubles: dict[str, float] = {}
+
+    def trouble(self, kind: str, until_ms: float) -> None:
+        self._troubles[kind] = until_ms
+
+    def _has(self, kind: str) -> bool:
+        return not self._world.healed and self._troubles.get(kind, 0) > self._world.now_ms
+
+    def mount(self, container: Container) -> None:
+        """What other executors have can be read here, if that is so; whether they are up or not."""
+        own = {self._world.graph.names[number].replica for number in self._world.executors_of(container)}
+        for replica in set(range(self._world.graph.sites)) - own:
+            for directory in (checkpoint_directory(DATA, replica), log_directory(DATA, replica)):
+                container.disk.mounts[directory] = partial(self._mounted, replica)
+        container.disk.trouble = self._fail
+
+    def _mounted(self, replica: int) -> VirtualDisk | None:
+        host = self._world.host_of(self._world.graph.number(Stage.EXECUTOR, replica))
+        return host.disk if self._world.plan.store_shared and not host.lost else None
+
+    def _fail(self, what: str, path: Path) -> None:
+        if path.parent.name.startswith("checkpoints") and self._has("store_failing"):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+
+    def remote_files(self, container: Container, kind: str, directory: Path) -> VirtualRemote:
+        def source(replica: int) -> tuple[VirtualDisk, Path] | None:
+            host = self._world.host_of(self._world.graph.number(Stage.EXECUTOR, replica))
+            at = checkpoint_directory if kind == CHECKPOINTS else log_directory
+            return (host.disk, at(DATA, replica)) if host.alive and host is not container else None
+
+        def breaks_off() -> bool:
+            broken = not self._world.healed and self._world.draw.random() < 0.1
+            if broken:
+                self._world.count_fault("breaks_off")
+            return broken
+
+        suffix = ".checkpoint" if kind == CHECKPOINTS else ".segment"
+        return VirtualRemote(container.disk, directory, suffix, source, breaks_off)
+
+    def attach(self, container: Container) -> None:
+        """Its stores and logs work when there is something to do."""
+        for store in container.kept.stores.values():
+            workers: list[CheckpointStore | DecidedLog] = [store] if store.log is None else [store, store.log]
+            for worker in workers:
+                worker.wake = partial(self._soon, container, container.life, worker)
+                worker.wake()
+
+    def _soon(self, container: Container, life: int, worker: CheckpointStore | DecidedLog) -> None:
+        delay_ms = self._world.draw.randrange(1, 500 if self._has("store_slow") else 20)
+        self._work_at(container, life, worker, self._world.now_ms + delay_ms)
+
+    def _work_at(self, container: Container, life: int, worker: CheckpointStore | DecidedLog, time_ms: float) -> None:
+        if container.due_ms.get(worker, time_ms) >= time_ms:
+            container.due_ms[worker] = time_ms
+            self._world.at(time_ms, self._work, container, life, worker)
+
+    def _work(self, container: Container, life: int, worker: CheckpointStore | DecidedLog) -> None:
+        if not container.alive or container.life != life or container.due_ms.get(worker) != self._world.now_ms:
+            return
+        del container.due_ms[worker]
+        if self._world.now_ms < container.paused_until_ms:
+            self._work_at(container, life, worker, container.paused_until_ms)
+            return
+        try:
+            pause_s = worker.work()
+            answers = container.kept.answers()
+        except Crash:
+            self._world.on_crash(container)
+            return
+        except StoreFailed as error:
+            raise Violation("store", f"container {container.index}: {error}"[:2000]) from error
+        self._work_at(container, life, worker, self._world.now_ms + pause_s * 1e3)
+        if answers:
+            self._note_answers(container, answers)
+            self._world.after(self._world.owed_ms(container), self._answer, container, life, answers)
+
+    def _note_answers(self, container: Container, answers: list[Parcel]) -> None:
+        for answer, _ in answers:
+            if isinstance(answer, t.Saved):
+                self._world.monitor.saved(answer.checkpoint)
+                if container in self._world.zombies:
+                    # It tells of a copy that nobody will find.
+                    known = self._world.wiped.get(container.index, 0)
+                    self._world.wiped[container.index] = max(answer.checkpoint.number, known)
+            elif isinstance(answer, t.Loaded) and answer.checkpoint is not None:
+                self._world.checkpoints_loaded += 1
+
+    def _answer(self, container: Container, life: int, answers: list[Parcel]) -> None:
+        if not container.alive or container.life != life:
+            return
+        if self._world.now_ms < container.paused_until_ms or container.rest is not None:
+            container.waiting.tuples = [*container.waiting.tuples, *answers]
+        else:
+            self._world.step(container, Inputs(tuples=answers))
+
+    def submit(self, container: Container, life: int, number: int, job: t.Tuple) -> None:
+        if container.alive and container.life == life:
+            container.kept.stores[number].submit(job)  # type: ignore[arg-type]
+
+    def checkpoints_of(self, number: int) -> list[int]:
+        """The numbers of the checkpoints that an executor holds."""
+        directory = checkpoint_directory(DATA, self._world.graph.names[number].replica)
+        paths = self._world.host_of(number).disk.paths(directory, (".checkpoint",))
+        return [int(path.stem) for path in paths if path.parent == directory]
+
+    def is_intact(self, container: Container, path: Path) -> bool:
+        """Whether a checkpoint can be read."""
+        try:
+            read_checkpoint(path, CLUSTER, self._world.era, container.disk)
+        except (StoreError, OSError):
+            return False
+        return True
+
+    def copies(self, checkpoint: int) -> int:
+        """Executors that hold a checkpoint of this number or a newer one."""
+        return sum(
+            1
+            for number, name in enumerate(self._world.graph.names)
+            if name.stage is Stage.EXECUTOR and max(self.checkpoints_of(number), default=0) >= checkpoint
+        )
+
+    def lacks_checkpoints(self, container: Container) -> bool:
+        lost = self._world.wiped.get(container.index)
+        if lost is None:
+            return False
+        executors = self._world.executors_of(container)
+        held = [max(self.checkpoints_of(number), default=0) for number in executors]
+        return min(held, default=lost) < max(lost, self._world.monitor.stable if executors else 0)
