@@ -92,14 +92,14 @@ class Stores:
             pause_s = worker.work()
             answers = container.kept.answers()
         except Crash:
-            self._world.on_crash(container)
+            self._world.driver.on_crash(container)
             return
         except StoreFailed as error:
             raise Violation("store", f"container {container.index}: {error}"[:2000]) from error
         self._work_at(container, life, worker, self._world.now_ms + pause_s * 1e3)
         if answers:
             self._note_answers(container, answers)
-            self._world.after(self._world.owed_ms(container), self._answer, container, life, answers)
+            self._world.after(self._world.driver.owed_ms(container), self._answer, container, life, answers)
 
     def _note_answers(self, container: Container, answers: list[Parcel]) -> None:
         for answer, _ in answers:
@@ -118,7 +118,7 @@ class Stores:
         if self._world.now_ms < container.paused_until_ms or container.rest is not None:
             container.waiting.tuples = [*container.waiting.tuples, *answers]
         else:
-            self._world.step(container, Inputs(tuples=answers))
+            self._world.driver.step(container, Inputs(tuples=answers))
 
     def submit(self, container: Container, life: int, number: int, job: t.Tuple) -> None:
         if container.alive and container.life == life:

@@ -14,26 +14,23 @@ from itertools import chain
 from typing import Any
 
 from tara.application import StateMachine
-from tara.host.condition import described
 from tara.host.counters import Counters
-from tara.host.effects import Answer, Effect, Executes, Halt, Hand, Inputs, Send, Store, Sync, Trouble, Unbar
+from tara.host.effects import Effect, Inputs
 from tara.host.placement import container_label, placement_of
 from tara.host.site import Site, SiteSpec
 from tara.protocol import tuples as t
-from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Stage
-from tara.protocol.journal import Written
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.factory import NODE_TYPES, create
-from tara.protocol.places import EXECUTING
 from tara.protocol.principals import principal_of
 from tara.simulator.batch_writer import BatchWriter
 from tara.simulator.client import Client
 from tara.simulator.client_links import ClientLinks
 from tara.simulator.container import CLUSTER, DATA, Container, Parcel, ProcessEnded, Said
 from tara.simulator.disk import Crash, VirtualDisk
+from tara.simulator.driver import Driver
 from tara.simulator.eras import FormerEra
 from tara.simulator.fatal_command import FatalCommand
 from tara.simulator.monitor import Monitor
@@ -44,20 +41,14 @@ from tara.simulator.stores import Stores
 from tara.simulator.story import Story
 from tara.simulator.subject import subject_of
 from tara.simulator.transcript import Transcript
-from tara.simulator.violation import Violation
-from tara.simulator.wire import GatewaySite, Wire, WireClient, WireGateway
+from tara.simulator.wire import GatewaySite, Wire, WireClient
 from tara.simulator.workload import Audited
 from tara.storage.execution_record import record_path
 from tara.storage.files import DamagedFile
 from tara.storage.journal import (
-    FULL_DISK_PATIENCE_S,
-    FULL_DISK_PAUSE_S,
-    Identity,
     JournalError,
-    NoRoom,
     journal_directory,
     journal_name,
-    read_journal,
 )
 from tara.storage.lives import Lives, lives_path, read_lives, write_lives
 from tara.storage.log import log_directory
@@ -81,7 +72,7 @@ class World:
         self.subject = subject_of(plan.app, plan.keys, plan.value_bytes)
         self.wire: Wire | None = self.subject.wire(self)
         #: What executors execute with; the subject's, unless another one is given.
-        self._application = application or self.subject.replica
+        self.application = application or self.subject.replica
         self.graph = Graph(plan.limits.f, plan.limits.partitions)
         self.draw = random.Random(f"run-{plan.seed}")
         self.now_ms = 0.0
@@ -105,6 +96,7 @@ class World:
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
         self._unique = 0
+        self.driver = Driver(self)
         self.stores = Stores(self)
         self.client_links = ClientLinks(self)
         self.healed = False
@@ -121,7 +113,6 @@ class World:
         #: Nothing may start.
         self.closed = False
         self._set_clocks()
-        self._depths = random.Random(f"depths-{plan.seed}")
         if plan.stack_depth:
             self.count_fault("deep_stack")
         self._host = {number: container for container in self.containers for number in container.numbers}
@@ -226,10 +217,10 @@ class World:
         if not self._start(container, admission):
             return
         self.stores.attach(container)
-        self._open_gateway(container)
-        self._go_on(container, chain(container.running.begin(), self._found(container, admission)))
+        self.open_gateway(container)
+        self.driver.go_on(container, chain(container.running.begin(), self._found(container, admission)))
         if container.alive and container.rest is None:
-            self.step(container, Inputs())
+            self.driver.step(container, Inputs())
         for number, node in container.nodes.items():
             self.monitor.inspect(number, container.life, node)
         self.after(self.draw.random() * TICK_MS, self._tick, container, container.life)
@@ -298,7 +289,7 @@ class World:
         application = partial(self._fragile, container, container.life)
         damaged = container.index in self.repairs_due
         try:
-            container.host = container.storage.start(start, make, application, self._clock(container))
+            container.host = container.storage.start(start, make, application, self.clock(container))
         except (Crash, JournalError, OSError) as error:
             self.count_fault("crash_in_storage" if isinstance(error, Crash) else "start_failed")
             self.crash(container)
@@ -309,12 +300,12 @@ class World:
             self.count_fault("holes")
         return True
 
-    def _open_gateway(self, container: Container) -> None:
+    def open_gateway(self, container: Container) -> None:
         executor = container.running.executor
         if self.wire is not None and executor is not None:
             container.gateway = self.wire.open(GatewaySite(self, container, executor))
 
-    def _close_gateway(self, container: Container) -> None:
+    def close_gateway(self, container: Container) -> None:
         if container.gateway is not None:
             container.gateway.close()
             container.gateway = None
@@ -396,7 +387,7 @@ class World:
             if self.fatal is not None:
                 self.fatal.strike(container, life, operation, counter)
 
-        application = self._application()
+        application = self.application()
         if isinstance(application, Audited):
             application.before = before
         return application
@@ -407,18 +398,18 @@ class World:
             return True
         return any(isinstance(node, Committer) and node.holes for node in container.nodes.values())
 
-    def _clock(self, container: Container) -> float:
+    def clock(self, container: Container) -> float:
         return 1_000_000.0 + self.now_ms * container.clock_rate + container.clock_offset_ms
 
-    def _clock_s(self, container: Container) -> float:
-        return self._clock(container) / 1e3
+    def clock_s(self, container: Container) -> float:
+        return self.clock(container) / 1e3
 
     def crash(self, container: Container, power: bool = False) -> None:
         """`power`: what was not synced may be gone."""
         container.alive = False
         container.doom = None
         container.host = container.storage = container.rest = None
-        self._close_gateway(container)
+        self.close_gateway(container)
         container.waiting = Inputs()
         container.disk.end_process()
         self._tell("crashes", container)
@@ -426,7 +417,7 @@ class World:
             container.disk.lose_power()
             self.count_fault("power_cut")
         if container.uncertain:
-            self._find_out(container)
+            self.driver.find_out(container)
         if not self.journals and container in self.containers:
             self.wipe(container, checkpoints=True)
 
@@ -483,7 +474,7 @@ class World:
         zombie.life, zombie.alive, zombie.generation = container.life, True, container.generation
         zombie.host, zombie.said, zombie.storage = container.host, container.said, container.storage
         # Its clients come back where the new life is.
-        self._close_gateway(container)
+        self.close_gateway(container)
         zombie.clock_offset_ms, zombie.clock_rate = container.clock_offset_ms, container.clock_rate
         if self.draw.random() < 0.7:
             zombie.known_until_ms = {other.index: self.now_ms + self.draw.randrange(600) for other in self.containers}
@@ -514,16 +505,16 @@ class World:
         if self.now_ms >= container.paused_until_ms and container.rest is None:
             waiting, container.waiting = container.waiting, Inputs()
             waiting.tick = True
-            self.step(container, waiting)
+            self.driver.step(container, waiting)
         self.after(TICK_MS / container.clock_rate, self._tick, container, life)
 
     def arrive(self, container: Container, inputs: Inputs, sender: int | None = None) -> None:
         """Something of a container (None: of somebody else) has come."""
         for zombie in [zombie for zombie in self.zombies if zombie.index == container.index]:
             if sender is None or zombie.known_until_ms is None:
-                self.step(zombie, inputs)
+                self.driver.step(zombie, inputs)
             elif self.now_ms < zombie.known_until_ms[sender]:
-                self.step(zombie, inputs)
+                self.driver.step(zombie, inputs)
                 return
         if not container.alive:
             return
@@ -532,7 +523,7 @@ class World:
             container.waiting.messages = container.waiting.messages + inputs.messages
             container.waiting.tuples = container.waiting.tuples + inputs.tuples
         else:
-            self.step(container, inputs)
+            self.driver.step(container, inputs)
 
     def deliver(self, container: Container, parcels: list[Parcel]) -> None:
         """Tuples have come for the nodes of a container."""
@@ -568,248 +559,6 @@ class World:
             container.founding = False
             # Whoever begins an era sees to it that there is room.
             container.disk.heal()
-
-    # A step
-
-    def step(self, container: Container, inputs: Inputs) -> None:
-        if container.gateway is not None:
-            container.gateway.receive()
-        self._go_on(container, container.running.step(inputs, self._clock(container)))
-
-    def _go_on(self, container: Container, effects: Iterator[Effect]) -> None:
-        """From somewhere in the stack: what comes of it must not depend on how deep that is."""
-        levels = self._depths.randrange(self.plan.stack_depth) if self.plan.stack_depth else 0
-        self._go_on_below(levels, container, effects)
-
-    def _go_on_below(self, levels: int, container: Container, effects: Iterator[Effect]) -> None:
-        if levels:
-            self._go_on_below(levels - 1, container, effects)
-        else:
-            self._go_on_here(container, effects)
-
-    def _go_on_here(self, container: Container, effects: Iterator[Effect]) -> None:
-        """Do one effect after the other, until one has to wait for the disk, or the process ends."""
-        site = container.host
-        try:
-            for effect in effects:
-                if self._strikes(container, effect):
-                    self._die(container)
-                    return
-                wait_ms = self._do(container, effect)
-                if container.host is not site:
-                    return
-                if wait_ms:
-                    container.rest = effects
-                    self.after(wait_ms, self._resume, container, container.life)
-                    return
-        except ProcessEnded:
-            # Where the process was when it ended, it has not left.
-            for number in self.executors_of(container):
-                container.kept.records[number].cell[EXECUTING] = self.fatal.counter if self.fatal is not None else 0
-            self.crash(container)
-            self.restart_later(container, self.draw.choice((20, 50, 200)))
-            return
-        except Crash:
-            self.on_crash(container)
-            return
-        except OSError:
-            # What it cannot write, it cannot do without.
-            self.count_fault("disk_failed")
-            self._die(container)
-            return
-        self._see(container)
-        if container.doom in _IN_MULTICAST and container.sending:
-            self._die(container)
-        container.sending = False
-        if container.gateway is not None:
-            self._respond(container, container.gateway)
-
-    def _respond(self, container: Container, gateway: WireGateway) -> None:
-        gateway.respond(self.now_ms / 1e3)
-        if gateway.busy or not container.running.is_idle:
-            self.after(0.2, self._go_on_soon, container, container.life)
-
-    def _go_on_soon(self, container: Container, life: int) -> None:
-        if container.alive and container.life == life:
-            self.arrive(container, Inputs())
-
-    def _resume(self, container: Container, life: int) -> None:
-        """The disk has done what the step waited for."""
-        rest = container.rest
-        if rest is None or not container.alive or container.life != life:
-            return
-        if self.now_ms < container.paused_until_ms:
-            self.at(container.paused_until_ms, self._resume, container, life)
-            return
-        again, container.rest, container.again = container.again, None, None
-        self._go_on(container, rest if again is None else chain((again,), rest))
-        if container.alive and container.life == life and container.rest is None:
-            waiting, container.waiting = container.waiting, Inputs()
-            self.step(container, waiting)
-
-    def _strikes(self, container: Container, effect: Effect) -> bool:
-        """Whether the container dies here, before it has done this."""
-        if isinstance(effect, Sync) and self._doom(container) == "crash_before_sync":
-            if not self.journals:
-                return True
-            # Somewhere on the way.
-            container.disk.ends_in = self.draw.choice((0, 0, 0, 1, 2, 3))
-            self.count_fault("torn_tail")
-        if not isinstance(effect, Send):
-            return False
-        starts = any(type(said.tuple) is t.Start for said in container.said.leaving)
-        if starts and self.now_ms < self.start_doom_until_ms:
-            self.start_doom_until_ms = 0.0
-            container.doom = "crash_in_start"
-        doom = self._doom(container)
-        if doom in ("crash_before_sync", "crash_after_sync"):
-            # One that never has anything to sync dies here.
-            return not any(self.graph.names[number].stage is Stage.COMMITTER for number in container.numbers)
-        if doom in _IN_MULTICAST:
-            # Before this frame, or behind the last one of the step, or in between.
-            container.sending = True
-            return self.draw.random() < 0.3
-        return False
-
-    def _doom(self, container: Container) -> str | None:
-        """How it is to die, if that may be now."""
-        if container.doom and not self.journals and not self.may_fail([container]):
-            # Others have failed since: it has to wait for them.
-            return None
-        return container.doom
-
-    def _see(self, container: Container) -> None:
-        """What the nodes have said is about to leave."""
-        for said in container.said.take():
-            self.monitor.emitted(said, container.life, container.generation)
-            from_sink = self.graph.names[said.number].stage is Stage.REPLY_SINK
-            if self.on_results is not None and isinstance(said.tuple, t.Results) and from_sink:
-                self.on_results(container.site, said.tuple)
-
-    def _do(self, container: Container, effect: Effect) -> float:
-        """Returns for how long its process has to wait for that."""
-        match effect:
-            case Sync(entries, collected):
-                return self._sync(container, entries, collected)
-            case Send():
-                self._see(container)
-                full = self.network.send(container, self.containers[effect.container], effect.frames)
-                container.running.sent(effect, len(effect.frames), full)
-            case Answer(replies):
-                self._see(container)
-                answered, clock_s = container.running.latency.answered, partial(self._clock_s, container)
-                for connection, messages, results in replies:
-                    self.client_links.reply(container, connection, list(messages))
-                    answered(results, clock_s)
-            case Store(number, job):
-                self._see(container)
-                self.stores.submit(container, container.life, number, job)
-            case Unbar(number, counter):
-                container.kept.records[number].unbar(counter)
-            case Executes(number, halted):
-                expected = self.fatal is not None and halted.counter == self.fatal.counter and not halted.checkpoint
-                if halted.reason and not expected:
-                    raise Violation("halted", f"{self.graph.label(number)} has {described(halted)}")
-                self._close_gateway(container)
-                if not halted.reason:
-                    self._open_gateway(container)
-            case Halt(number, reason):
-                raise Violation("halted", f"{self.graph.label(number)}: {reason}"[:2000])
-            case Trouble("bad_frame", _, _) if self.hears_garbage:
-                self.count_fault("refused_frame")
-            case Trouble("bad_frame", sender, reason):
-                raise Violation("refused", f"container {container.index} refused what a {sender} sent: {reason}"[:2000])
-            case Trouble():
-                self.count_fault("foreign_frame")
-            case Hand(results):
-                container.running.latency.answered(results, partial(self._clock_s, container))
-                if container.gateway is not None:
-                    container.gateway.take(results)
-                elif self.wire is None:
-                    raise Violation("routes", "results for a gateway, and there is none")
-        return 0.0
-
-    def _sync(self, container: Container, written: list[Written], collected: bool) -> float:
-        """If there is no room it is tried again, for a while; what the disk refuses for good ends the container."""
-        container.uncertain = written
-        try:
-            container.kept.sync(container.running, written, collected)
-        except NoRoom:
-            container.uncertain = []
-            self.count_fault("no_room")
-            if container.full_since_ms is None:
-                container.full_since_ms = self.now_ms
-            if self.now_ms - container.full_since_ms > FULL_DISK_PATIENCE_S * 1e3:
-                self._die(container)
-            container.again = Sync(written, collected)
-            return FULL_DISK_PAUSE_S * 1e3
-        except JournalError:
-            self.count_fault("journal_failed")
-            self._die(container)
-            return 0.0
-        container.full_since_ms, container.uncertain = None, []
-        container.said.synced()
-        self._note_written(container, written)
-        if self._doom(container) in ("crash_before_sync", "crash_after_sync"):
-            self._see(container)
-            self._die(container)
-        # Without a journal, no step waits for the disk.
-        return self.owed_ms(container) if self.journals else 0.0
-
-    def _note_written(self, container: Container, written: list[Written]) -> None:
-        self.monitor.persisted(written, container.generation)
-        for number, entry in written:
-            if isinstance(entry, t.Installed):
-                self.rejoins += 1
-                self.rejoins_due.discard(number)
-                self.monitor.inspect(number, container.life, container.nodes[number])
-        if self.journals and self.draw.random() < 0.02:
-            self._check_replay(container)
-
-    def _find_out(self, container: Container) -> None:
-        """Whether what it was writing is in its journal, and will be replayed."""
-        written, container.uncertain = container.uncertain, []
-        identity = Identity(CLUSTER, self.era, container.index)
-        found = read_journal(journal_directory(DATA, container.index), identity, container.disk).found.entries
-        if all(entry in found.get(number, ()) for number, entry in written):
-            self.monitor.persisted(written, container.generation)
-
-    def owed_ms(self, container: Container) -> float:
-        owed_ms, container.disk.owed_ms = container.disk.owed_ms, 0.0
-        return owed_ms
-
-    def _check_replay(self, container: Container) -> None:
-        """Would a restart right now find the committers as they are?"""
-        identity = Identity(CLUSTER, self.era, container.index)
-        found = read_journal(journal_directory(DATA, container.index), identity, container.disk).found
-        if found.problems:
-            raise Violation("replay", f"container {container.index}: {found.problems}"[:2000])
-        for number, entries in found.entries.items():
-            name, node = self.graph.names[number], container.nodes[number]
-            boot = Boot(container.life, container.life, False, 0.0)
-            try:
-                twin = create(name, self.graph, self.plan.limits, boot, Outbox(), self._application, entries)
-            except NodeHalted as error:
-                raise Violation("replay", f"{self.graph.label(number)}: {error}"[:2000]) from error
-            assert isinstance(node, Committer)
-            assert isinstance(twin, Committer)
-            self.monitor.same_committer(number, node, twin)
-
-    def on_crash(self, container: Container) -> None:
-        if container.doom is None:
-            self.count_fault("crash_in_storage")
-        self._die(container)
-
-    def _die(self, container: Container) -> None:
-        doom, zombie = container.doom, container in self.zombies
-        container.sending = False
-        self.crash(container, power=doom is not None and self.draw.random() < 0.3)
-        if zombie:
-            self.zombies.remove(container)
-            return
-        if doom is not None:
-            self.count_fault(doom)
-        self.restart_later(container, self.draw.choice((20, 50, 200, 700)))
 
     # Looking around
 
