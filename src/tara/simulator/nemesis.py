@@ -321,6 +321,7 @@ def _losses_beyond_f(world: World, fault: Fault) -> bool:
     progress any more, but nothing that was decided becomes anything else."""
     if world.fatal is not None or world.beyond or world.former:
         return False
+    world.beyond = True
     for told in list(world.stories):
         told.end()
     for container in _voters(world, fault):
@@ -328,7 +329,6 @@ def _losses_beyond_f(world: World, fault: Fault) -> bool:
             world.crash(container, power=world.draw.random() < POWER_SHARE)
         world.wipe(container, checkpoints=fault.other % 2 == 0)
         world.restart_later(container, fault.duration_ms * world.draw.random())
-    world.beyond = True
     return True
 
 
