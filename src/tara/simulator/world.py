@@ -1,8 +1,8 @@
 """The virtual world: sites on a virtual network, clock, disk and store.
 
 Everything happens in events, one after the other. An event that reaches a container is a step of its site, the same one
-that the live runtime drives (`tara.host.site`); what the site wants done happens here, one effect after the other. A
-crash can come between any two of them.
+that the live runtime drives (`tara.host.site`); what the site wants done is done by `driver.py`. Here is who is there:
+containers that start, end, move and come back, their clocks, and the eras that an operator begins.
 """
 
 import heapq
