@@ -30,6 +30,7 @@ from tara.protocol.observer import Observer
 from tara.protocol.opinions import ProgressOpinions, highest
 from tara.protocol.progress import SourceProgress
 from tara.protocol.sessions import Session, Sessions
+from tara.protocol.transfer import Transfer
 from tara.protocol.window import Window
 from tara.simulator import fatal_command as fatal_command_module
 from tara.simulator.mutants.registry import mutant, nothing, replace
@@ -298,7 +299,7 @@ def amnesiac_votes() -> Iterator[None]:
         yield
 
 
-@mutant("a committer without its memory is not in the head of a journal segment", partitions=2, durability="disk")
+@mutant("A1: a committer without its memory is not in the head of a journal segment", partitions=2, durability="disk")
 def recovering_committer_in_segment_head() -> Iterator[None]:
     def head(committers: Mapping[int, Committer]) -> list[Written]:
         return [(number, node.resumed()) for number, node in committers.items()]
@@ -493,7 +494,7 @@ def unanimous_controllers() -> Iterator[None]:
         yield
 
 
-@mutant("f+1 controllers suspect the active proposer at the same time")
+@mutant("B4: f+1 controllers suspect the active proposer at the same time")
 def suspicions_add_up() -> Iterator[None]:
     def asked(self: ViewSource) -> list[int]:
         return [0 if vote is None else vote.view for vote in self._votes]
@@ -506,7 +507,7 @@ def _withdraw_silently(self: Controller) -> None:
     self.asked = None
 
 
-@mutant("a proposer announces itself until the views name it, and again when they do not any more", durability="disk")
+@mutant("B2: a proposer announces itself until the views name it, and again when they do not", durability="disk")
 def presence_announced_once() -> Iterator[None]:
     on_view = Proposer._on_view
 
@@ -516,6 +517,30 @@ def presence_announced_once() -> Iterator[None]:
         self._known_to |= known
 
     with replace(Proposer, "_on_view", remember):
+        yield
+
+
+@mutant("B1: what is long has time to arrive")
+def long_requests_have_no_time() -> Iterator[None]:
+    with replace(Transfer, "allowance_ms", property(lambda self: 0.0)):
+        yield
+
+
+@mutant("B1: a view that gets something done is allowed to finish")
+def beginning_is_no_progress() -> Iterator[None]:
+    with replace(Controller, "_on_advance", nothing):
+        yield
+
+
+@mutant("B3: a command that is on its way is not ordered again")
+def repetitions_are_ordered() -> Iterator[None]:
+    original = RequestSource._take
+
+    def take(self: RequestSource, commands: list[t.Command], bytes_max: int) -> list[t.Command]:
+        self._taken.clear()
+        return original(self, commands, bytes_max)
+
+    with replace(RequestSource, "_take", take):
         yield
 
 
@@ -725,7 +750,7 @@ def former_session_waits() -> Iterator[None]:
         yield
 
 
-@mutant("an application may recurse as deep wherever it is called from")
+@mutant("A2: an application may recurse as deep wherever it is called from")
 def depth_is_absolute() -> Iterator[None]:
     with replace(depth, "depth", lambda: 100):
         yield
