@@ -64,10 +64,17 @@ class ClientLinks:
         return delays
 
     def reply(self, container: Container, connection: bytes, messages: list[bytes]) -> None:
-        for client in self._world.clients:
+        world = self._world
+        for client in world.clients:
             if not isinstance(client, Client):
                 continue
             if client.hears(connection, container.site):
                 for data in messages:
+                    reply = client_wire.decode_reply(data)
                     for delay in self._delays():
-                        self._world.after(delay, client.receive, client_wire.decode_reply(data), connection)
+                        world.after(delay, self._arrive_reply, client, world.era, reply, connection)
+
+    def _arrive_reply(self, client: Client, era: int, reply: client_wire.ClientReply, connection: bytes) -> None:
+        """An era ends with all its processes, and so do their connections."""
+        if era == self._world.era:
+            client.receive(reply, connection)

@@ -31,7 +31,8 @@ class FormerEra:
 
     ended_ms: float
     monitor: "Monitor"
-    #: What the application held in the checkpoint that the next era began with: operations, and values.
+    #: What had been executed in the checkpoint that the next era began with, questions among it: their results are
+    #: kept for their sessions; and what the application held there.
     executed: set[int]
     values: dict[str, bytes]
 
@@ -57,8 +58,10 @@ def begin(world: "World", data_dir: "Path", everywhere: bool) -> bool:
     _check_best(world, best, copies)
     chunks = list(best.loaded.chunks)
     executed = {operation for operation, _ in msgspec.msgpack.decode(chunks[0], type=_Executed)}
-    _check_executed(world, executed, best)
-    world.former.append(FormerEra(world.now_ms, world.monitor, executed, _values(chunks)))
+    commands = [world.monitor.command(number) for number in range(1, best.sessions.counter + 1)]
+    _check_executed(world, executed, commands)
+    former = FormerEra(world.now_ms, world.monitor, executed | _operations(commands, t.QUERY), _values(chunks))
+    world.former.append(former)
     world.era += 1
     world.records = of_next_era(world.records)
     world.threshold = first_threshold(int(copy.path.stem) for copy in copies)
@@ -102,17 +105,20 @@ def _check_best(world: "World", best: Best, copies: list[Copy]) -> None:
     world.monitor.require(best.number == max(intact), "recovery", "{} was taken, there are {}", best.number, intact)
 
 
-def _check_executed(world: "World", executed: set[int], best: Best) -> None:
+def _check_executed(world: "World", executed: set[int], commands: list[t.Command | None]) -> None:
     """The checkpoint has what was executed up to its last command, and nothing else."""
-    counter = best.sessions.counter
-    commands = [world.monitor.command(number) for number in range(1, counter + 1)]
-    expected = {
+    expected = _operations(commands, t.EXECUTE)
+    same = executed == expected if None not in commands else executed >= expected
+    world.monitor.require(same, "recovery", "{} differ", len(commands))
+
+
+def _operations(commands: list[t.Command | None], kind: int) -> set[int]:
+    """Those of a kind that are known."""
+    return {
         operation_of(command.payload)
         for command in commands
-        if command is not None and command.kind == t.EXECUTE and command.payload
+        if command is not None and command.kind == kind and command.payload
     }
-    known = all(command is not None for command in commands)
-    world.monitor.require(executed == expected if known else executed >= expected, "recovery", "{} differ", counter)
 
 
 # The histories
