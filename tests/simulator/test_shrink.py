@@ -21,7 +21,7 @@ def size(plan: Plan) -> int:
 
 
 def test_a_failing_run_becomes_small_and_fails_in_the_same_way() -> None:
-    plan = make_plan(5)
+    plan = make_plan(7)
     with applied("records_ignored"):
         told: list[str] = []
         first = run_plan(plan)
@@ -92,7 +92,7 @@ def test_the_command_writes_a_file_that_replays(tmp_path: Path) -> None:
     file = tmp_path / "shrunk.json"
     options = ["--mutant", "records_ignored", "--runs", "12", "--output", str(file)]
 
-    result = runner.invoke(app, ["sim", "shrink", "5", *options])
+    result = runner.invoke(app, ["sim", "shrink", "7", *options])
 
     assert result.exit_code == 0, result.output
     assert f"tara sim replay --plan {file} --trace" in result.output
