@@ -14,7 +14,7 @@ from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.controller import Controller
 from tara.protocol.principals import OPERATOR, principal_of
-from tara.simulator import eras, story
+from tara.simulator import eras, story, trouble
 from tara.simulator.client import Client
 from tara.simulator.container import DATA, Container
 from tara.simulator.disk import VirtualDisk
@@ -778,6 +778,21 @@ def _operator(world: World, fault: Fault) -> bool:
     return True
 
 
+def _disk_error(world: World, fault: Fault) -> bool:
+    container = _victim(world, fault)
+    return container is not None and trouble.disk_error(world, container, fault)
+
+
+def _marker_lost(world: World, fault: Fault) -> bool:
+    container = _victim(world, fault)
+    return container is not None and trouble.marker_lost(world, container, fault)
+
+
+def _broken_node(world: World, fault: Fault) -> bool:
+    container = _victim(world, fault)
+    return container is not None and trouble.broken_node(world, container, fault)
+
+
 def _idle_partition(world: World, fault: Fault) -> bool:
     """All clients that have something to say use partition 0."""
     world.idle_until_ms = world.now_ms + fault.duration_ms
@@ -821,6 +836,10 @@ _STRIKES = {
     "losses_beyond_f": _losses_beyond_f,
     "new_era": _new_era,
     **dict.fromkeys(_STORIES, _story),
+    "disk_error": _disk_error,
+    "marker_lost": _marker_lost,
+    "broken_node": _broken_node,
+    "many_questions": trouble.many_questions,
     "pause": _pause,
     "suspicion": _suspicion,
     "clock_jump": _clock_jump,

@@ -19,6 +19,7 @@ from tara.host.effects import Effect, Inputs
 from tara.host.placement import container_label, placement_of
 from tara.host.site import Site, SiteSpec
 from tara.protocol import tuples as t
+from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
@@ -124,6 +125,8 @@ class World:
         self.stories: list[Story] = []
         #: The command at which the application breaks down, if there is one.
         self.fatal: FatalCommand | None = None
+        #: Nodes whose next step breaks an invariant, and those that have stopped like that.
+        self.broken: set[int] = set()
         self.idle_until_ms = 0.0
         #: Until then, the next container that emits a start crashes in doing so.
         self.start_doom_until_ms = 0.0
@@ -363,6 +366,8 @@ class World:
             note()
 
         def watched_process(tuple_: t.Tuple) -> None:
+            if number in self.broken:
+                raise NodeHalted("broken")
             self.monitor.processes(number, life, tuple_)
             process(tuple_)
             see(tuple_)
