@@ -2,12 +2,15 @@
 is broken, and somebody who asks more than can be answered."""
 
 import errno
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tara.application import Get
 from tara.host import client_wire
+from tara.protocol.nodes.executor import Executor
 from tara.protocol.principals import principal_of
 from tara.simulator.container import DATA, Container
 from tara.simulator.workload import wrap
@@ -42,36 +45,44 @@ QUESTIONS_BEYOND = 50
 LONG_QUESTIONS = 40
 
 
-def disk_error(world: "World", container: Container, fault: "Fault") -> bool:
+def _disk_error(world: "World", container: Container, fault: "Fault") -> None:
     """The next call of a kind fails, once."""
-    if not world.journals:
-        return False
     container.disk.errors = list(DISK_ERRORS[fault.other % len(DISK_ERRORS)])
-    return True
 
 
-def marker_lost(world: "World", container: Container, fault: "Fault") -> bool:
+def _marker_lost(world: "World", container: Container, fault: "Fault") -> None:
     """A container comes back to a journal without its end marker."""
-    directory = journal_directory(DATA, container.index)
-    if not world.journals or not container.disk.paths(directory, (".journal",)):
-        return False
-    if not container.disk.exists(directory / MARKER_FILE) or container.founding:
-        return False
     world.crash(container)
-    container.disk.forget(directory / MARKER_FILE)
+    container.disk.forget(_marker(container))
     world.repairs_due.add(container.index)
     world.restart_later(container, fault.duration_ms)
-    return True
 
 
-def broken_node(world: "World", container: Container, fault: "Fault") -> bool:
+def _marker(container: Container) -> Path:
+    return journal_directory(DATA, container.index) / MARKER_FILE
+
+
+def _has_marker(container: Container) -> bool:
+    segments = container.disk.paths(journal_directory(DATA, container.index), (".journal",))
+    return container.disk.exists(_marker(container)) and bool(segments) and not container.founding
+
+
+def _broken_node(world: "World", container: Container, fault: "Fault") -> None:
     """An invariant of a node is broken, and it stops; the others of its container go on without it, until an operator
     starts that anew."""
-    if not world.journals or world.fatal is not None or container.rest is not None:
-        return False
-    world.broken.add(container.numbers[fault.other % len(container.numbers)])
-    world.after(fault.duration_ms + 50, _repair, world, container)
-    return True
+    if world.fatal is None:
+        world.broken.add(container.numbers[fault.other % len(container.numbers)])
+        world.after(fault.duration_ms + 50, _repair, world, container)
+
+
+def _bad_snapshot(world: "World", container: Container, fault: "Fault") -> None:
+    """The application of a replica cannot give its next snapshot: the replica halts there, and goes on when others have
+    that checkpoint."""
+    world.bad_snapshots.add(container.index)
+
+
+def _executes(container: Container) -> bool:
+    return any(isinstance(node, Executor) and node.ready for node in container.nodes.values())
 
 
 def _repair(world: "World", container: Container) -> None:
@@ -92,3 +103,12 @@ def many_questions(world: "World", fault: "Fault") -> bool:
         reads = [client_wire.Read(index, question, fault.other % 2 == 0) for index, question in enumerate(questions)]
         world.client_links.say(site, connection, stranger, [], reads)
     return True
+
+
+#: How each begins, and whom it can happen to.
+OF_CONTAINERS: dict[str, tuple[Callable[["World", Container, "Fault"], None], Callable[[Container], bool]]] = {
+    "disk_error": (_disk_error, lambda container: True),
+    "marker_lost": (_marker_lost, _has_marker),
+    "bad_snapshot": (_bad_snapshot, _executes),
+    "broken_node": (_broken_node, lambda container: container.rest is None),
+}
