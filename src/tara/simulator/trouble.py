@@ -71,7 +71,9 @@ def _broken_node(world: "World", container: Container, fault: "Fault") -> None:
     """An invariant of a node is broken, and it stops; the others of its container go on without it, until an operator
     starts that anew."""
     if world.fatal is None:
-        world.broken.add(container.numbers[fault.other % len(container.numbers)])
+        executors = world.executors_of(container)
+        some = executors if executors and fault.other % 3 == 0 else container.numbers
+        world.broken.add(some[fault.other // 3 % len(some)])
         world.after(fault.duration_ms + 50, _repair, world, container)
 
 

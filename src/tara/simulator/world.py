@@ -378,6 +378,8 @@ class World:
             see(tuple_)
 
         def watched_tick(now_ms: float) -> None:
+            if number in self.broken and number % 3 == 0:
+                raise NodeHalted("broken")
             tick(now_ms)
             see(None)
             if self.draw.random() < 0.2:
@@ -416,7 +418,8 @@ class World:
             case 0:
                 raise MemoryError
             case 1:
-                return chain(chunks, iter(("not bytes",)))  # type: ignore[return-value]
+                odd: Any = "not bytes"
+                return chain(chunks, (odd,))
         return (bytes(1 // (index - 1)) for index, _ in enumerate(chain(chunks, (b"", b""))))
 
     def has_holes(self, container: Container) -> bool:
