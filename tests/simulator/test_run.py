@@ -54,7 +54,7 @@ CHECKS = [
 @pytest.fixture(scope="module")
 def with_journals() -> list[Outcome]:
     """Runs with every kind of fault."""
-    return [run_seed(Job(seed, 1, 1, "disk")) for seed in (*range(120, 148), 157, 182, 260, 359)]
+    return [run_seed(Job(seed, 1, 1, "disk")) for seed in (*range(120, 148), 157, 182, 260, 264, 359)]
 
 
 def check_runs(outcomes: list[Outcome]) -> None:
