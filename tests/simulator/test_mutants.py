@@ -73,8 +73,8 @@ def test_a_mutant_is_gone_afterwards() -> None:
 
 #: Stories, and the rules that they are told for: partitions, durability, and a seed whose world has what it takes.
 STORIES = {
-    "half_remembered": ("recovering_committer_in_segment_head", 2, "disk", 0),
-    "forgetful_witness": ("recovering_committer_answers_reads", 1, "both", 0),
+    "half_remembered": ("recovering_committer_in_segment_head", 2, "disk", 1),
+    "forgetful_witness": ("recovering_committer_answers_reads", 1, "both", 1),
     "forgotten_standby": ("presence_announced_once", 1, "disk", 3),
     "given_up_alive": ("any_incarnation_may_vote", 1, "both", 0),
     "former_places": ("place_of_a_former_life", 2, "disk", 5),
