@@ -12,7 +12,7 @@ import random
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tara.coordination import jute
 from tara.coordination.acl import OPEN
@@ -21,6 +21,7 @@ from tara.coordination.gateway.connection import Connection
 from tara.coordination.gateway.front_end import FrontEnd
 from tara.coordination.jute import Reader
 from tara.coordination.settings import gateway_settings
+from tara.coordination.wire_nuisances import Nuisances, Stranger
 from tara.net.gateway import Options
 from tara.protocol import tuples as t
 from tara.simulator.linearizability import Operation
@@ -38,27 +39,41 @@ PING = 1 / 3
 #: In so many runs, gateways have so much of the room that they usually have.
 CRAMPED_SHARE = 0.3
 CRAMPED = 1 / 4_000
+#: So many gateways are so slow that a turn is over before all is done: so much time passes at each look at the clock.
+SLUGGISH_SHARE = 0.3
+SLUGGISH_S = 1e-4
 #: What every client watches.
 WATCHED = "/watched"
 WORDS = (b"ruok", b"mntr", b"srvr", b"conf", b"envi", b"isro", b"wchs", b"stat", b"cons", b"dump", b"wchc", b"wchp")
 
 
+class Caller(Protocol):
+    """Who has a connection."""
+
+    index: int
+
+    def room(self, count: int) -> int: ...
+    def hear(self, data: bytes) -> None: ...
+    def lose(self, link: "Link") -> None: ...
+
+
 class Link:
     """One connection between a client and a front end: bytes arrive in their order, after a while, in pieces."""
 
-    def __init__(self, world: "World", client: "ZooKeeperClient", gateway: "Gateway") -> None:
+    def __init__(self, world: "World", client: Caller, gateway: "Gateway", draw: random.Random | None = None) -> None:
         self._world = world
-        self.client: ZooKeeperClient | None = client
+        self._draw = draw or world.draw
+        self.client: Caller | None = client
         self.gateway: Gateway | None = gateway
         self.connection: Connection | None = None
         self._to_gateway_ms = self._to_client_ms = 0.0
 
     def _later(self, not_before_ms: float) -> float:
-        return max(not_before_ms, self._world.now_ms + self._world.plan.delay_ms * (0.5 + self._world.draw.random()))
+        return max(not_before_ms, self._world.now_ms + self._world.plan.delay_ms * (0.5 + self._draw.random()))
 
     def send(self, data: bytes) -> None:
         """To the front end."""
-        draw = self._world.draw
+        draw = self._draw
         cut = draw.randrange(len(data) + 1) if draw.random() < 0.2 else len(data)
         for piece in (data[:cut], data[cut:]):
             if piece:
@@ -111,22 +126,30 @@ class Gateway:
             "four_letter_words": "*",
         }
         #: How much time passes when it looks at the clock.
-        self._step_s = world.draw.choice((0.0, 0.0, 0.002))
-        self._looks = 0
+        self._step_s = world.draw.choice((0.0, 0.0, 2e-6))
+        self._now_s = 0.0
+        draw = random.Random(f"sluggish-{world.plan.seed}-{site.site}")
+        if draw.random() < SLUGGISH_SHARE:
+            world.count_fault("sluggish_gateway")
+            self._step_s = SLUGGISH_S
+        if draw.random() < 0.5:
+            options["four_letter_words"] = "ruok,srvr,isro,mntr,conf,envi,wchs"
         self.front_end = FrontEnd(site, gateway_settings(options), self._look, world.draw.randbytes)
         if random.Random(f"cramped-{world.plan.seed}").random() < CRAMPED_SHARE:
             world.count_fault("cramped_gateway")
             self.front_end.pressure.share = CRAMPED
         self._inbox: deque[tuple[Link, bytes | None]] = deque()
+        #: Something has come since it last looked.
+        self._heard = False
         self._links: dict[Connection, Link] = {}
 
     def _look(self) -> float:
-        self._looks += 1
-        return self._world.now_ms / 1e3 + self._looks * self._step_s / 1e3
+        self._now_s = max(self._world.now_ms / 1e3, self._now_s + self._step_s)
+        return self._now_s
 
     @property
     def busy(self) -> bool:
-        return self.front_end.busy or bool(self._inbox)
+        return self.front_end.busy or self._heard
 
     @property
     def serving(self) -> bool:
@@ -142,10 +165,12 @@ class Gateway:
 
     def hear(self, link: Link, data: bytes) -> None:
         self._inbox.append((link, data))
+        self._heard = True
         self._site.wake()
 
     def lose(self, link: Link) -> None:
         self._inbox.append((link, None))
+        self._heard = True
         self._site.wake()
 
     def receive(self) -> None:
@@ -168,7 +193,7 @@ class Gateway:
                     front_end.receive(connection, data)
                 except Exception as error:
                     front_end.fail(connection, error)
-        self._inbox = waiting
+        self._inbox, self._heard = waiting, False
         front_end.received_all()
         self._flush()
 
@@ -225,7 +250,11 @@ class ZooKeeperWire:
         self.gateways: dict[int, Gateway] = {}
 
     def clients(self, count: int) -> Sequence["ZooKeeperClient"]:
+        Nuisances(self._world, self).schedule()
         return [ZooKeeperClient(index, self._world, self) for index in range(count)]
+
+    def link(self, stranger: Stranger, gateway: Gateway, draw: random.Random) -> Link:
+        return Link(self._world, stranger, gateway, draw)
 
     def open(self, site: GatewaySite) -> Gateway:
         gateway = self.gateways[site.site] = Gateway(self._world, site)

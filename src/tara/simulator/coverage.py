@@ -35,6 +35,8 @@ OMITTED = {
     "storage/worker.py": "threads",
     "storage/log_reader.py": "reads logs for people and Spark; no site does",
     "storage/log_rows.py": "reads logs for people and Spark; no site does",
+    "coordination/gateway/__init__.py": "makes the gateway that has sockets, with what an operator has configured",
+    "coordination/gateway/allowance.py": "the time that handshakes of TLS may take; the listener's",
     "coordination/gateway/listener.py": "sockets",
     "coordination/gateway/stream.py": "sockets",
 }
@@ -53,7 +55,7 @@ class Coverage(Struct, kw_only=True):
 
 
 def jobs_of(seeds: int) -> list[Job]:
-    """All shapes, and both applications with a simulation of their own."""
+    """All shapes, and both applications with a simulation of their own; most with journals."""
     jobs = []
     for seed in range(seeds):
         match seed % 10:
@@ -64,8 +66,12 @@ def jobs_of(seeds: int) -> list[Job]:
             case 3 | 4:
                 # With one container per site, most of them have gateways.
                 jobs.append(Job(seed, 1, 1, app="coordination", packing="site"))
+            case 5:
+                jobs.append(Job(seed, 1, 1, "memory"))
+            case 9:
+                jobs.append(Job(seed, 1, 1, "disk", fatal=True))
             case _:
-                jobs.append(Job(seed, 1, 1))
+                jobs.append(Job(seed, 1, 1, "disk"))
     return jobs
 
 

@@ -8,6 +8,8 @@ disks do harm.
 """
 
 import errno
+import fnmatch
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path, PurePath
@@ -175,6 +177,8 @@ class VirtualDisk:
         self.torn_suffix, self.torn_share = "", 0.0
         #: So many of the next syncs fail for good.
         self.sync_failures = 0
+        #: Calls that fail, each once, one after the other: what, of which files, and how.
+        self.errors: list[tuple[str, str, int]] = []
         #: Called before each operation; may raise an OSError.
         self.trouble: Callable[[str, Path], None] | None = None
         #: What its operations cost: for each sync, and for each megabyte; and what they have cost since that was taken.
@@ -202,12 +206,15 @@ class VirtualDisk:
         if what == "sync" and self.sync_failures:
             self.sync_failures -= 1
             raise OSError(errno.EIO, "Input/output error", str(path))
+        if self.errors and self.errors[0][0] == what and fnmatch.fnmatchcase(path.name, self.errors[0][1]):
+            number = self.errors.pop(0)[2]
+            raise OSError(number, os.strerror(number), str(path))
         if self.trouble is not None:
             self.trouble(what, path)
 
     def heal(self) -> None:
         """It does what it is told from now on."""
-        self.full, self.sync_failures, self.ends_in, self.torn_share = False, 0, None, 0.0
+        self.full, self.sync_failures, self.ends_in, self.torn_share, self.errors = False, 0, None, 0.0, []
         self.sync_ms = self.megabyte_ms = 0.0
 
     def make_directory(self, directory: Path) -> None:

@@ -37,12 +37,15 @@ from tara.storage.journal import (
 if TYPE_CHECKING:
     from tara.simulator.world import World
 
+#: So often, who sends to a container that is down knows that nobody is there.
+NO_LINK_SHARE = 0.5
 _IN_MULTICAST = ("crash_in_multicast", "crash_in_start")
 
 
 class Driver:
     def __init__(self, world: "World") -> None:
         self._world = world
+        self._links = random.Random(f"links-{world.plan.seed}")
         self._depths = random.Random(f"depths-{world.plan.seed}")
 
     def step(self, container: Container, inputs: Inputs) -> None:
@@ -170,8 +173,13 @@ class Driver:
                 return self._sync(container, entries, collected)
             case Send():
                 self._see(container)
-                full = world.network.send(container, world.containers[effect.container], effect.frames)
-                container.running.sent(effect, len(effect.frames), full)
+                receiver = world.containers[effect.container]
+                if not receiver.alive and self._links.random() < NO_LINK_SHARE:
+                    world.count_fault("no_link")
+                    container.running.sent(effect, 0, full=False)
+                else:
+                    full = world.network.send(container, receiver, effect.frames)
+                    container.running.sent(effect, len(effect.frames), full)
             case Answer(replies):
                 self._see(container)
                 answered, clock_s = container.running.latency.answered, partial(world.clock_s, container)
@@ -185,11 +193,15 @@ class Driver:
                 container.kept.records[number].unbar(counter)
             case Executes(number, halted):
                 expected = world.fatal is not None and halted.counter == world.fatal.counter and not halted.checkpoint
+                bad_snapshot = bool(halted.checkpoint) and container.index in world.without_snapshot
+                expected = expected or number in world.broken or bad_snapshot
                 if halted.reason and not expected:
                     raise Violation("halted", f"{world.graph.label(number)} has {described(halted)}")
                 world.close_gateway(container)
                 if not halted.reason:
                     world.open_gateway(container)
+            case Halt(number, _) if number in world.broken:
+                world.count_fault("node_halted")
             case Halt(number, reason):
                 raise Violation("halted", f"{world.graph.label(number)}: {reason}"[:2000])
             case Trouble("bad_frame", _, _) if world.hears_garbage:
@@ -265,7 +277,9 @@ class Driver:
         if found.problems:
             raise Violation("replay", f"container {container.index}: {found.problems}"[:2000])
         for number, entries in found.entries.items():
-            name, node = world.graph.names[number], container.nodes[number]
+            name, node = world.graph.names[number], container.nodes.get(number)
+            if node is None and number in world.broken:
+                continue
             boot = Boot(container.life, container.life, False, 0.0)
             try:
                 twin = create(name, world.graph, world.plan.limits, boot, Outbox(), world.application, entries)

@@ -13,8 +13,9 @@ from tara.host.fragments import Fragment
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.controller import Controller
+from tara.protocol.nodes.executor import Executor
 from tara.protocol.principals import OPERATOR, principal_of
-from tara.simulator import eras, story
+from tara.simulator import eras, story, trouble
 from tara.simulator.client import Client
 from tara.simulator.container import DATA, Container
 from tara.simulator.disk import VirtualDisk
@@ -90,6 +91,7 @@ def heal(world: World) -> None:
     if lost:
         world.count_fault("lost_for_good")
     world.idle_until_ms = 0.0
+    world.bad_snapshots.clear()
     for told in list(world.stories):
         told.end()
     for zombie in list(world.zombies):
@@ -111,6 +113,9 @@ def _lost(world: World) -> list[Container]:
     damaged = any(map(world.has_holes, world.containers))
     if any(container.lost for container in world.containers):
         # A story has lost one.
+        return []
+    if any(isinstance(node, Executor) and node.halted for _, node in world.nodes_of(Stage.EXECUTOR)):
+        # It needs the others to go on.
         return []
     if first is None or damaged or world.rejoins_due or (world.wiped and not _copies_everywhere(world)):
         # Whoever lost its memory or its checkpoints counts as lost already, until it has them again.
@@ -351,6 +356,10 @@ def _new_era(world: World, fault: Fault) -> bool:
     for container in _voters(world, fault):
         # Some checkpoint is left.
         world.wipe(container, checkpoints=world.journals and fault.other % 2 == 0 and _copies_everywhere(world))
+    if fault.other % 3 == 0:
+        # The newest copy that is left may be none.
+        for _, container, path in sorted(_intact_checkpoints(world), key=lambda copy: copy[0])[:-1][-1:]:
+            container.disk.flip(path, random.Random(fault.other))
     world.after(_OPERATOR_MS, _recover, world, fault)
     return False
 
@@ -778,6 +787,20 @@ def _operator(world: World, fault: Fault) -> bool:
     return True
 
 
+def _trouble(world: World, fault: Fault) -> bool:
+    """One of a container that has what it is about, and may fail; or later."""
+    if not world.journals:
+        return False
+    begin, harms = trouble.OF_CONTAINERS[fault.kind]
+    able = [container for container in world.containers if container.alive and harms(container)]
+    container = able[fault.target % len(able)] if able else None
+    if container is None or not world.may_fail([container]):
+        world.after(_WAIT_MS, _strike, world, fault)
+        return False
+    begin(world, container, fault)
+    return True
+
+
 def _idle_partition(world: World, fault: Fault) -> bool:
     """All clients that have something to say use partition 0."""
     world.idle_until_ms = world.now_ms + fault.duration_ms
@@ -821,6 +844,8 @@ _STRIKES = {
     "losses_beyond_f": _losses_beyond_f,
     "new_era": _new_era,
     **dict.fromkeys(_STORIES, _story),
+    **dict.fromkeys(trouble.OF_CONTAINERS, _trouble),
+    "many_questions": trouble.many_questions,
     "pause": _pause,
     "suspicion": _suspicion,
     "clock_jump": _clock_jump,

@@ -140,6 +140,11 @@ APART = {
     "orderly_restart": 0.25,
     "odd_commands": 0.5,
     "stage_storm": 0.3,
+    "disk_error": 0.6,
+    "marker_lost": 0.3,
+    "broken_node": 0.4,
+    "many_questions": 0.3,
+    "bad_snapshot": 0.3,
     # From there on, nothing has to be answered any more; or a new era has to be begun.
     "losses_beyond_f": 0.05,
     "new_era": 0.1,

@@ -5,6 +5,7 @@ from hashlib import blake2b
 
 from msgspec import Struct
 
+from tara.client.session import PATIENCE_S_MAX
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.committer import Committer
@@ -85,10 +86,13 @@ def play(plan: Plan, transcript: Transcript | None = None) -> Outcome:
 
 
 def answer_ms(plan: Plan) -> float:
-    """How long a command may wait for its answer. Where one result is more than all sessions may keep together, its
-    client may have gone with it, and the others are refused until that session expires."""
+    """How long a command may wait for its answer. A client that turns to a site that is gone notices by its patience
+    alone; `RECOVERY_MS` has room for one such site, and with a higher f there are more of them. Where one result is
+    more than all sessions may keep together, its client may have gone with it, and the others are refused until that
+    session expires."""
     held_up = plan.value_bytes > plan.limits.sessions_bytes_max
-    return RECOVERY_MS + (plan.session_timeout_ms if held_up else 0)
+    silent_ms = (plan.limits.f - 1) * PATIENCE_S_MAX * 1e3
+    return RECOVERY_MS + silent_ms + (plan.session_timeout_ms if held_up else 0)
 
 
 def _recover(world: World) -> None:

@@ -47,6 +47,8 @@ class Audited(StateMachine):
         self.twice: list[int] = []
         #: Told of each operation, and its counter, before it executes.
         self.before: Callable[[int, int], None] = lambda operation, counter: None
+        #: Given what a snapshot consists of; what it gives is the snapshot.
+        self.on_snapshot: Callable[[Iterator[bytes]], Iterator[bytes]] = lambda chunks: chunks
 
     def apply(self, command: bytes, context: Context) -> bytes:
         operation, payload = _decode(command)
@@ -69,7 +71,7 @@ class Audited(StateMachine):
     def snapshot(self) -> Iterator[bytes]:
         executed = _encode(list(self._executed.items()))
         store = self.application.snapshot()
-        return (chunk for part in ((executed,), store) for chunk in part)
+        return self.on_snapshot(chunk for part in ((executed,), store) for chunk in part)
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         parts = iter(chunks)

@@ -19,11 +19,14 @@ from tara.host.effects import Effect, Inputs
 from tara.host.placement import container_label, placement_of
 from tara.host.site import Site, SiteSpec
 from tara.protocol import tuples as t
+from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.committer import Committer
+from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.factory import NODE_TYPES, create
+from tara.protocol.places import EXECUTING, SNAPSHOT
 from tara.protocol.principals import principal_of
 from tara.simulator.batch_writer import BatchWriter
 from tara.simulator.client import Client
@@ -124,6 +127,11 @@ class World:
         self.stories: list[Story] = []
         #: The command at which the application breaks down, if there is one.
         self.fatal: FatalCommand | None = None
+        #: Containers whose application cannot give its next snapshot; and those where that has happened.
+        self.bad_snapshots: set[int] = set()
+        self.without_snapshot: set[int] = set()
+        #: Nodes whose next step breaks an invariant, and those that have stopped like that.
+        self.broken: set[int] = set()
         self.idle_until_ms = 0.0
         #: Until then, the next container that emits a start crashes in doing so.
         self.start_doom_until_ms = 0.0
@@ -363,11 +371,15 @@ class World:
             note()
 
         def watched_process(tuple_: t.Tuple) -> None:
+            if number in self.broken:
+                raise MemoryError if name.stage is Stage.EXECUTOR and number % 2 else NodeHalted("broken")
             self.monitor.processes(number, life, tuple_)
             process(tuple_)
             see(tuple_)
 
         def watched_tick(now_ms: float) -> None:
+            if number in self.broken and number % 3 == 0:
+                raise NodeHalted("broken")
             tick(now_ms)
             see(None)
             if self.draw.random() < 0.2:
@@ -390,7 +402,25 @@ class World:
         application = self.application()
         if isinstance(application, Audited):
             application.before = before
+            application.on_snapshot = partial(self._snapshot, container, life)
         return application
+
+    def _snapshot(self, container: Container, life: int, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """Of an application that cannot give it, for once: only where an executor asks."""
+        executors = [number for number in self.executors_of(container) if container.storage is not None]
+        asked = any(container.kept.records[number].cell[EXECUTING] & SNAPSHOT for number in executors)
+        if container.index not in self.bad_snapshots or container.life != life or not asked:
+            return chunks
+        self.bad_snapshots.discard(container.index)
+        self.without_snapshot.add(container.index)
+        self.count_fault("snapshot_failed")
+        match (self.monitor.stable + container.index) % 3:
+            case 0:
+                raise MemoryError
+            case 1:
+                odd: Any = "not bytes"
+                return chain(chunks, (odd,))
+        return (bytes(1 // (index - 1)) for index, _ in enumerate(chain(chunks, (b"", b""))))
 
     def has_holes(self, container: Container) -> bool:
         """Whether a committer of the container does not know all that it accepted, or will not when it is back."""
@@ -596,7 +626,8 @@ class World:
                 for number, node in container.nodes.items():
                     if isinstance(node, Committer) and node.holes and number not in self.rejoins_due:
                         down[Stage.COMMITTER, self.graph.names[number].partition] += 1
-                if self.stores.lacks_checkpoints(container):
+                halted = any(isinstance(node, Executor) and node.halted for node in container.nodes.values())
+                if halted or container.index in self.bad_snapshots or self.stores.lacks_checkpoints(container):
                     down[Stage.EXECUTOR, 0] += 1
         return max(down.values(), default=0) <= self.graph.f
 

@@ -69,10 +69,6 @@ class ReadJournal(Struct):
     name: str
     has_marker: bool
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.scans and self.found.sequence == 0
-
 
 class FileJournal:
     def __init__(
@@ -196,8 +192,7 @@ class FileJournal:
         return found.entries
 
     def _go_on(self, last: format.Scan) -> None:
-        if last.head is None:
-            raise JournalError(f"{self._directory}: the last segment has no head")
+        assert last.head is not None, self._directory
         path = self._path(self._segments[-1][0])
         self._end, self._sync = last.end, bytes.fromhex(last.head.sync)
         self._file = self._disk.open(path)

@@ -11,11 +11,15 @@ import time
 
 from tara.coordination.gateway.front_end import FrontEnd
 from tara.coordination.gateway.listener import Listener
+from tara.coordination.service import CoordinationService
 from tara.coordination.settings import check_exposure, gateway_settings
 from tara.net.gateway import Options, Site
+from tara.protocol.errors import ConfigurationError
 
 
 def make_gateway(site: Site, options: Options) -> Listener:
+    if not isinstance(site.application, CoordinationService):
+        raise ConfigurationError("this gateway serves the coordination service only")
     settings = gateway_settings(options)
     check_exposure(site.host, settings)
     return Listener(site, settings, FrontEnd(site, settings, time.monotonic, os.urandom))

@@ -29,7 +29,6 @@ from tara.coordination.settings import GatewaySettings
 from tara.coordination.tree import Change
 from tara.net.gateway import Channel, Site
 from tara.protocol import tuples as t
-from tara.protocol.errors import ConfigurationError
 
 #: Errors after which a connection is of no use.
 _FATAL = frozenset((Code.MARSHALLING_ERROR, Code.SESSION_EXPIRED, Code.SESSION_MOVED))
@@ -58,8 +57,7 @@ class FrontEnd:
         self, site: Site, settings: GatewaySettings, clock: Callable[[], float], random: Callable[[int], bytes]
     ) -> None:
         application = site.application
-        if not isinstance(application, CoordinationService):
-            raise ConfigurationError("this gateway serves the coordination service only")
+        assert isinstance(application, CoordinationService), application
         self._site = site
         self._clock = clock
         self.settings = settings
