@@ -1,12 +1,17 @@
 """The order of requests and answers, and its bounds, without sockets."""
 
 import time
+from unittest import mock
 
 import pytest
 
+from tara.application import KeyValueStore
 from tara.coordination import jute, limits
 from tara.coordination.codes import Code, Op
+from tara.coordination.gateway import make_gateway
 from tara.coordination.gateway.connection import Connection
+from tara.protocol.errors import ConfigurationError
+from tara.simulator.campaign import Job, run_seed
 from tests.coordination.desk import Desk, framed
 
 NEVER = 1 << 60
@@ -405,3 +410,15 @@ def test_several_reads_in_one_request_have_an_answer_of_bounded_length() -> None
         desk.turn()
     assert found == [(1, Code.OK), (2, Code.BAD_ARGUMENTS)]
     assert not client.closed
+
+
+def test_the_gateway_serves_the_coordination_service_only() -> None:
+    with pytest.raises(ConfigurationError, match="the coordination service only"):
+        make_gateway(mock.Mock(application=KeyValueStore()), {})
+
+
+def test_strangers_come_to_simulated_front_ends_and_do_no_harm() -> None:
+    outcome = run_seed(Job(4, 1, 1, app="coordination", packing="site"))
+
+    assert outcome.violation is None, outcome.detail
+    assert {"crowd", "deaf_client", "many_watches", "odd_requests", "torrent", "unended_uploads"} <= set(outcome.faults)

@@ -9,6 +9,7 @@ from unittest import mock
 import msgspec
 import pytest
 
+from tara.client.session import PATIENCE_S_MAX
 from tara.protocol.errors import ConfigurationError
 from tara.simulator.campaign import Job, run_seed, summarize
 from tara.simulator.container import DATA, Container
@@ -152,6 +153,11 @@ def test_a_result_that_fills_all_sessions_may_hold_up_the_others_until_its_sessi
     assert play(plan).violation is None
     roomy = msgspec.structs.replace(plan, value_bytes=plan.limits.sessions_bytes_max)
     assert answer_ms(roomy) == RECOVERY_MS
+
+
+def test_with_a_higher_f_a_client_may_turn_to_more_sites_that_are_gone() -> None:
+    plan = msgspec.structs.replace(make_plan(0, f=2), value_bytes=0)
+    assert answer_ms(plan) == RECOVERY_MS + PATIENCE_S_MAX * 1e3
 
 
 def test_a_proposer_that_is_lost_among_long_commands_on_slow_links_is_replaced_in_time() -> None:

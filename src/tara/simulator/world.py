@@ -127,9 +127,9 @@ class World:
         self.stories: list[Story] = []
         #: The command at which the application breaks down, if there is one.
         self.fatal: FatalCommand | None = None
-        #: Containers whose application cannot give its next snapshot; and those where that has happened.
+        #: Containers whose application cannot give its next snapshot; and which checkpoint those lack where that was so.
         self.bad_snapshots: set[int] = set()
-        self.without_snapshot: set[int] = set()
+        self.without_snapshot: dict[int, int] = {}
         #: Nodes whose next step breaks an invariant, and those that have stopped like that.
         self.broken: set[int] = set()
         self.idle_until_ms = 0.0
@@ -408,11 +408,12 @@ class World:
     def _snapshot(self, container: Container, life: int, chunks: Iterator[bytes]) -> Iterator[bytes]:
         """Of an application that cannot give it, for once: only where an executor asks."""
         executors = [number for number in self.executors_of(container) if container.storage is not None]
-        asked = any(container.kept.records[number].cell[EXECUTING] & SNAPSHOT for number in executors)
+        places = [container.kept.records[number].cell[EXECUTING] for number in executors]
+        asked = [place ^ SNAPSHOT for place in places if place & SNAPSHOT]
         if container.index not in self.bad_snapshots or container.life != life or not asked:
             return chunks
         self.bad_snapshots.discard(container.index)
-        self.without_snapshot.add(container.index)
+        self.without_snapshot[container.index] = asked[0]
         self.count_fault("snapshot_failed")
         match (self.monitor.stable + container.index) % 3:
             case 0:
@@ -637,6 +638,8 @@ class World:
         executors = [number for number, name in enumerate(self.graph.names) if name.stage is Stage.EXECUTOR]
         return all(
             max(self.stores.checkpoints_of(number), default=0) >= self.monitor.stable
+            # It has the next one.
+            or self.without_snapshot.get(self._host[number].index) == self.monitor.stable
             for number in executors
             if not self._host[number].lost
         )
