@@ -127,7 +127,7 @@ class World:
         self.stories: list[Story] = []
         #: The command at which the application breaks down, if there is one.
         self.fatal: FatalCommand | None = None
-        #: Containers whose application cannot give its next snapshot; and which checkpoint those lack where that was so.
+        #: Containers whose application cannot give its next snapshot; and the checkpoint that each lacks for that.
         self.bad_snapshots: set[int] = set()
         self.without_snapshot: dict[int, int] = {}
         #: Nodes whose next step breaks an invariant, and those that have stopped like that.
@@ -638,7 +638,7 @@ class World:
         executors = [number for number, name in enumerate(self.graph.names) if name.stage is Stage.EXECUTOR]
         return all(
             max(self.stores.checkpoints_of(number), default=0) >= self.monitor.stable
-            # It has the next one.
+            # It could not give that one, and will hold the next.
             or self.without_snapshot.get(self._host[number].index) == self.monitor.stable
             for number in executors
             if not self._host[number].lost
