@@ -37,7 +37,7 @@ QUICK = {
     "no_duplicate_filter": 0,
     "early_command_executes": 0,
     "unanimous_controllers": 0,
-    "load_tried_once": 7,
+    "load_tried_once": 1,
     "owner_not_compared": 0,
     "skips_what_was_executed": 5,
     "answers_the_wrong_connection": 0,
@@ -52,10 +52,10 @@ QUICK = {
     "reads_overtake_writes": 0,
     "watches_are_lost": 0,
     "older_directory_is_trusted": 11,
-    "any_journal_is_trusted": 11,
+    "any_journal_is_trusted": 4,
     "older_checkpoint_is_taken": 2,
     "counter_goes_on": 2,
-    "former_session_waits": 10,
+    "former_session_waits": 2,
     "depth_is_absolute": 16,
 }
 
