@@ -192,7 +192,8 @@ class FileJournal:
         return found.entries
 
     def _go_on(self, last: format.Scan) -> None:
-        assert last.head is not None, self._directory
+        if last.head is None:
+            raise JournalError(f"{self._directory}: the last segment has no head")
         path = self._path(self._segments[-1][0])
         self._end, self._sync = last.end, bytes.fromhex(last.head.sync)
         self._file = self._disk.open(path)
