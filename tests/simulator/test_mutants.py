@@ -32,7 +32,6 @@ QUICK = {
     "too_few_records": 6,
     "promise_forgotten": 0,
     "any_start_restores_memory": 8,
-    "records_of_past_incarnations": 6,
     "stamped_again": 0,
     "no_duplicate_filter": 0,
     "early_command_executes": 0,
@@ -73,6 +72,7 @@ def test_a_mutant_is_gone_afterwards() -> None:
 
 #: Stories, and the rules that they are told for: partitions, durability, and a seed whose world has what it takes.
 STORIES = {
+    "outdated_record": ("records_of_past_incarnations", 1, "both", 2),
     "half_remembered": ("recovering_committer_in_segment_head", 2, "disk", 1),
     "forgetful_witness": ("recovering_committer_answers_reads", 1, "both", 1),
     "forgotten_standby": ("presence_announced_once", 1, "disk", 3),

@@ -174,7 +174,8 @@ class Driver:
             case Send():
                 self._see(container)
                 receiver = world.containers[effect.container]
-                if not receiver.alive and self._links.random() < NO_LINK_SHARE:
+                # A story wants to see everything that is on its way.
+                if not receiver.alive and not world.stories and self._links.random() < NO_LINK_SHARE:
                     world.count_fault("no_link")
                     container.running.sent(effect, 0, full=False)
                 else:
