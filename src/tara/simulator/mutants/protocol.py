@@ -30,7 +30,6 @@ from tara.protocol.observer import Observer
 from tara.protocol.opinions import ProgressOpinions, highest
 from tara.protocol.progress import SourceProgress
 from tara.protocol.sessions import Session, Sessions
-from tara.protocol.transfer import Transfer
 from tara.protocol.window import Window
 from tara.simulator import fatal_command as fatal_command_module
 from tara.simulator.mutants.registry import mutant, nothing, replace
@@ -517,30 +516,6 @@ def presence_announced_once() -> Iterator[None]:
         self._known_to |= known
 
     with replace(Proposer, "_on_view", remember):
-        yield
-
-
-@mutant("B1: what is long has time to arrive")
-def long_requests_have_no_time() -> Iterator[None]:
-    with replace(Transfer, "allowance_ms", property(lambda self: 0.0)):
-        yield
-
-
-@mutant("B1: a view that gets something done is allowed to finish")
-def beginning_is_no_progress() -> Iterator[None]:
-    with replace(Controller, "_on_advance", nothing):
-        yield
-
-
-@mutant("B3: a command that is on its way is not ordered again")
-def repetitions_are_ordered() -> Iterator[None]:
-    original = RequestSource._take
-
-    def take(self: RequestSource, commands: list[t.Command], bytes_max: int) -> list[t.Command]:
-        self._taken.clear()
-        return original(self, commands, bytes_max)
-
-    with replace(RequestSource, "_take", take):
         yield
 
 
