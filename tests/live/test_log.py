@@ -532,10 +532,10 @@ def test_the_newest_segment_stays_whatever_its_size(tmp_path: Path) -> None:
 # With its thread, and with the checkpoint store
 
 
-def test_reading_goes_on_while_the_log_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "FLUSH_S", 0.002)
+def test_reading_goes_on_while_the_log_is_written(tmp_path: Path) -> None:
     handed = simple(3000, interval=100)
     log = DecidedLog(tmp_path, settings(interval=100), [])
+    log.pause_s = 0.002
     worker = work_for(log)
     counters: list[int] = []
 

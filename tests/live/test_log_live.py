@@ -41,8 +41,10 @@ def counters(cluster: Cluster) -> list[int]:
     return [found["counter"] for found in cluster.registry.executors()]
 
 
-def whole_logs_agree(logs: list[LogReader], end: int) -> bool:
-    """Whether all logs reach that far, and are equal where they overlap. Reading checks that nothing is missing."""
+def whole_logs_agree(cluster: Cluster, logs: list[LogReader], last: int) -> bool:
+    """Whether all logs have what was executed, and this command at least (what the registry knows of executors may be
+    of a moment ago), and are equal where they overlap. Reading checks that nothing is missing."""
+    end = max(last, *counters(cluster)) + 1
     bounds = [log.bounds() for log in logs]
     if min(found.end for found in bounds) < end:
         return False
@@ -83,7 +85,7 @@ def test_a_cluster_is_backed_up_under_load_and_restored_as_another(tmp_path: Pat
             await_condition(lambda: is_back(old, 1), "the killed container's next life")
             assert header.counter > 256
             logs = [LogReader(log_directory(tmp_path / "old", replica)) for replica in range(3)]
-            await_condition(lambda: whole_logs_agree(logs, max(counters(old)) + 1), "the logs of all replicas")
+            await_condition(lambda: whole_logs_agree(old, logs, header.counter), "the logs of all replicas")
             assert [log.bounds().first for log in logs] == [1, 1, 1]
     finally:
         old.stop()
@@ -105,7 +107,7 @@ def test_a_cluster_is_backed_up_under_load_and_restored_as_another(tmp_path: Pat
             with client_at(new, container) as one:
                 await_condition(lambda: one.get("city", stale=True) == b"Hof", f"the state of {container}")
         logs = [LogReader(log_directory(tmp_path / "new", replica)) for replica in range(3)]
-        await_condition(lambda: whole_logs_agree(logs, max(counters(new)) + 1), "the logs of all replicas")
+        await_condition(lambda: whole_logs_agree(new, logs, header.counter + 1), "the logs of all replicas")
         assert [log.bounds().first for log in logs] == [header.counter + 1] * 3
     finally:
         new.stop()

@@ -23,11 +23,10 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, TaraError
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
-from tara.storage import log as log_module
 from tara.storage.files import DamagedFile
 from tara.storage.journal import Identity, journal_directory, journal_name, read_journal
 from tara.storage.lives import read_lives
-from tara.storage.log import log_directory
+from tara.storage.log import DecidedLog, log_directory
 from tara.storage.log_format import LogError
 from tara.storage.log_reader import LogReader
 from tara.storage.site_storage import Start
@@ -98,7 +97,6 @@ def copy_site(data_dir: Path, site: int, sites: int, target: Path) -> None:
 
 def start(directory: Path, spec_json: bytes, app: str) -> Found:
     """Start the container on this directory, and see."""
-    log_module.FLUSH_S = LOOK_S
     spec = msgspec.structs.replace(msgspec.json.decode(spec_json, type=ContainerSpec), data_dir=str(directory))
     noticed: list[str] = []
     file = StateFile(directory)
@@ -137,6 +135,9 @@ def start(directory: Path, spec_json: bytes, app: str) -> Found:
                 journal=found_journal if keep else "another",
             )
         )
+        for log in _logs(container):
+            log.pause_s = LOOK_S
+            log.wake()
         container.run(look)
     except (TaraError, OSError) as error:
         container.release()
@@ -163,8 +164,12 @@ def _is_clean(directory: Path, spec: ContainerSpec) -> bool:
 def _is_ready(container: Container) -> bool:
     """Whether the executor has a state, and the log was read and has no gaps."""
     executors = [node for node in container.nodes.values() if isinstance(node, Executor)]
-    logs = [store.log.status() for store in container.storage.stores.values() if store.log is not None]
+    logs = [log.status() for log in _logs(container)]
     return all(node.restored for node in executors) and all(log["unread"] == 0 and log["gaps"] == 0 for log in logs)
+
+
+def _logs(container: Container) -> list[DecidedLog]:
+    return [store.log for store in container.storage.stores.values() if store.log is not None]
 
 
 def _look(container: Container, directory: Path) -> Found:

@@ -57,6 +57,8 @@ class DecidedLog:
         self.sealed = -1
         self._writer: LogWriter | None = None
         self.errors: list[str] = []
+        #: How long readers may have to wait for what nobody has hurried with.
+        self.pause_s = FLUSH_S
         #: Called when there is something to do at once; and, by `work`, when the log is durable up to a checkpoint.
         self.wake: Callable[[], None] = lambda: None
         self.on_sealed: Callable[[], None] = lambda: None
@@ -119,7 +121,7 @@ class DecidedLog:
             return RETRY_S
         except Exception as error:
             self._give_up(error)
-        return FLUSH_S
+        return self.pause_s
 
     def _handle_all(self, writer: LogWriter) -> None:
         queue = self._queue
