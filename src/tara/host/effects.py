@@ -1,7 +1,6 @@
 """What a site takes and what it wants done: the whole interface between a host and its driver."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -9,7 +8,7 @@ from tara.protocol import tuples as t
 from tara.protocol.journal import Written
 
 
-class Message(NamedTuple):
+class Message(Struct, frozen=True):
     """What a client has sent."""
 
     connection: bytes
@@ -35,7 +34,7 @@ class Inputs(Struct):
     unread_bytes: int = 0
 
 
-class Sync(NamedTuple):
+class Sync(Struct, frozen=True):
     """Make this durable before anything else is done."""
 
     entries: list[Written]
@@ -43,7 +42,7 @@ class Sync(NamedTuple):
     collected: bool
 
 
-class Send(NamedTuple):
+class Send(Struct, frozen=True):
     """Frames for a container; what became of them is told with `Site.sent`."""
 
     container: int
@@ -51,7 +50,7 @@ class Send(NamedTuple):
     tuples: int
 
 
-class Reply(NamedTuple):
+class Reply(Struct, frozen=True):
     """Messages for one connection of a client."""
 
     connection: bytes
@@ -60,47 +59,47 @@ class Reply(NamedTuple):
     results: list[t.Result]
 
 
-class Answer(NamedTuple):
+class Answer(Struct, frozen=True):
     """What clients are told, in this order."""
 
     replies: list[Reply]
 
 
-class Hand(NamedTuple):
+class Hand(Struct, frozen=True):
     """Results for the gateway."""
 
     results: list[t.Result]
 
 
-class Store(NamedTuple):
+class Store(Struct, frozen=True):
     """A job for the store of an executor."""
 
     number: int
     job: t.Tuple
 
 
-class Unbar(NamedTuple):
+class Unbar(Struct, frozen=True):
     """A command is not barred any more, for an executor."""
 
     number: int
     counter: int
 
 
-class Executes(NamedTuple):
+class Executes(Struct, frozen=True):
     """An executor has halted, or executes again."""
 
     number: int
     halted: t.Halted
 
 
-class Halt(NamedTuple):
+class Halt(Struct, frozen=True):
     """A node was stopped, because an invariant of it is broken."""
 
     number: int
     reason: str
 
 
-class Trouble(NamedTuple):
+class Trouble(Struct, frozen=True):
     """To be noted: something was refused."""
 
     kind: str

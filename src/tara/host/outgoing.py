@@ -16,7 +16,9 @@ So a link may lose and reorder tuples, as the protocol allows; tuples of one kin
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from tara.protocol import tuples as t
 from tara.protocol.graph import Name
@@ -42,7 +44,7 @@ _LANE_OF: dict[type[t.Tuple], int] = {
 _OF_A_VIEW = frozenset((t.View, t.Record, t.Start, t.Proposal))
 
 
-class Item(NamedTuple):
+class Item(Struct, frozen=True, eq=False):
     """A tuple on its way to some nodes of the peer."""
 
     numbers: tuple[int, ...]
@@ -52,7 +54,7 @@ class Item(NamedTuple):
     lane: int
 
 
-class Piece(NamedTuple):
+class Piece(Struct, frozen=True, eq=False):
     """A part of an item: all of it, unless it is longer than a piece may be."""
 
     item: Item
@@ -153,11 +155,11 @@ class Outgoing:
                     length = room
                 pieces.append(Piece(item, offset, length))
                 room -= length
-                if pieces[-1].is_last:
+                if offset + length == len(item.data):
                     self._pop(lane)
                 else:
                     self._left[lane] = offset + length
-        waiting = self.waiting_bytes > 0
+        waiting = any(self._lane_bytes)
         self._urgent = self._urgent and waiting
         if not waiting:
             self._waiting = {}
@@ -232,7 +234,7 @@ class Outgoing:
         kept = [item for item in queue if is_needed(item)]
         if len(kept) == len(queue):
             return
-        if kept[:1] != [queue[0]]:
+        if not kept or kept[0] is not queue[0]:
             self._left[lane] = 0
         self.cancelled += len(queue) - len(kept)
         self._lanes[lane] = deque(kept)

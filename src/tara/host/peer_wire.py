@@ -66,6 +66,9 @@ def frame_of(header: Header, pieces: Iterable[Piece]) -> OutgoingFrame:
 
 def encode_frame(frame: OutgoingFrame, bytes_max: int) -> list[bytes]:
     """After a view change, say, there may be much to send at once. A tuple by itself is always short enough."""
+    data = encode(frame)
+    if len(data) <= bytes_max:
+        return [data]
     lists = (frame.parcels, frame.votes, frame.fragments)
     return encode_in_pieces(partial(OutgoingFrame, frame.header), lists, bytes_max)
 

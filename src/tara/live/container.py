@@ -407,10 +407,10 @@ class Container:
     def _answer(self, answer: Answer) -> None:
         assert self._front_end is not None, "whoever asked came in there"
         send, answered = self._front_end.send, self.site.latency.answered
-        for connection, messages, results in answer.replies:
-            for message in messages:
-                send(connection, message)
-            answered(results, self._now_s)
+        for reply in answer.replies:
+            for message in reply.messages:
+                send(reply.connection, message)
+            answered(reply.results, self._now_s)
 
     def _hand(self, hand: Hand) -> None:
         self.site.latency.answered(hand.results, self._now_s)

@@ -9,14 +9,13 @@ This is the one module of the protocol that uses `sys`: it changes the bound, an
 whole interpreter's; so an application that recurses deeply runs in one thread of a process, as containers do.
 """
 
-import re
 import sys
 
 from tara.protocol.errors import TaraError
 
 #: Calls within each other that an application may make.
 APPLICATION_DEPTH = 1000
-_TOLD = re.compile(r"at the recursion depth (\d+)")
+_TOLD = "at the recursion depth "
 
 
 def depth() -> int:
@@ -25,9 +24,9 @@ def depth() -> int:
     try:
         sys.setrecursionlimit(1)
     except RecursionError as error:
-        told = _TOLD.search(error.args[0])
-        if told is not None:
-            return int(told[1])
+        told = error.args[0].partition(_TOLD)[2].partition(":")[0]
+        if told:
+            return int(told)
     raise TaraError(f"Python {sys.version}: does not tell the depth of its stack")
 
 

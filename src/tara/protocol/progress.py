@@ -6,8 +6,11 @@ older request would pass for decided, and nobody would propose it again.
 Invariant: low is not in early; numbers in early are above low; (epoch, low) never falls.
 """
 
+from collections.abc import Iterable, Sequence
+
 from msgspec import Struct
 
+from tara.protocol import tuples as t
 from tara.protocol.opinions import Reach
 
 
@@ -34,3 +37,15 @@ class SourceProgress(Struct, array_like=True):
     @property
     def reach(self) -> Reach:
         return (self.epoch, self.low)
+
+
+def note_all(sources: Sequence[SourceProgress], requests: Iterable[t.Request]) -> None:
+    """These requests are decided, in this order."""
+    for request in requests:
+        if request.source >= 0:
+            source = sources[request.source]
+            if request.number == source.low and request.epoch == source.epoch and not source.early:
+                # Nearly always.
+                source.low += 1
+            else:
+                source.note(request.epoch, request.number)

@@ -211,9 +211,10 @@ class Sessions:
         self.time_ms = 0
         #: The stamp of the last request that moved the session clock.
         self._stamp_ms = 0
-        #: Time as sessions see it: what passed between the stamps of successive requests, but not more than a step
-        #: each. A stall costs no session its life, and a proposer whose clock was far ahead does not stop this one.
-        self._clock_ms = 0
+        #: Time as sessions see it, which never falls: what passed between the stamps of successive requests, but not
+        #: more than a step each. A stall costs no session its life, and a proposer whose clock was far ahead does not
+        #: stop this one.
+        self.clock_ms = 0
         #: No session expires before the session clock reaches this.
         self._expiry_ms = 0
         self.results: list[t.Result] = []
@@ -224,11 +225,6 @@ class Sessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
-
-    @property
-    def clock_ms(self) -> int:
-        """Time as sessions see it. Never falls."""
-        return self._clock_ms
 
     @property
     def skipped(self) -> list[int]:
@@ -254,8 +250,8 @@ class Sessions:
         self._stamp_ms = stamp_ms
         if passed <= 0:
             return
-        self._clock_ms += min(passed, step_max)
-        if self._clock_ms >= self._expiry_ms and self._sessions:
+        self.clock_ms += min(passed, step_max)
+        if self.clock_ms >= self._expiry_ms and self._sessions:
             self._expire()
 
     def execute(self, command: t.Command) -> None:
@@ -270,7 +266,7 @@ class Sessions:
         if session.owner != command.principal:
             self._execute_strange(session, command)
             return
-        session.active_ms = self._clock_ms
+        session.active_ms = self.clock_ms
         if command.acknowledged > session.next and self._is_former(session):
             self._end_lost(session, command)
             return
@@ -323,12 +319,12 @@ class Sessions:
             case _ if session.owner != command.principal:
                 self._execute_strange(session, command)
             case t.CLAIM:
-                session.active_ms = self._clock_ms
+                session.active_ms = self.clock_ms
                 self._claim(session, command)
 
     def _keep_alive(self, session: Session, acknowledged: int) -> None:
         """Its client has nothing to send, but may have read results since it last did."""
-        session.active_ms = self._clock_ms
+        session.active_ms = self.clock_ms
         if session.acknowledged < acknowledged <= session.next:
             self._kept.add_results(session.owner, -self._acknowledge(session, acknowledged))
             if session.early:
@@ -401,7 +397,7 @@ class Sessions:
         self.executed.append(command)
         context = self._context
         context.counter = self.counter = counter = self.counter + 1
-        context.time_ms, context.clock_ms = self.time_ms, self._clock_ms
+        context.time_ms, context.clock_ms = self.time_ms, self.clock_ms
         context.session, context.principal = session.id, command.principal
         if command.kind == t.CLOSE:
             self._end(session, command)
@@ -454,7 +450,7 @@ class Sessions:
     def ask(self, question: bytes, principal: bytes) -> tuple[int, bytes]:
         """Ask the application as it is now, outside the order: status and payload of a result."""
         context = Context([])
-        context.counter, context.time_ms, context.clock_ms = self.counter, self.time_ms, self._clock_ms
+        context.counter, context.time_ms, context.clock_ms = self.counter, self.time_ms, self.clock_ms
         context.principal = principal
         try:
             return call(self._application, True, question, context, self._result_bytes_max)
@@ -479,8 +475,8 @@ class Sessions:
             session.name,
             session.owner,
             session.timeout_ms,
-            self._clock_ms - session.opened_ms,
-            self._clock_ms - session.active_ms,
+            self.clock_ms - session.opened_ms,
+            self.clock_ms - session.active_ms,
             session.next,
             len(results),
             sum([len(result.payload) for result in results]),
@@ -530,7 +526,7 @@ class Sessions:
         if self._is_skipped():
             self._answer(command, t.SKIPPED, SKIPPED)
             return
-        session = Session(self.counter, timeout_ms, self._clock_ms, owner=command.principal, opened_ms=self._clock_ms)
+        session = Session(self.counter, timeout_ms, self.clock_ms, owner=command.principal, opened_ms=self.clock_ms)
         self._add(session)
         self._expiry_ms = min(self._expiry_ms, session.active_ms + timeout_ms)
         self._tell(session, self._application.opened, command.principal)
@@ -552,7 +548,7 @@ class Sessions:
                 self._answer(command, t.SKIPPED, SKIPPED)
                 return
             session = Session(
-                self.counter, 0, self._clock_ms, name=name, owner=command.principal, opened_ms=self._clock_ms
+                self.counter, 0, self.clock_ms, name=name, owner=command.principal, opened_ms=self.clock_ms
             )
             self._add(session)
             self._tell(session, self._application.opened, command.principal)
@@ -622,7 +618,7 @@ class Sessions:
     def _expire(self) -> None:
         """End the sessions whose time is up, oldest first; each is an event of its own in the order."""
         for session in sorted(self._sessions.values(), key=lambda session: session.id):
-            if session.timeout_ms and session.active_ms + session.timeout_ms <= self._clock_ms:
+            if session.timeout_ms and session.active_ms + session.timeout_ms <= self.clock_ms:
                 self._expire_now(session)
         sessions = self._sessions.values()
         deadlines = (session.active_ms + session.timeout_ms for session in sessions if session.timeout_ms)
@@ -637,7 +633,7 @@ class Sessions:
 
     def _tell(self, session: Session, hook: Callable[[Context], None], principal: bytes) -> None:
         context = self._context
-        context.counter, context.time_ms, context.clock_ms = self.counter, self.time_ms, self._clock_ms
+        context.counter, context.time_ms, context.clock_ms = self.counter, self.time_ms, self.clock_ms
         context.session, context.principal = session.id, principal
         self._cell[0] = self.counter
         tell(hook, context)
@@ -649,11 +645,11 @@ class Sessions:
             )
             for _, session in sorted(self._sessions.items())
         ]
-        return SessionsState(self.counter, self.time_ms, self._stamp_ms, self._clock_ms, sessions, self._skipped)
+        return SessionsState(self.counter, self.time_ms, self._stamp_ms, self.clock_ms, sessions, self._skipped)
 
     def restore(self, state: SessionsState) -> None:
         self.counter, self.time_ms = state.counter, state.time_ms
-        self._stamp_ms, self._clock_ms = state.stamp_ms, state.clock_ms
+        self._stamp_ms, self.clock_ms = state.stamp_ms, state.clock_ms
         self._skipped = state.skipped
         self._sessions, self._named = {}, {}
         self._kept = Kept(self._limits)

@@ -184,9 +184,9 @@ class Driver:
             case Answer(replies):
                 self._see(container)
                 answered, clock_s = container.running.latency.answered, partial(world.clock_s, container)
-                for connection, messages, results in replies:
-                    world.client_links.reply(container, connection, list(messages))
-                    answered(results, clock_s)
+                for reply in replies:
+                    world.client_links.reply(container, reply.connection, list(reply.messages))
+                    answered(reply.results, clock_s)
             case Store(number, job):
                 self._see(container)
                 world.stores.submit(container, container.life, number, job)

@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from tara.protocol import depth, places
 from tara.protocol import tuples as t
-from tara.protocol.errors import MalformedTuple, NodeHalted
+from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import STORE, Graph, Name, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
@@ -32,7 +32,7 @@ from tara.protocol.nodes.learner import Learner
 from tara.protocol.nodes.reads import ANSWERED_BYTES_MAX, Reads, StartIndex
 from tara.protocol.observer import Observer
 from tara.protocol.places import CELLS, EXECUTED, EXECUTING, Cell
-from tara.protocol.progress import SourceProgress
+from tara.protocol.progress import SourceProgress, note_all
 from tara.protocol.sessions import Application, Sessions, SessionsState, raised
 from tara.protocol.skips import ENDED, MARK, Barred, Skips
 from tara.protocol.state_digest import digest_of
@@ -152,9 +152,8 @@ class Executor(Node):
         try:
             for request in run:
                 if request.source >= 0:
-                    self._progress[partition][request.source].note(request.epoch, request.number)
                     pass_time(request.time, partition == 0)
-                    for command in _commands(request):
+                    for command in t.decode_commands(request.body):
                         execute(command)
                 if listens:
                     trace.append((len(results), sessions.time_ms, sessions.counter, sessions.clock_ms))
@@ -167,6 +166,8 @@ class Executor(Node):
         finally:
             self._cell[EXECUTING] = 0
             depth.leave(former)
+        for turn in range(partitions):
+            note_all(self._progress[(first + turn) % partitions], run[turn:done:partitions])
         self.next += done
         if sessions.counter > self._cell[EXECUTED]:
             self._cell[EXECUTED] = sessions.counter - (self.halted is not None)
@@ -177,7 +178,7 @@ class Executor(Node):
             events = [event for event in events if event.counter < sessions.counter]
             self._give_back(run[done:])
         if trace:
-            ends, times, counters, clocks = (list(column) for column in zip(*trace, strict=True))
+            ends, times, counters, clocks = map(list, zip(*trace, strict=True))
             commands = commands[: counters[-1] - counter]
             self.emit(
                 t.Executed(first, run[:done], results[: ends[-1]], ends, times, counter, counters, commands, clocks),
@@ -321,7 +322,7 @@ class Executor(Node):
         undone = self._undone(begin)
         for request in undone:
             if MARK in request.body:
-                withdrawn |= self.skips.look(_commands(request))
+                withdrawn |= self.skips.look(t.decode_commands(request.body))
         self._looked = begin + len(undone)
         if self._must_look:
             until = self._horizon.until
@@ -534,14 +535,6 @@ class Executor(Node):
             ),
             self._gc_sinks,
         )
-
-
-def _commands(request: t.Request) -> list[t.Command]:
-    try:
-        return t.decode_commands(request.body)
-    except MalformedTuple:
-        # Every replica has the same bytes and skips them alike; the source checks what it takes.
-        return []
 
 
 def _restored(state: ExecutorState) -> list[list[SourceProgress]]:

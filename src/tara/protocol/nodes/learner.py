@@ -7,11 +7,10 @@ proposed again in the newer view.
 """
 
 from collections import deque
-from collections.abc import Iterable
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
-from tara.protocol.progress import SourceProgress
+from tara.protocol.progress import SourceProgress, note_all
 
 
 class Votes:
@@ -103,15 +102,10 @@ class Learner:
         self.decided.extend(run)
         self.bytes += sum([len(request.body) for request in run])
         self.position = end
-        self._note(run)
+        note_all(self.progress, run)
         for votes in self._votes:
             votes.drop_below(end)
         return True
-
-    def _note(self, requests: Iterable[t.Request]) -> None:
-        for request in requests:
-            if request.source >= 0:
-                self.progress[request.source].note(request.epoch, request.number)
 
     def jump(self, slot: int, progress: list[SourceProgress]) -> None:
         """The state up to this slot came from a checkpoint, and so did the progress."""
@@ -119,7 +113,7 @@ class Learner:
             self.decided.popleft()
         self.position = max(self.position, slot)
         self.progress = progress
-        self._note(self.decided)
+        note_all(self.progress, self.decided)
         for votes in self._votes:
             votes.drop_below(slot)
         views = sorted({votes.view for votes in self._votes})

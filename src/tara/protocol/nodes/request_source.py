@@ -185,9 +185,11 @@ class RequestSource(Node):
             room -= 1
         count = len(batches) + min(full, room)
         while len(batches) < count and self._pending_bytes < self.limits.source_pending_bytes_max:
-            batches.append([backlog.popleft()] if size == 1 else self._next_batch())
-            self._pending_bytes += _length(batches[-1])
-            self.backlog_bytes -= _length(batches[-1])
+            batch = [backlog.popleft()] if size == 1 else self._next_batch()
+            length = _length(batch)
+            self._pending_bytes += length
+            self.backlog_bytes -= length
+            batches.append(batch)
         if not batches:
             return
         encode, source, epoch = t.encode, self.index, self.epoch

@@ -6,7 +6,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from tara.protocol.errors import MalformedTuple
 from tara.protocol.tuples.base import DECODE_ERRORS, ClientNumber, Number, Principal, Value
 
 
@@ -123,11 +122,12 @@ _decode_commands: Callable[[bytes], list[Command]] = msgspec.msgpack.Decoder(lis
 
 
 def decode_commands(body: bytes) -> list[Command]:
-    """The commands of a request."""
+    """The commands of a request; none if it is malformed. Sources check what they take; and every replica has the same
+    bytes, and skips them alike."""
     try:
         return _decode_commands(body)
-    except DECODE_ERRORS as error:
-        raise MalformedTuple(f"request body: {error}") from error
+    except DECODE_ERRORS:
+        return []
 
 
 def identity(request: Request) -> tuple[int, int, int]:

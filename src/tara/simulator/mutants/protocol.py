@@ -28,7 +28,7 @@ from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.nodes.view_source import ViewSource
 from tara.protocol.observer import Observer
 from tara.protocol.opinions import ProgressOpinions, highest
-from tara.protocol.progress import SourceProgress
+from tara.protocol.progress import SourceProgress, note_all
 from tara.protocol.sessions import Session, Sessions
 from tara.protocol.window import Window
 from tara.simulator import fatal_command as fatal_command_module
@@ -126,7 +126,7 @@ def votes_of_any_view() -> Iterator[None]:
             return False
         newest = max(voters, key=lambda votes: votes.view)
         self.decided.append(newest.requests[0])
-        self._note(newest.requests[:1])
+        note_all(self.progress, newest.requests[:1])
         self.position += 1
         for votes in self._votes:
             votes.drop_below(self.position)
