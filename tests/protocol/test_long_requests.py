@@ -8,7 +8,7 @@ from tara.protocol.graph import Stage
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.controller import CALM_TIMEOUTS, CALM_TIMES, Controller
-from tara.protocol.nodes.request_source import LONG_BYTES, STANDSTILL_MS, RequestSource
+from tara.protocol.nodes.request_source import LONG_BYTES, STANDSTILL_MS, TOLD_BYTES, RequestSource
 from tara.protocol.resend import burst
 from tests.protocol.driver import Bench, Driven
 
@@ -177,7 +177,7 @@ def test_signs_of_life_do_not_wait_behind_long_commands() -> None:
     assert (source.node.pending, source.node.backlog) == (4, 5)
 
 
-def test_a_source_tells_which_long_commands_wait_until_its_own_site_has_them_and_while_something_moves() -> None:
+def test_a_source_tells_which_commands_wait_until_its_own_site_has_them_and_while_something_moves() -> None:
     bench = Bench(source_pending_bytes_max=LONG_BYTES)
     source = bench.make(RequestSource, Stage.REQUEST_SOURCE, life=1)
     source.tick(1_000.0)
@@ -188,15 +188,26 @@ def test_a_source_tells_which_long_commands_wait_until_its_own_site_has_them_and
         assert not any(command.payload for command in commands)
         return sorted(command.number for command in commands)
 
-    assert waiting(1_400.0) == [0, 2]
+    assert waiting(1_200.0) == [], "not at once"
+    # Also the short one, which waits behind what is long.
+    assert waiting(1_400.0) == [0, 1, 2]
     assert waiting(1_500.0) == [], "not that often"
     # Another executor has decided the first one; the one that answers here has not.
     source.feed(*bench.stables(0, executors=[bench.status(1, progress=[[(1, 1), (0, 0), (0, 0)]])]))
-    assert waiting(1_800.0) == [0, 2]
+    assert waiting(1_800.0) == [0], "the others have just become requests"
+    assert waiting(2_000.0) == [0, 1, 2]
     source.feed(*bench.stables(0, executors=[bench.status(0, progress=[[(1, 1), (0, 0), (0, 0)]])]))
-    assert waiting(2_200.0) == [2]
-    assert waiting(1_499.0 + STANDSTILL_MS) == [2]
+    assert waiting(2_200.0) == [1, 2]
+    assert waiting(1_499.0 + STANDSTILL_MS) == [1, 2]
     assert waiting(1_900.0 + STANDSTILL_MS) == []
+
+
+def test_who_waits_for_little_is_not_told() -> None:
+    """To send it again costs no more."""
+    source = Bench().make(RequestSource, Stage.REQUEST_SOURCE, life=1)
+    source.feed(t.Submit([command(number, TOLD_BYTES - 100) for number in range(200)]))
+    assert 200 * (TOLD_BYTES - 100) > LONG_BYTES
+    assert not [told for now_ms in range(200, 2_000, 200) for told in source.tick(now_ms).of(t.Waiting)]
 
 
 def test_what_the_replicas_did_not_keep_is_ordered_again() -> None:

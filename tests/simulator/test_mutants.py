@@ -56,6 +56,8 @@ QUICK = {
     "counter_goes_on": 2,
     "former_session_waits": 2,
     "depth_is_absolute": 16,
+    "long_requests_have_no_time": 0,
+    "who_waits_is_not_told": 1,
 }
 
 

@@ -43,14 +43,14 @@ class Job(Struct, frozen=True):
     partitions: int
     durability: str = "both"
     app: str = "key-value"
-    #: With a command at which the application breaks down, in any case.
-    fatal: bool = False
+    #: One of `tara.simulator.plan.KINDS`; empty: as the seed says.
+    kind: str = ""
     #: One container per `site` or per `node`; empty: as the seed says.
     packing: str = ""
 
 
 def run_seed(job: Job) -> Outcome:
-    return run_plan(make_plan(job.seed, job.f, job.partitions, job.durability, job.app, job.fatal, job.packing))
+    return run_plan(make_plan(job.seed, job.f, job.partitions, job.durability, job.app, job.kind, job.packing))
 
 
 def run_plan(plan: Plan) -> Outcome:

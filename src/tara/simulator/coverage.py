@@ -69,7 +69,7 @@ def jobs_of(seeds: int) -> list[Job]:
             case 5:
                 jobs.append(Job(seed, 1, 1, "memory"))
             case 9:
-                jobs.append(Job(seed, 1, 1, "disk", fatal=True))
+                jobs.append(Job(seed, 1, 1, "disk", kind="fatal"))
             case _:
                 jobs.append(Job(seed, 1, 1, "disk"))
     return jobs

@@ -22,6 +22,7 @@ Checks, by kind:
   halted         no node halts or breaks an assertion
   refused        no site refuses a frame or a message of an honest one
   recovery       a new era begins with the newest checkpoint that is left, and that has what was executed before it
+  bulk           long commands over slow links depose nobody, and are not ordered again and again
   linearizable   the history of the clients (at the end)
   liveness       everything is answered, laggards catch up, views stop changing (when the faults have stopped)
 """

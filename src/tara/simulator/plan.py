@@ -41,6 +41,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     keys: int
     #: Long values have up to so many bytes; 0: there are none.
     value_bytes: int
+    #: So many of the written values are long.
+    long_share: float
     #: Commands that a client sends without waiting.
     pipeline: int
     think_ms: int
@@ -69,6 +71,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     #: Faults that begin when all was well again after the others; they have so much time, and then all is well again.
     late_faults: list[Fault] = []
     late_ms: int = 0
+    #: Nothing fails, but commands are long and links are slow: see `tara.simulator.bulk`.
+    bulk: bool = False
 
 
 #: Scheduled faults and their weights. Noise (drop, duplicate, reorder, replay) and what follows from other faults
@@ -159,8 +163,15 @@ LATE_MS = 3_000
 ENDING = ("losses_beyond_f", "new_era")
 #: In so many runs, clients of an application that has a gateway speak to that.
 WIRE_SHARE = 0.7
-#: In so many runs there is a command at which the application breaks down.
+#: In so many runs there is a command at which the application breaks down; and in so many, commands are long, links
+#: are slow and nothing else is wrong.
 FATAL_SHARE = 0.2
+BULK_SHARE = 0.04
+#: What such runs are called, where one wants them in any case.
+KINDS = ("fatal", "bulk")
+#: Commands of all clients together in a run with long ones, and how many of its values are long.
+BULK_COMMANDS = 40
+BULK_LONG_SHARE = 0.8
 #: What `memory` does not survive, because it takes more than f replicas of a stage at once.
 BEYOND_MEMORY = ("crash_stage", "crash_stage_again", "crash_many", "crash_all", "stage_storm")
 #: Slots for the orders of an operator.
@@ -186,6 +197,7 @@ NOISE = (
     "lost_for_good",
     "clock_drift",
     "deep_stack",
+    "bulk",
     "late_faults",
     "stranger",
     "garbage",
@@ -219,11 +231,13 @@ def make_plan(
     partitions: int = 1,
     durability: str = "both",
     app: str = "key-value",
-    fatal: bool = False,
+    kind: str = "",
     packing: str = "",
 ) -> Plan:
-    """The plan of a seed. With `both`, even seeds are `disk` and odd ones `memory`. `fatal`: with a command at which
-    the application breaks down in any case, else now and then. `packing`: as the seed says, if it is empty."""
+    """The plan of a seed. With `both`, even seeds are `disk` and odd ones `memory`. `kind`: `fatal`, with a command at
+    which the application breaks down; `bulk`, with long commands and slow links. `kind` and `packing` are as the seed
+    says, if they are empty."""
+    assert kind in ("", *KINDS), kind
     durability = durability_of(seed, durability)
     if packing and packing not in PACKINGS:
         raise ConfigurationError(f"packing = {packing}: must be one of {', '.join(PACKINGS)}")
@@ -255,6 +269,7 @@ def make_plan(
         commands_per_client=draw.randrange(260, 380) // clients,
         keys=draw.randrange(2, 6),
         value_bytes=random.Random(f"values-{seed}").choice((0, 0, 0, 0, 3_000, 3_000, 200_000)),
+        long_share=0.1,
         pipeline=draw.choice((1, 1, 2, 4)),
         think_ms=draw.choice((20, 60, 120)),
         session_timeout_ms=draw.choice((1_000, 3_000, 10_000)),
@@ -281,8 +296,11 @@ def make_plan(
         # Reports grow with the graph, and have to fit.
         rate_mbit=draw.choice((0.0, 0.0, 0.0, 20.0, 100.0)) * f * f * partitions,
     )
+    chance = random.Random(f"bulk-{seed}")
+    if kind == "bulk" or (kind == "" and app == "key-value" and chance.random() < BULK_SHARE):
+        return _with_bulk(plan, chance)
     chance = random.Random(f"fatal-{seed}")
-    if chance.random() < FATAL_SHARE or fatal:
+    if chance.random() < FATAL_SHARE or kind == "fatal":
         return _with_fatal_command(plan, chance)
     return _with_late_faults(plan, random.Random(f"late-{seed}"))
 
@@ -294,6 +312,37 @@ def _with_late_faults(plan: Plan, draw: random.Random) -> Plan:
     graph = Graph(plan.limits.f, plan.limits.partitions)
     faults = _faults(draw, graph, plan.durability, LATE_MS)
     return msgspec.structs.replace(plan, late_faults=faults, late_ms=LATE_MS)
+
+
+def _with_bulk(plan: Plan, draw: random.Random) -> Plan:
+    """Nothing is lost or late but for what the links cannot carry; at most, the controllers are wrong once. The limits
+    are the usual ones, so that they have room for it."""
+    wrong = Fault(
+        kind="suspicion",
+        at_ms=draw.randrange(2_000, plan.faults_end_ms - 1_000),
+        duration_ms=0,
+        target=draw.randrange(1 << 30),
+        other=draw.randrange(1 << 30),
+    )
+    return msgspec.structs.replace(
+        plan,
+        bulk=True,
+        limits=Limits(f=plan.limits.f, partitions=plan.limits.partitions),
+        batch_writers=0,
+        commands_per_client=BULK_COMMANDS // plan.clients,
+        value_bytes=draw.choice((200_000, 1_000_000)),
+        long_share=BULK_LONG_SHARE,
+        pipeline=draw.choice((1, 4, 8)),
+        session_timeout_ms=60_000,
+        drop=0.0,
+        duplicate=0.0,
+        reorder=0.0,
+        replay=0.0,
+        lost_site=None,
+        faults=[wrong] if draw.random() < 0.5 else [],
+        clock_drift=0.0,
+        rate_mbit=draw.choice((20.0, 100.0)) * plan.limits.f**2 * plan.limits.partitions,
+    )
 
 
 def _with_fatal_command(plan: Plan, draw: random.Random) -> Plan:

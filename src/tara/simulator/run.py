@@ -12,7 +12,7 @@ from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.proposer import Mode, Proposer
 from tara.protocol.nodes.view_source import ViewSource
-from tara.simulator import eras, nemesis
+from tara.simulator import bulk, eras, nemesis
 from tara.simulator.container import DATA
 from tara.simulator.log_check import check_logs
 from tara.simulator.plan import Plan
@@ -59,6 +59,8 @@ def play(plan: Plan, transcript: Transcript | None = None) -> Outcome:
             world.run_until(world.now_ms + plan.late_ms)
             _recover(world)
         _check_history(world)
+        if plan.bulk:
+            bulk.check(world)
         if not world.beyond:
             world.monitor.finish()
             check_logs(world, DATA)
@@ -92,7 +94,7 @@ def answer_ms(plan: Plan) -> float:
     session expires."""
     held_up = plan.value_bytes > plan.limits.sessions_bytes_max
     silent_ms = (plan.limits.f - 1) * PATIENCE_S_MAX * 1e3
-    return RECOVERY_MS + silent_ms + (plan.session_timeout_ms if held_up else 0)
+    return RECOVERY_MS + silent_ms + (plan.session_timeout_ms if held_up else 0) + bulk.transfer_ms(plan)
 
 
 def _recover(world: World) -> None:
@@ -130,7 +132,7 @@ def _await_answers(world: World) -> None:
 
 def _await_quiet(world: World) -> None:
     """Laggards catch up, and the views stop changing."""
-    deadline_ms = world.now_ms + RECOVERY_MS
+    deadline_ms = world.now_ms + RECOVERY_MS + bulk.transfer_ms(world.plan)
     quiet_since_ms, before = world.now_ms, _views(world)
     while True:
         world.run_until(world.now_ms + 50)

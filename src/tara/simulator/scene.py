@@ -36,6 +36,7 @@ def quiet_plan(limits: Limits, packing: str = "site", rate_mbit: float = 0.0) ->
         commands_per_client=0,
         keys=1,
         value_bytes=0,
+        long_share=0.0,
         pipeline=1,
         think_ms=1,
         session_timeout_ms=60_000,

@@ -10,10 +10,9 @@ from msgspec import Struct
 from tara.application import Put
 from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
+from tara.simulator.bulk import VIEW_CHANGES_MAX
 from tara.simulator.scene import Scene
 
-#: View changes that may happen until the controllers know what the links carry.
-VIEW_CHANGES_MAX = 3
 #: No command takes longer than this, in virtual time.
 PATIENCE_MS = 600_000.0
 _LOOK_MS = 20.0

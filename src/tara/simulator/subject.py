@@ -60,11 +60,11 @@ class Subject(Protocol):
         """Its gateways, if there are to be any."""
 
 
-def subject_of(name: str, keys: int, value_bytes: int = 0) -> Subject:
+def subject_of(name: str, keys: int, value_bytes: int = 0, long_share: float = 0.0) -> Subject:
     """The subject of this name; a clear error if it cannot be simulated."""
     application = application_of(name)
     if application is KeyValueStore:
-        return KeyValueSubject(keys, value_bytes)
+        return KeyValueSubject(keys, value_bytes, long_share)
     return ApplicationSubject(name, application, simulation_of(name, application))
 
 
@@ -86,9 +86,10 @@ class KeyValueSubject:
     statuses: tuple[int, ...] = (t.OK,)
     suspicion = ""
 
-    def __init__(self, keys: int, value_bytes: int) -> None:
+    def __init__(self, keys: int, value_bytes: int, long_share: float) -> None:
         self._keys = keys
         self._value_bytes = value_bytes
+        self._long_share = long_share
         #: By key, what anybody wanted to write there.
         self._written: dict[str, set[bytes]] = {}
 
@@ -102,7 +103,7 @@ class KeyValueSubject:
         return self
 
     def next(self, draw: random.Random, operation: int) -> Call:
-        call = draw_call(draw, self._keys, operation, self._value_bytes)
+        call = draw_call(draw, self._keys, operation, self._value_bytes, self._long_share)
         if call.model[0] in ("put", "cas"):
             self.note_written(call.key, call.model[-1])
         return call

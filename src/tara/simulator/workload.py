@@ -12,8 +12,7 @@ from tara.protocol.principals import gateway_of, principal_of
 
 #: The model of a command that makes the application raise.
 POISON = ("poison",)
-#: So many values are long, where any are; and so many commands are told to all clients.
-LONG_SHARE = 0.1
+#: One of so many commands is told to all clients.
 PUBLISHED = 5
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[int, bytes | None]).decode
@@ -103,11 +102,11 @@ class Call(msgspec.Struct, frozen=True):
     question: bool
 
 
-def draw_call(draw: random.Random, keys: int, unique: int, value_bytes: int = 0) -> Call:
+def draw_call(draw: random.Random, keys: int, unique: int, value_bytes: int = 0, long_share: float = 0.0) -> Call:
     """Reads, writes, deletes and compare-and-sets of a few keys; written values are unique, and now and then long."""
     key = f"key-{draw.randrange(keys)}"
     value = unique.to_bytes(4, "big")
-    if value_bytes and draw.random() < LONG_SHARE:
+    if value_bytes and draw.random() < long_share:
         value += bytes(draw.randrange(value_bytes))
     kind = draw.random()
     if kind < 0.35:

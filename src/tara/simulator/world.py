@@ -72,7 +72,7 @@ class World:
         self, plan: Plan, transcript: Transcript | None = None, application: Callable[[], StateMachine] | None = None
     ) -> None:
         self.plan = plan
-        self.subject = subject_of(plan.app, plan.keys, plan.value_bytes)
+        self.subject = subject_of(plan.app, plan.keys, plan.value_bytes, plan.long_share)
         self.wire: Wire | None = self.subject.wire(self)
         #: What executors execute with; the subject's, unless another one is given.
         self.application = application or self.subject.replica
@@ -118,6 +118,8 @@ class World:
         self._set_clocks()
         if plan.stack_depth:
             self.count_fault("deep_stack")
+        if plan.bulk:
+            self.count_fault("bulk")
         self._host = {number: container for container in self.containers for number in container.numbers}
         self.network = Network(self)
         self.zombies: list[Container] = []

@@ -11,6 +11,7 @@ when it is that far.
 """
 
 from collections import deque
+from collections.abc import Iterator
 
 from tara.protocol import tuples as t
 from tara.protocol.backoff import Backoff
@@ -27,10 +28,12 @@ from tara.protocol.status import Newest
 ORDERS_MAX = 16
 #: Signs of life in one request.
 SIGNS_PER_REQUEST = 64
-#: Commands that are this long may wait for long: their clients are told that they do.
+#: Where so much waits, and so much for each command, some wait for long: their clients are told that they do. With less,
+#: sending a command again costs no more than that.
 LONG_BYTES = 64 << 10
+TOLD_BYTES = 1 << 10
 #: How often: well within their patience.
-WAITING_TOLD_MS = 400.0
+WAITING_TOLD_MS = 150.0
 #: An executor that has not been heard of for so many of the controllers' time-outs is taken for gone.
 SILENT_TIMEOUTS = 4
 #: They are told nothing any more when the queue has not moved for so long: another source may do better.
@@ -67,11 +70,11 @@ class RequestSource(Node):
         self._backlog: deque[t.Command] = deque()
         #: Signs of life, which do not wait behind what is long: a session is not to expire while its commands wait.
         self._signs: deque[t.Command] = deque()
-        #: The long ones of those that are taken, without their payload; and when requests were last decided.
-        self._long: dict[tuple[int, int, int, bytes], t.Command] = {}
+        #: When requests were last decided; and which were there when clients were last told, those below this number.
         self._moved_ms = boot.now_ms
-        #: Long ones that are decided, with the numbers of their requests, but not by the executor of its site, which
-        #: answers; how far that one is, and when it last got further.
+        self._late = 0
+        #: Commands of those that are decided, with the numbers of their requests, but not by the executor of its site,
+        #: which answers; how far that one is, and when it last got further.
         self._unanswered: deque[tuple[int, t.Command]] = deque(maxlen=UNANSWERED_MAX)
         self._answered = 0
         self._answered_ms = boot.now_ms
@@ -131,6 +134,8 @@ class RequestSource(Node):
         that are too long, with an answer; here they would vanish."""
         if not self._backlog:
             self._batch_since_ms = self.now_ms
+            if not self._pending:
+                self._moved_ms = self.now_ms
         limit, taken, room, size = self.limits.command_bytes_max, self._taken, self.capacity, self.backlog_bytes
         refused = []
         for command in commands:
@@ -154,10 +159,6 @@ class RequestSource(Node):
                 self._signs.append(command)
                 continue
             self._backlog.append(command)
-            if length >= LONG_BYTES:
-                if not self._pending:
-                    self._moved_ms = self.now_ms
-                self._long[key] = t.Command(command.session, command.number, 0, b"", command.kind, command.principal)
             size += length
         self.backlog_bytes = size
         return refused
@@ -250,19 +251,35 @@ class RequestSource(Node):
             self._backlog.append(t.Command(0, 0, 0, b"", t.KEEPALIVE, SYSTEM))
         if self._backlog or self._orders or self._signs:
             self._pump()
-        if (self._long or self._unanswered) and self.now_ms >= self._told_ms + WAITING_TOLD_MS:
+        if self.now_ms >= self._told_ms + WAITING_TOLD_MS:
             self._told_ms = self.now_ms
             self._tell_who_waits()
+            self._late = self.next
 
     def _tell_who_waits(self) -> None:
-        """Who is told that a long command waits, and that the queue moves, does not send it again elsewhere, where it
-        would be ordered a second time."""
+        """Who is told that a command waits, and that the queue moves, does not send it again elsewhere, where it would
+        be ordered a second time."""
         since_ms = self.now_ms - STANDSTILL_MS
-        waiting = list(self._long.values()) if self._moved_ms > since_ms else []
-        if self._answered_ms > since_ms:
+        waiting: list[t.Command] = []
+        if self._waits_for_long and self._moved_ms > since_ms:
+            waiting = [command for number, batch in self._numbered() if number < self._late for command in batch]
+            waiting += self._backlog
+        if self._unanswered and self._answered_ms > since_ms:
             waiting += [command for _, command in self._unanswered]
         if waiting:
-            self.emit(t.Waiting(waiting), CLIENT)
+            self.emit(t.Waiting(list(map(_without_payload, waiting))), CLIENT)
+
+    @property
+    def _waits_for_long(self) -> bool:
+        """Whether the oldest request was there when clients were last told, and there is much before the others."""
+        if not self._pending or self._pending[0].number >= self._late:
+            return False
+        count = len(self._pending) + len(self._backlog)
+        return self._pending_bytes + self.backlog_bytes >= max(LONG_BYTES, TOLD_BYTES * count)
+
+    def _numbered(self) -> Iterator[tuple[int, list[t.Command]]]:
+        """The commands of the requests that are pending, with the numbers of these."""
+        return zip([request.number for request in self._pending], self._commands, strict=True)
 
     # What became of the requests
 
@@ -278,6 +295,7 @@ class RequestSource(Node):
             if epoch == self.epoch:
                 if status.executor == self.index and low > self._answered:
                     self._answered, self._answered_ms = low, self.now_ms
+                told = self._waits_for_long
                 while self._pending and self._pending[0].number < low:
                     number = self._pending.popleft().number
                     commands = self._commands.popleft()
@@ -286,9 +304,8 @@ class RequestSource(Node):
                     # An order has a request of its own.
                     self._orders_open -= commands[0].kind == t.SKIP and is_order(commands[0])
                     self._moved_ms = self.now_ms
-                    if self._long:
-                        long = [self._long.pop(_key(command), None) for command in commands]
-                        self._unanswered.extend([(number, command) for command in long if command is not None])
+                    if told and number < self._late:
+                        self._unanswered.extend([(number, _without_payload(command)) for command in commands])
         while self._unanswered and self._unanswered[0][0] < self._answered:
             self._unanswered.popleft()
         if self._backlog or self._signs:
@@ -353,6 +370,10 @@ def _key(command: t.Command) -> tuple[int, int, int, bytes]:
     if command.kind == t.SKIP and is_order(command):
         return (0, 0, command.kind, command.principal + command.payload)
     return (command.session, command.number, command.kind, command.principal)
+
+
+def _without_payload(command: t.Command) -> t.Command:
+    return t.Command(command.session, command.number, 0, b"", command.kind, command.principal)
 
 
 def _length(commands: list[t.Command]) -> int:

@@ -74,8 +74,8 @@ class Refused(Tuple, frozen=True, tag=109):
 
 
 class Waiting(Tuple, frozen=True, tag=110):
-    """request source → client: these long commands wait for their turn or for their answer, while the queue moves.
-    Without their payload."""
+    """request source → client: these commands wait for their turn or for their answer behind much else, while the
+    queue moves. Without their payload."""
 
     commands: list[Command]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from tara.host import outgoing
 from tara.host.client_desk import ClientDesk
 from tara.host.fair_table import FairTable
 from tara.host.fragments import Assembly, Fragment
@@ -102,6 +103,16 @@ def clears_what_waits() -> Iterator[None]:
         return pieces[: (len(pieces) + 1) // 2] if len(pieces) > 3 else pieces
 
     with replace(Outgoing, "take", take):
+        yield
+
+
+@mutant("B1: control does not wait behind bulk", kind="bulk")
+def control_waits_behind_bulk() -> Iterator[None]:
+    class OneLane(dict[type[t.Tuple], int]):
+        def get(self, *asked: object) -> int:
+            return outgoing.OTHERS
+
+    with replace(outgoing, "_LANE_OF", OneLane()):
         yield
 
 

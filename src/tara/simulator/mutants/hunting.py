@@ -33,7 +33,7 @@ def hunt(name: str, seeds_max: int, start: int = 0) -> Finding:
     mutant = mutant_of(name)
     started = time.monotonic()
     for count in range(1, seeds_max + 1):
-        job = Job(start + count - 1, 1, mutant.partitions, mutant.durability, mutant.app, mutant.fatal)
+        job = Job(start + count - 1, 1, mutant.partitions, mutant.durability, mutant.app, mutant.kind)
         with mutant.patch():
             outcome = run_seed(job)
         if outcome.violation == "error":

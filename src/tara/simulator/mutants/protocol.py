@@ -30,6 +30,7 @@ from tara.protocol.observer import Observer
 from tara.protocol.opinions import ProgressOpinions, highest
 from tara.protocol.progress import SourceProgress, note_all
 from tara.protocol.sessions import Session, Sessions
+from tara.protocol.transfer import Transfer
 from tara.protocol.window import Window
 from tara.simulator import fatal_command as fatal_command_module
 from tara.simulator.mutants.registry import mutant, nothing, replace
@@ -369,7 +370,7 @@ def poison_kills() -> Iterator[None]:
 # Commands that no replica can execute
 
 
-@mutant("an executor that starts looks for skips in all that may be decided before it executes", fatal=True)
+@mutant("an executor that starts looks for skips in all that may be decided before it executes", kind="fatal")
 def starts_without_looking() -> Iterator[None]:
     def learn_horizon(self: Executor) -> None:
         self._must_look = False
@@ -378,7 +379,7 @@ def starts_without_looking() -> Iterator[None]:
         yield
 
 
-@mutant("a command that a replica has executed is not skipped", fatal=True)
+@mutant("a command that a replica has executed is not skipped", kind="fatal")
 def skips_what_was_executed() -> Iterator[None]:
     def next_step(reports: Sequence[ReplicaReport], counter: int) -> tuple[Step, str]:
         halted = [report for report in reports if report.halted_at == counter]
@@ -516,6 +517,24 @@ def presence_announced_once() -> Iterator[None]:
         self._known_to |= known
 
     with replace(Proposer, "_on_view", remember):
+        yield
+
+
+@mutant("B1: what is long has time to arrive", kind="bulk")
+def long_requests_have_no_time() -> Iterator[None]:
+    with replace(Transfer, "allowance_ms", property(lambda self: 0.0)):
+        yield
+
+
+@mutant("B1: a view that gets something done is allowed to finish", kind="bulk")
+def beginning_is_no_progress() -> Iterator[None]:
+    with replace(Controller, "_on_advance", nothing):
+        yield
+
+
+@mutant("B3: who waits for something long is told that it is on its way", kind="bulk")
+def who_waits_is_not_told() -> Iterator[None]:
+    with replace(RequestSource, "_tell_who_waits", nothing):
         yield
 
 

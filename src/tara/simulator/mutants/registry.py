@@ -31,8 +31,8 @@ class Mutant(Struct, frozen=True):
     partitions: int = 1
     #: `disk` if it takes journals, or crashes beyond f, to notice.
     durability: str = "both"
-    #: It takes a command at which the application breaks down to notice.
-    fatal: bool = False
+    #: It takes a run of this kind to notice (`tara.simulator.plan.KINDS`); empty: any will do.
+    kind: str = ""
     #: The application that has the rule.
     app: str = "key-value"
 
@@ -41,13 +41,13 @@ _known: list[Mutant] = []
 
 
 def mutant(
-    undoes: str, partitions: int = 1, durability: str = "both", fatal: bool = False, app: str = "key-value"
+    undoes: str, partitions: int = 1, durability: str = "both", kind: str = "", app: str = "key-value"
 ) -> Callable[[Callable[[], Iterator[None]]], None]:
     """Register a generator function that patches, yields and undoes."""
 
     def register(body: Callable[[], Iterator[None]]) -> None:
         patch = contextlib.contextmanager(body)
-        _known.append(Mutant(body.__name__, undoes, patch, partitions, durability, fatal, app))
+        _known.append(Mutant(body.__name__, undoes, patch, partitions, durability, kind, app))
 
     return register
 

@@ -262,7 +262,7 @@ def gaps_stay() -> Iterator[None]:
         yield
 
 
-@mutant("a place that has ended the process twice is barred", fatal=True, durability="disk")
+@mutant("a place that has ended the process twice is barred", kind="fatal", durability="disk")
 def nothing_is_barred() -> Iterator[None]:
     original = ExecutionRecord._write
 
