@@ -28,8 +28,8 @@ from tara.protocol.status import Newest
 ORDERS_MAX = 16
 #: Signs of life in one request.
 SIGNS_PER_REQUEST = 64
-#: Where so much waits, and so much for each command, some wait for long: their clients are told that they do. With less,
-#: sending a command again costs no more than that.
+#: Where so much waits, and so much for each command, some wait for long: their clients are told that they do. With
+#: less, sending a command again costs no more than that.
 LONG_BYTES = 64 << 10
 TOLD_BYTES = 1 << 10
 #: How often: well within their patience.
