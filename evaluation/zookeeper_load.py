@@ -12,9 +12,9 @@ import time
 from msgspec import Struct
 
 from tara.bench.load import LoadError, quantile
-from tara.coordination import jute
-from tara.coordination.acl import OPEN
-from tara.coordination.codes import Code, Op
+from tara.apps.coordination import jute
+from tara.apps.coordination.acl import OPEN
+from tara.apps.coordination.codes import Code, Op
 
 SESSION_TIMEOUT_MS = 30_000
 _HEADER = struct.Struct(">iiqi")

@@ -30,12 +30,9 @@ LAYERS = [
     "tara.streaming",
     # Not in the table: options that the commands of the command line and of the applications share.
     "tara.command_options",
-    "tara.key_value",
-    "tara.coordination",
+    "tara.apps",
     "tara.bench",
     "tara.drills",
-    # Not in the table: the bounds of all layers, for the page for operators.
-    "tara.bounds_table",
     "tara.cli",
     # Outside the wheel.
     "evaluation",
@@ -147,7 +144,7 @@ def test_the_protocol_and_the_host_are_pure(package: str, modules_min: int) -> N
 
 def test_the_zookeeper_front_end_is_pure_but_for_its_sockets() -> None:
     """So that it can be run without any: time and randomness are handed in."""
-    prefix, host = "tara.coordination.gateway.", ("listener", "stream")
+    prefix, host = "tara.apps.coordination.gateway.", ("listener", "stream")
     parts = {name: source for name, source in sources().items() if name.startswith(prefix)}
     pure = {name: source for name, source in parts.items() if name.removeprefix(prefix) not in host}
     assert len(pure) >= 7

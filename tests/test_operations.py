@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tara import bounds_table
+from tara.apps.coordination import limits
+from tara.cli import bounds_table
 from tara.configuration.settings import known_settings
-from tara.coordination import limits
 from tara.live.observability import prometheus
 from tara.net import bounds
 
@@ -40,7 +40,7 @@ def test_every_event_is_in_the_table() -> None:
 
 
 def test_the_table_of_bounds_is_the_code() -> None:
-    """`python -m tara.bounds_table` prints it."""
+    """`python -m tara.cli.bounds_table` prints it."""
     assert "\n".join(bounds_table.lines()) in PAGE
 
 

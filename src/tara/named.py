@@ -7,7 +7,7 @@ from tara.protocol.errors import ConfigurationError
 
 BUILT_IN: dict[str, type[StateMachine]] = {"key-value": KeyValueStore}
 #: Built-in applications of the packages above this one, found by name when they are asked for.
-NAMED = {"coordination": "tara.coordination.service:CoordinationService"}
+NAMED = {"coordination": "tara.apps.coordination.service:CoordinationService"}
 
 
 def application_of(name: str) -> type[StateMachine]:

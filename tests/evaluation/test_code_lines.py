@@ -103,7 +103,7 @@ def test_the_command_prints_the_total_each_category_and_each_package() -> None:
     printed = json.loads(result.stdout.splitlines()[-1])
     packages, others = printed.pop("packages"), printed.pop("other_packages")
     assert list(packages) == list(LIVE_PATH)
-    assert {"cli", "coordination", "simulator", "streaming"} <= set(others)
+    assert {"cli", "apps", "simulator", "streaming"} <= set(others)
     assert list(printed) == ["total", *PAPER_CATEGORIES, *BEYOND_CATEGORIES]
     assert printed.pop("total") == sum(printed.values()) == sum(packages.values()) > 0
     assert all(printed[category] > 0 for category in PAPER_CATEGORIES)

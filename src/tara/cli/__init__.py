@@ -9,10 +9,10 @@ import sys
 
 import typer
 
+from tara.apps.coordination import command_line as coordination
+from tara.apps.key_value import command_line as key_value
 from tara.cli import bench, cluster, config, demo, drill, keys, operations, simulation, streaming, version
 from tara.cli.output import say
-from tara.coordination import command_line as coordination
-from tara.key_value import command_line as key_value
 
 #: The commands that the built-in applications offer.
 APPLICATIONS = (key_value.commands, coordination.commands)

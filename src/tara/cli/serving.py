@@ -44,14 +44,12 @@ def serve_site(config: Path | None, flags: Mapping[str, object], number: int, fo
     from tara.live.sites.site import SiteRegistry
     from tara.live.spark import Cluster
     from tara.live.spark_session import check_java
-    from tara.named import application_of
 
     look_here()
     settings = load_settings(config, flags=flags)
     # Before it says to others that it is there.
     _check_gateway(settings)
     check_java()
-    application_of(settings.app)
     try:
         registry = SiteRegistry(settings, number, found, sys.stderr)
     except KeyboardInterrupt:
@@ -60,25 +58,25 @@ def serve_site(config: Path | None, flags: Mapping[str, object], number: int, fo
 
 
 def _check_gateway(settings: "Settings") -> None:
-    if settings.app == "coordination":
-        from tara.coordination.settings import check_exposure, gateway_settings
-        from tara.net.where import is_fixed
+    from tara.named import application_of
+    from tara.net.gateway import check_gateway
+    from tara.net.where import is_fixed
 
-        options, host = gateway_settings(settings.gateway), settings.container_host or settings.host
-        # One that only the container will know is checked there.
-        if is_fixed(host):
-            check_exposure(host, options)
+    gateway, host = application_of(settings.app).gateway, settings.container_host or settings.host
+    if gateway is not None:
+        check_gateway(gateway, host if is_fixed(host) else None, settings.gateway)
 
 
 def _serve(cluster: "Cluster") -> None:
     """Until it is interrupted, or told to go down."""
     from tara.live.start_phases import process_began_s
+    from tara.named import application_of
     from tara.net.allocator import give_memory_back
 
     give_memory_back()
     try:
         cluster.start(process_began_s())
-        if cluster.settings.app == "coordination":
+        if application_of(cluster.settings.app).gateway is not None:
             cluster.await_gateways()
         say(f"endpoints  {','.join(plain(cluster.registry.endpoints))}")
         if cluster.registry.gateways:

@@ -26,8 +26,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from tara.coordination import jute
-from tara.coordination.codes import Op
+from tara.apps.coordination import jute
+from tara.apps.coordination.codes import Op
 from tara.drills.hostile import ClientFrames, ControlMessages, FileQuestions, Identity, PeerFrames, recorded
 from tara.drills.nuisances import Nuisances
 from tara.drills.targets import Target

@@ -8,7 +8,7 @@ from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from types import TracebackType
 
-from tara.coordination.client import CoordinationClient
+from tara.apps.coordination.client import CoordinationClient
 from tara.drills.nuisances import LARGE_BYTES, LARGE_PATH
 from tara.net.certificates import load_keys
 from tara.protocol.errors import TaraError

@@ -13,8 +13,8 @@ from random import Random
 import msgspec
 
 from tara.application import Get
-from tara.coordination import jute
-from tara.coordination.codes import Op
+from tara.apps.coordination import jute
+from tara.apps.coordination.codes import Op
 from tara.drills.targets import Target, foreign_context
 from tara.host import client_wire
 from tara.live import control

@@ -10,6 +10,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -77,12 +78,26 @@ class Gateway(Protocol):
 
 def make_gateway(name: str, site: Site, options: Options) -> Gateway:
     """The gateway `module:function`."""
-    module, _, attribute = name.partition(":")
     try:
-        factory: Callable[[Site, Options], Gateway] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        factory: Callable[[Site, Options], Gateway] = getattr(_module_of(name), name.partition(":")[2])
+    except AttributeError as error:
         raise ConfigurationError(f"gateway = {name}: {error}") from error
     return factory(site, options)
+
+
+def check_gateway(name: str, host: str | None, options: Options) -> None:
+    """Whether its module has something against these options, on a host with this name (None: only the container will
+    know it): it says so with `check(host, options)`, if it has that. So the operator is told at once."""
+    check: Callable[[str | None, Options], None] | None = getattr(_module_of(name), "check", None)
+    if check is not None:
+        check(host, options)
+
+
+def _module_of(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name.partition(":")[0])
+    except ImportError as error:
+        raise ConfigurationError(f"gateway = {name}: {error}") from error
 
 
 class Channel(Generic[Token]):

@@ -24,7 +24,7 @@ PACKAGES = {
     "host": "host",
     "client": "client",
     "storage": "storage",
-    "gateway": "coordination/gateway",
+    "gateway": "apps/coordination/gateway",
 }
 #: What the simulator cannot run, and why.
 OMITTED = {
@@ -35,10 +35,10 @@ OMITTED = {
     "storage/worker.py": "threads",
     "storage/log_reader.py": "reads logs for people and Spark; no site does",
     "storage/log_rows.py": "reads logs for people and Spark; no site does",
-    "coordination/gateway/__init__.py": "makes the gateway that has sockets, with what an operator has configured",
-    "coordination/gateway/allowance.py": "the time that handshakes of TLS may take; the listener's",
-    "coordination/gateway/listener.py": "sockets",
-    "coordination/gateway/stream.py": "sockets",
+    "apps/coordination/gateway/__init__.py": "makes the gateway that has sockets, with what an operator has configured",
+    "apps/coordination/gateway/allowance.py": "the time that handshakes of TLS may take; the listener's",
+    "apps/coordination/gateway/listener.py": "sockets",
+    "apps/coordination/gateway/stream.py": "sockets",
 }
 
 

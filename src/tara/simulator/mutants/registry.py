@@ -19,7 +19,7 @@ MODULES = (
     "tara.simulator.mutants.host",
     "tara.simulator.mutants.client",
     "tara.simulator.mutants.storage",
-    "tara.coordination.mutants",
+    "tara.apps.coordination.mutants",
 )
 
 
