@@ -11,10 +11,10 @@ import time
 
 from msgspec import Struct
 
-from tara.bench.load import LoadError, quantile
 from tara.apps.coordination import jute
 from tara.apps.coordination.acl import OPEN
 from tara.apps.coordination.codes import Code, Op
+from tara.bench.load import LoadError, quantile
 
 SESSION_TIMEOUT_MS = 30_000
 _HEADER = struct.Struct(">iiqi")

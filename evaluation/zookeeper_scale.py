@@ -12,10 +12,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from evaluation.zookeeper_load import LoadError, ZooKeeperLoad
-from tara.configuration.settings import load_settings
 from tara.apps.coordination import jute
 from tara.apps.coordination.acl import OPEN
 from tara.apps.coordination.codes import Op
+from tara.configuration.settings import load_settings
 from tara.live.spark import Cluster
 
 NODES_PER_PARENT = 1_000
