@@ -179,6 +179,7 @@ class VirtualDisk:
         self.sync_failures = 0
         #: Calls that fail, each once, one after the other: what, of which files, and how.
         self.errors: list[tuple[str, str, int]] = []
+        self.on_error: Callable[[], None] = lambda: None
         #: Called before each operation; may raise an OSError.
         self.trouble: Callable[[str, Path], None] | None = None
         #: What its operations cost: for each sync, and for each megabyte; and what they have cost since that was taken.
@@ -208,6 +209,7 @@ class VirtualDisk:
             raise OSError(errno.EIO, "Input/output error", str(path))
         if self.errors and self.errors[0][0] == what and fnmatch.fnmatchcase(path.name, self.errors[0][1]):
             number = self.errors.pop(0)[2]
+            self.on_error()
             raise OSError(number, os.strerror(number), str(path))
         if self.trouble is not None:
             self.trouble(what, path)

@@ -797,8 +797,7 @@ def _trouble(world: World, fault: Fault) -> bool:
     if container is None or not world.may_fail([container]):
         world.after(_WAIT_MS, _strike, world, fault)
         return False
-    begin(world, container, fault)
-    return True
+    return begin(world, container, fault)
 
 
 def _idle_partition(world: World, fault: Fault) -> bool:

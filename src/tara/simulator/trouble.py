@@ -3,6 +3,7 @@ is broken, and somebody who asks more than can be answered."""
 
 import errno
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,17 +46,20 @@ QUESTIONS_BEYOND = 50
 LONG_QUESTIONS = 40
 
 
-def _disk_error(world: "World", container: Container, fault: "Fault") -> None:
-    """The next call of a kind fails, once."""
+def _disk_error(world: "World", container: Container, fault: "Fault") -> bool:
+    """The next call of a kind fails, once. Counted when it does."""
     container.disk.errors = list(DISK_ERRORS[fault.other % len(DISK_ERRORS)])
+    container.disk.on_error = partial(world.count_fault, fault.kind)
+    return False
 
 
-def _marker_lost(world: "World", container: Container, fault: "Fault") -> None:
+def _marker_lost(world: "World", container: Container, fault: "Fault") -> bool:
     """A container comes back to a journal without its end marker."""
     world.crash(container)
     container.disk.forget(_marker(container))
     world.repairs_due.add(container.index)
     world.restart_later(container, fault.duration_ms)
+    return True
 
 
 def _marker(container: Container) -> Path:
@@ -67,20 +71,23 @@ def _has_marker(container: Container) -> bool:
     return container.disk.exists(_marker(container)) and bool(segments) and not container.founding
 
 
-def _broken_node(world: "World", container: Container, fault: "Fault") -> None:
+def _broken_node(world: "World", container: Container, fault: "Fault") -> bool:
     """An invariant of a node is broken, and it stops; the others of its container go on without it, until an operator
     starts that anew."""
-    if world.fatal is None:
-        executors = world.executors_of(container)
-        some = executors if executors and fault.other % 3 == 0 else container.numbers
-        world.broken.add(some[fault.other // 3 % len(some)])
-        world.after(fault.duration_ms + 50, _repair, world, container)
+    if world.fatal is not None:
+        return False
+    executors = world.executors_of(container)
+    some = executors if executors and fault.other % 3 == 0 else container.numbers
+    world.broken.add(some[fault.other // 3 % len(some)])
+    world.after(fault.duration_ms + 50, _repair, world, container)
+    return True
 
 
-def _bad_snapshot(world: "World", container: Container, fault: "Fault") -> None:
+def _bad_snapshot(world: "World", container: Container, fault: "Fault") -> bool:
     """The application of a replica cannot give its next snapshot: the replica halts there, and goes on when others have
-    that checkpoint."""
+    that checkpoint. Counted when it is asked for that."""
     world.bad_snapshots.add(container.index)
+    return False
 
 
 def _executes(container: Container) -> bool:
@@ -108,7 +115,7 @@ def many_questions(world: "World", fault: "Fault") -> bool:
 
 
 #: How each begins, and whom it can happen to.
-OF_CONTAINERS: dict[str, tuple[Callable[["World", Container, "Fault"], None], Callable[[Container], bool]]] = {
+OF_CONTAINERS: dict[str, tuple[Callable[["World", Container, "Fault"], bool], Callable[[Container], bool]]] = {
     "disk_error": (_disk_error, lambda container: True),
     "marker_lost": (_marker_lost, _has_marker),
     "bad_snapshot": (_bad_snapshot, _executes),

@@ -415,8 +415,8 @@ class World:
         if container.index not in self.bad_snapshots or container.life != life or not asked:
             return chunks
         self.bad_snapshots.discard(container.index)
+        self.count_fault("bad_snapshot")
         self.without_snapshot[container.index] = asked[0]
-        self.count_fault("snapshot_failed")
         match (self.monitor.stable + container.index) % 3:
             case 0:
                 raise MemoryError
