@@ -85,8 +85,6 @@ class Page:
             yield ""
             yield f"![{text}]({self._pictures}/{name}.svg)"
 
-    # How it was made
-
     def _made(self) -> Iterator[str]:
         yield "## How it was made"
         sections = self._results.sections
@@ -166,8 +164,6 @@ class Page:
             if "peers" in sections:
                 yield f"- {kind.name}: {kind.caveat}."
 
-    # What was to be reached
-
     def _targets(self) -> Iterator[str]:
         yield "## At a glance"
         yield ""
@@ -209,8 +205,6 @@ class Page:
         if len(points) < 2 or not points[0].throughput_per_s:
             return None
         return points[-1].throughput_per_s / points[0].throughput_per_s
-
-    # The paper's experiments
 
     def _lines_counted(self) -> dict[str, int]:
         section = self._section("effort")
@@ -323,8 +317,6 @@ class Page:
                 + "; ".join(f"{moment.at_s:.2f} s {moment.kind} ({moment.what})" for moment in timeline.moments)
                 + "."
             )
-
-    # Beyond the paper
 
     def _beyond(self) -> Iterator[str]:
         yield "## Beyond the paper"
@@ -455,8 +447,6 @@ class Page:
         if section is None or not section.steps:
             return None
         return sum(_median(step.microseconds) for step in section.steps if step.step != JOURNAL)
-
-    # The peers
 
     def _peers(self) -> Iterator[str]:
         yield "## Peers"

@@ -140,8 +140,6 @@ class Load:
         self.resent = 0
         self.errors = 0
 
-    # Sessions
-
     def open(self, deadline_s: float = 120.0) -> None:
         nonces = {self._random.getrandbits(60) + 1: session for session in self._sessions}
         timeout = msgspec.msgpack.encode(SESSION_TIMEOUT_MS)
@@ -190,8 +188,6 @@ class Load:
             if channel.broken:
                 channel.close()
                 self._open_channels[index] = self._channels.open(self._addresses[index])
-
-    # Load
 
     def run(
         self,

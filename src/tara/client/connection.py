@@ -110,8 +110,6 @@ class Client:
         self._thread = threading.Thread(target=self._run, name="tara-client", daemon=True)
         self._thread.start()
 
-    # For users
-
     def submit(self, command: bytes, timeout_s: float | None = None) -> Future[bytes]:
         """Order a command; the future gives its result, or raises a `ClientError`."""
         return self._submit(command, t.EXECUTE, timeout_s)

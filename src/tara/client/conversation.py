@@ -38,8 +38,6 @@ class Conversation:
         """The front end that it talks to."""
         return self.endpoints[self._current]
 
-    # For whoever has something to say
-
     def submit(self, call: Call) -> None:
         self.session.submit(call)
 
@@ -50,8 +48,6 @@ class Conversation:
         """It ends: no answer will come any more."""
         self.session.fail(reason)
         self._reads.fail(reason)
-
-    # A turn
 
     def turn(self, now_s: float, broken: bool) -> bool:
         """Whether the owner has to connect to another front end, which is `here` then; `broken`: the connection is."""

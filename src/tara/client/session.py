@@ -159,8 +159,6 @@ class Session:
     def idle(self) -> bool:
         return not self._waiting and not self._in_flight
 
-    # What to send
-
     def due(self, now_s: float) -> list[t.Command]:
         """What has to be sent now: the opening of the session, new commands, late ones again, a sign of life."""
         self._expire(now_s)
@@ -312,8 +310,6 @@ class Session:
             times.append(self._retry_s)
         times.append(self._renewed_s + self._timeout_ms / 3000 if self.id else self._opened_s + self._patience_s)
         return max(min(times) - now_s, 0.0)
-
-    # What was heard
 
     def hear(self, result: t.Result, now_s: float) -> None:
         if result.status == t.HALTED:

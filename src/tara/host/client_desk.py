@@ -87,8 +87,6 @@ class ClientDesk:
             self._front_ends = front_ends
             self._told.clear()
 
-    # What they ask
-
     def receive(self, messages: list[Message], unread_bytes: int, now_ms: float) -> None:
         self._now_ms = now_ms
         by_partition: list[list[t.Command]] = [[] for _ in self._sources]
@@ -194,8 +192,6 @@ class ClientDesk:
         for connection, results in told.items():
             self._first.append(_reply(connection, ClientReply(t.FORMAT_VERSION, results)))
 
-    # What nodes have for them
-
     def take(self, tuple_: t.Tuple, now_ms: float) -> None:
         """Of a reply sink or a request source of this site."""
         if type(tuple_) is t.Results:
@@ -253,8 +249,6 @@ class ClientDesk:
             replies.append(_reply(connection, ClientReply(t.FORMAT_VERSION, [], [], answers)))
         if replies:
             yield Answer(replies)
-
-    # The gateway
 
     def submit(self, commands: list[t.Command]) -> None:
         """Commands of the gateway, for the next step."""

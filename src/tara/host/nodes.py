@@ -91,8 +91,6 @@ class Nodes:
         assert number in self._here, number
         self._nodes[number] = node
 
-    # Tuples
-
     def deliver(self, tuple_: t.Tuple, number: int) -> None:
         """Queue a tuple for a node."""
         look = self._looks.get(type(tuple_))
@@ -168,8 +166,6 @@ class Nodes:
             return
         del self._nodes[number]
         self._outside.stop(number, repr(error))
-
-    # What they say
 
     def collect(self, number: int) -> None:
         """Take what a node has in its outbox."""

@@ -191,8 +191,6 @@ class Outgoing:
         self._views.clear()
         self._urgent = False
 
-    # What nobody needs any more
-
     def _follow(self, tuple_: Any) -> None:
         """A tuple of a later view makes the orders and records of earlier ones needless. (Not the commits: with those
         of others they may still decide something, and what is decided need not be waited for.)"""

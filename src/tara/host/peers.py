@@ -57,8 +57,6 @@ class Peers:
     def open_vote(self) -> Callable[[peer_wire.Vote], t.Tuple]:
         return self._admission.open
 
-    # Hearing
-
     def hear(
         self,
         frames: list[bytes],
@@ -109,8 +107,6 @@ class Peers:
         """Something of a peer is not what it should be."""
         self._counters.frames_bad += 1
         self._trouble(Trouble("bad_frame", "peer", reason))
-
-    # Saying
 
     def say(self, tuple_: t.Tuple, receivers: Receivers) -> None:
         """Queue a tuple for those who are elsewhere."""

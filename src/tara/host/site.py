@@ -99,8 +99,6 @@ class Site:
             self._nodes.all.__contains__,
         )
 
-    # Starting
-
     def create(
         self, number: int, boot: Boot, application: Callable[[], Application], journal: list[t.ReplayedEntry]
     ) -> None:
@@ -116,8 +114,6 @@ class Site:
             self._nodes.collect(number)
         if self._nodes.persisted:
             yield from self._sync()
-
-    # What is there
 
     @property
     def nodes(self) -> Mapping[int, Node]:
@@ -157,8 +153,6 @@ class Site:
     def committers(self) -> dict[int, Committer]:
         """One that has halted is not sure of anything any more."""
         return {number: node for number, node in self.nodes.items() if isinstance(node, Committer)}
-
-    # A step
 
     def step(self, inputs: Inputs, now_ms: float) -> Iterator[Effect]:
         """What is to be done, one after the other."""
@@ -220,8 +214,6 @@ class Site:
         """So many of the frames are on their way; and whether the link takes more."""
         self._peers.sent(send, taken, full)
 
-    # What is looked at on its way to a node
-
     def _see_stable(self, stable: t.Stable, number: int) -> bool:
         self._peers.heard(stable)
         return False
@@ -233,8 +225,6 @@ class Site:
     def _see_questions(self, ask: t.Ask, number: int) -> bool:
         self._pacing.note_questions(len(ask.questions))
         return False
-
-    # What nodes have for others
 
     def leave(self, sender: int, tuple_: t.Tuple, receivers: Receivers) -> None:
         if receivers.stage is Stage.CLIENT:
@@ -253,8 +243,6 @@ class Site:
 
     def refuse(self, reason: str) -> None:
         self._peers.refuse(reason)
-
-    # Clients
 
     def know_front_ends(self, front_ends: list[str]) -> None:
         """Let the clients know of new ones."""

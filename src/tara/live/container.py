@@ -239,8 +239,6 @@ class Container:
     def client_address(self) -> str:
         return "" if self._front_end is None else self._front_end.address
 
-    # Starting
-
     def start(self, start: Start) -> None:
         """Make the nodes: with what the journal has, if there is one."""
         self.events.life = start.life
@@ -376,8 +374,6 @@ class Container:
         """Not even a frame."""
         self.counters.frames_bad += 1
         self.events.flood("bad_frame", sender=sender, reason=reason)
-
-    # Effects
 
     def _do(self, effect: Effect) -> None:
         self._doing[type(effect)](effect)

@@ -130,8 +130,6 @@ class Connection:
         """The length of the frame that has begun to arrive; 0: none has."""
         return self._frames.arriving_bytes
 
-    # Writing
-
     def send(self, frame: bytes) -> bool:
         """Whether there was room for it. It may get lost all the same."""
         size = HEAD_BYTES + len(frame)
@@ -212,8 +210,6 @@ class Connection:
         if early:
             self._write(*([b"".join(early)] if self._tls is None else self._tls.encrypt(*early)))
 
-    # Reading
-
     def receive(self) -> list[bytes]:
         """The frames that are complete now."""
         if not self.open:
@@ -291,8 +287,6 @@ class Connection:
         if self._initiator and frames and (reason := refusal_in(frames[0])) is not None:
             raise Refused(reason)
         return frames
-
-    # Ending
 
     def finish(self) -> None:
         """Say nothing more. What was sent still arrives, if `discard` is called until the other side is done."""

@@ -194,8 +194,6 @@ class Port:
         if incoming.connection.unsent_bytes:
             self.look_at(incoming)
 
-    # Coming
-
     def _accept(self) -> None:
         """Take the connections that wait, but not so many that others have to."""
         for _ in range(bounds.ACCEPTED_PER_TURN):
@@ -285,8 +283,6 @@ class Port:
         if (longest := self._silence.longest()) is not None:
             self.hang_up(longest)
 
-    # Going
-
     def _give_up(self, incoming: Incoming, broken: Broken) -> None:
         if isinstance(broken, Refused):
             self._terms.on_refused(str(broken))
@@ -338,8 +334,6 @@ class Port:
             others.remove(incoming)
             if not others:
                 del self._by_client[digest]
-
-    # What they keep
 
     def _take_left(self) -> None:
         """Of those that have sent too much at once, one after the other."""
@@ -419,8 +413,6 @@ class Port:
         if events != incoming.events:
             incoming.events = events
             self.epoll.modify(incoming.connection, events)
-
-    # Time
 
     def tick(self) -> None:
         """Time has passed."""

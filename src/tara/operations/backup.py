@@ -81,9 +81,6 @@ class Backup(Struct, frozen=True):
     chunks: list[bytes]
 
 
-# Making one
-
-
 def back_up(data_dir: Path, path: Path) -> BackupHeader:
     """Write the newest stable checkpoint of the cluster in a data directory to a file that must not exist yet."""
     if path.exists():
@@ -152,9 +149,6 @@ def _newest_stable(data_dir: Path, cluster: ClusterState) -> t.Loaded:
 
 def _checksum(data: bytes) -> bytes:
     return blake2b(data, digest_size=CHECKSUM_BYTES).digest()
-
-
-# Using one
 
 
 def read_backup(path: Path) -> Backup:

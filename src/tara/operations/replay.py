@@ -227,9 +227,6 @@ def _difference(
     )
 
 
-# Where to begin
-
-
 def _beginning(data_dir: Path, cluster: ClusterState, bounds: LogBounds, to: int) -> _Beginning:
     """The very beginning if the log has it, else the oldest checkpoint that the log joins; an error that tells what can
     be rebuilt if `to` is not among it."""

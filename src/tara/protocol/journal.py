@@ -97,9 +97,6 @@ class Marker(Struct, frozen=True, kw_only=True, array_like=True):
         return self.cluster, self.era, self.container
 
 
-# Writing
-
-
 def pack_head(head: Head) -> bytes:
     body = msgspec.json.encode(head).ljust(HEAD_BYTES - _CHECK_BYTES)
     if len(body) + _CHECK_BYTES != HEAD_BYTES:
@@ -125,9 +122,6 @@ def pack_marker(marker: Marker) -> bytes:
     if len(body) != room:
         raise ValueError(f"an end marker of {len(payload)} bytes does not fit")
     return zlib.crc32(body).to_bytes(4, "little") + body
-
-
-# Reading
 
 
 class Record(NamedTuple):
@@ -233,9 +227,6 @@ def read_marker(data: bytes) -> tuple[Marker | None, list[str]]:
         except t.DECODE_ERRORS as error:
             raise ForeignJournal(f"has an end marker of another format: {error}") from error
     return max(found, key=lambda marker: (marker.sequence, marker.first, marker.segment), default=None), problems
-
-
-# Putting it together
 
 
 class Assembled(Struct):

@@ -115,8 +115,6 @@ class Client:
         """Of the command that it will send next."""
         return self._conversation.session._number
 
-    # Faults
-
     def restart(self) -> None:
         """The client's process died: what is in flight has an unknown outcome; its next life has a new session."""
         site = self.site
@@ -146,8 +144,6 @@ class Client:
                 self._record(sent, None, None)
         self._open.clear()
         self._homeless_since_ms = self._world.now_ms
-
-    # What it does
 
     def wake(self, now_ms: float) -> None:
         if now_ms < self._paused_until_ms or self.done:
@@ -216,8 +212,6 @@ class Client:
             self._world.count_fault("too_large")
         kind = t.QUERY if call.question else t.EXECUTE
         self._conversation.submit(Submission(payload, kind, deadline_s, done))
-
-    # What it hears
 
     def hears(self, connection: bytes, site: int) -> bool:
         """Whether what a site says on this connection reaches it."""

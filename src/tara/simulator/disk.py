@@ -187,8 +187,6 @@ class VirtualDisk:
         self.megabyte_ms = 0.0
         self.owed_ms = 0.0
 
-    # Operations
-
     def operate(self, what: str, path: Path, size: int = 0) -> None:
         """Something is about to change."""
         if self.ended:
@@ -336,8 +334,6 @@ class VirtualDisk:
         for change in self._unsynced[:count]:
             _apply_name(self._durable, change)
         del self._unsynced[:count]
-
-    # What becomes of it
 
     def end_process(self) -> None:
         """Whoever used it is gone; what it wrote is there."""

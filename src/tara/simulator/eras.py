@@ -121,9 +121,6 @@ def _operations(commands: list[t.Command | None], kind: int) -> set[int]:
     }
 
 
-# The histories
-
-
 def histories(world: "World", history: list[Operation]) -> list[list[Operation]]:
     """What has to be explained in each era, by itself."""
     if not world.former:

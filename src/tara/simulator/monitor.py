@@ -115,8 +115,6 @@ class Monitor:
         if not condition:
             raise Violation(kind, detail.format(*values)[:2000])
 
-    # What nodes do
-
     def persisted(self, written: list[Written], disk: int) -> None:
         """These entries of committers are durable: votes are cast with that."""
         for number, entry in written:
@@ -421,8 +419,6 @@ class Monitor:
     def request_of(self, counter: int) -> int:
         """The execution number of the request with this command; if nobody has got past it, a very high one."""
         return self._requests.get(counter, 1 << 62)
-
-    # What nodes are
 
     def inspect(self, number: int, life: int, node: Node) -> None:
         """Look into a node: does it keep within its bounds, and did nothing fall?"""

@@ -89,8 +89,6 @@ class Story(abc.ABC):
         for peer, parcel in delayed:
             self.world.deliver(peer, [parcel])
 
-    # Steps
-
     def suspect(self, sites: set[int]) -> None:
         """The controllers of these sites take the active proposer for dead."""
         for controller in self.controllers(sites):
@@ -127,8 +125,6 @@ class Story(abc.ABC):
     def lose_delayed(self, chosen: Callable[[t.Tuple], bool]) -> None:
         """Delayed tuples that never arrive."""
         self._delayed = [(peer, parcel) for peer, parcel in self._delayed if not chosen(parcel[0])]
-
-    # What there is to see
 
     def delayed(self) -> list[t.Tuple]:
         return [tuple_ for _, (tuple_, _) in self._delayed]

@@ -163,8 +163,6 @@ class World:
             container.clock_rate = 1 + draw.uniform(-drift, drift)
             container.label = container_label(self.graph, self.plan.packing, container.numbers)
 
-    # Events
-
     def at(self, time_ms: float, action: Callable[..., None], *arguments: Any) -> None:
         self._sequence += 1
         heapq.heappush(self._events, (time_ms, self._sequence, action, arguments))
@@ -199,8 +197,6 @@ class World:
         client.wake(self.now_ms)
         if not client.done or not self.healed:
             self.after(CLIENT_MS, self._wake, client)
-
-    # Containers
 
     def boot(self, container: Container) -> None:
         container.disk.end_process()
@@ -562,8 +558,6 @@ class World:
         """Tuples have come for the nodes of a container."""
         self.arrive(container, Inputs(tuples=list(parcels)))
 
-    # Eras
-
     def close_down(self) -> None:
         """Nothing runs any more, and nothing starts until somebody says so."""
         self.closed = True
@@ -592,8 +586,6 @@ class World:
             container.founding = False
             # Whoever begins an era sees to it that there is room.
             container.disk.heal()
-
-    # Looking around
 
     def executors_of(self, container: Container) -> list[int]:
         return [number for number in container.numbers if self.graph.names[number].stage is Stage.EXECUTOR]

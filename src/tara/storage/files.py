@@ -109,9 +109,6 @@ def _kept(aside: Path, disk: Disk) -> list[Path]:
     return [path for path in list_paths(aside, "[0-9]*", disk) if path.name.partition("-")[0].isdigit()]
 
 
-# Small files
-
-
 def pack_small(data: bytes) -> bytes:
     """With a checksum at its end, in a line of its own."""
     return b"%b\n%08x\n" % (data, zlib.crc32(data))

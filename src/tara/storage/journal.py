@@ -332,8 +332,6 @@ class FileJournal:
     def _paths(self) -> list[Path]:
         return list_paths(self._directory, SEGMENT_FILES, self._disk)
 
-    # The end marker
-
     def _make_marker(self, states: list[format.Written]) -> None:
         """Both slots, durably."""
         slot = format.pack_marker(self._marked(states))
@@ -404,9 +402,6 @@ def _naming(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise JournalError(f"{directory}: cannot be used: {error.strerror or error}") from error
-
-
-# Reading without using
 
 
 def read_journal(directory: Path, identity: Identity, disk: Disk = LOCAL) -> ReadJournal:

@@ -120,9 +120,6 @@ def encode_run(executed: t.Executed) -> bytes:
     )
 
 
-# Names
-
-
 class LogFile(NamedTuple):
     """A file of a log. Sorts by its first row."""
 
@@ -154,9 +151,6 @@ def list_segments(directory: Path, disk: Disk = LOCAL) -> list[LogFile]:
 def list_tails(directory: Path, disk: Disk = LOCAL) -> list[Path]:
     """The tails, sorted. More than one is left only by an accident."""
     return [path for path in list_paths(directory, "*.tail", disk) if _TAIL.fullmatch(path.name)]
-
-
-# Blocks
 
 
 class Block(NamedTuple):

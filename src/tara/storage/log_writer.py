@@ -235,8 +235,6 @@ class LogWriter:
         """The first command in the log, or the one that it will begin with."""
         return self._segments[0].first if self._segments else self._sealed + 1
 
-    # Opening
-
     def _open(self) -> None:
         remove_leftovers(self._directory, self._disk)
         segments, tails = list_segments(self._directory, self._disk), list_tails(self._directory, self._disk)
@@ -284,8 +282,6 @@ class LogWriter:
             last = max(last, file.last)
         if self._sealed > last:
             self.gaps.append((last + 1, self._sealed))
-
-    # Looking after what is there
 
     @property
     def unread(self) -> int:
@@ -373,8 +369,6 @@ class LogWriter:
             self._report(f"{path}: {error.strerror}")
             return True
 
-    # Rows
-
     def take(self, run: EncodedRun) -> None:
         """Rows that the log has already are passed over, unless new ones are in the same run."""
         if run.counter > self.last:
@@ -415,8 +409,6 @@ class LogWriter:
             remove_if_there(self._tail.path, self._disk)
         self._tail, self._pending, self._pending_bytes = None, [], 0
 
-    # Sealing
-
     def seal(self, number: int, state: bytes) -> None:
         """The executor has this checkpoint: make the log durable up to it."""
         if self._position != number * self._settings.checkpoint_interval:
@@ -447,8 +439,6 @@ class LogWriter:
             self._find_gaps()
         for path in dropped:
             remove_if_there(path, self._disk)
-
-    # Filling gaps
 
     def _jump(self, number: int, state: bytes) -> None:
         """The executor came to its place by a checkpoint, whose state tells which commands are behind it."""

@@ -155,8 +155,6 @@ class SiteStorage:
             site.create(number, boot, application, journals.get(number, []))
         return site
 
-    # The journal
-
     def _open_journal(self, start: Start) -> dict[int, list[t.ReplayedEntry]]:
         """What the journal has. From one that cannot be trusted, nothing: the committers rejoin without memory, under
         the number of this life, which no life before it had."""
@@ -207,8 +205,6 @@ class SiteStorage:
                 holes={self.graph.label(number): len(node.holes) for number, node in committers.items()},
                 kept_in=str(aside) if aside is not None else None,
             )
-
-    # Executors
 
     def _execution_record(self, number: int) -> ExecutionRecord:
         """Opened once in a life: that is a new beginning for it."""

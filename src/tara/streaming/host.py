@@ -127,8 +127,6 @@ class Host:
             self._application(), config.clients_max, config.early_max, config.remembered, config.command_bytes_max
         )
 
-    # States
-
     def save(self, seat: Seat) -> bytes:
         buffer = io.BytesIO()
         buffer.write(self._head)
@@ -169,8 +167,6 @@ class Host:
         elif stage is Stage.REPLY_SINK:
             seat.replies = Replies()
         return seat
-
-    # A micro-batch
 
     def turn(self, key: int, state: bytes | None, taken: list[Row]) -> tuple[bytes | None, list[Row]]:
         """One micro-batch of one key: its new state (None: as it was), and what it has to say."""
@@ -221,8 +217,6 @@ class _Turn:
         self._save: t.Save | None = None
         self.out: list[Row] = []
 
-    # Tuples
-
     def take(self, row: Row, tuple_: t.Tuple) -> None:
         seat = self._seat
         if seat.front_end is not None and isinstance(tuple_, t.Results):
@@ -270,8 +264,6 @@ class _Turn:
             self.out.append(
                 Row(rows.key_of(self._graph, number), number, self._key, self._seat.emission, view, data=data)
             )
-
-    # The front end of a request source
 
     def submit(self, commands: list[Row]) -> None:
         (source,), front_end = self._seat.nodes, self._seat.front_end
@@ -325,8 +317,6 @@ class _Turn:
         if source.pending or front_end.waiting or not front_end.session:
             self.out.append(Row(rows.WRITER, rows.WRITER, rows.BUSY, 0))
 
-    # The reply sinks
-
     def _reply(self, tuple_: t.Tuple) -> None:
         replies = self._seat.replies
         assert replies is not None
@@ -354,8 +344,6 @@ class _Turn:
 
     def _publish(self, outcomes: bytes, view: int) -> None:
         self.out.append(Row(rows.WRITER, rows.WRITER, rows.OUTCOMES, 0, view, data=outcomes))
-
-    # The store of an executor
 
     def _store(self, number: int, job: t.Tuple) -> None:
         if isinstance(job, t.Save):

@@ -61,8 +61,6 @@ class AsyncCoordinationClient:
     async def add_auth(self, scheme: str, credentials: str) -> None:
         await self._session.authenticate(scheme, credentials.encode())
 
-    # Changing
-
     async def create(
         self,
         path: str,
@@ -132,8 +130,6 @@ class AsyncCoordinationClient:
     def transaction(self) -> "AsyncTransaction":
         return AsyncTransaction(self._session)
 
-    # Reading
-
     async def exists(self, path: str, watch: Watcher | None = None) -> Stat | None:
         body = jute.pack_text(path) + _flag(watch)
 
@@ -185,8 +181,6 @@ class AsyncCoordinationClient:
     async def get_acls(self, path: str) -> tuple[Acl, Stat]:
         reader = Reader(await self._session.request(Op.GET_ACL, jute.pack_text(path), path))
         return reader.acl(), Stat.read(reader)
-
-    # Watches that stay
 
     async def add_watch(self, path: str, watch: Watcher, recursive: bool = False) -> None:
         """Tell of every change of the node and its list of children; recursive: of every node from here down."""

@@ -35,8 +35,6 @@ class CoordinationClient:
         self._started = False
         self._closed = False
 
-    # Beginning and end
-
     def start(self, timeout_s: float = 15.0) -> None:
         if self._closed:
             raise TaraError("this client was stopped; make a new one")
@@ -92,8 +90,6 @@ class CoordinationClient:
             return None
         return lambda event: self._calls.put(lambda: watch(event))
 
-    # What it is
-
     @property
     def state(self) -> State:
         return self._client.state
@@ -118,8 +114,6 @@ class CoordinationClient:
         moved = self._listeners.pop(listener, None)
         if moved is not None:
             self._client.remove_listener(moved)
-
-    # The verbs
 
     def add_auth(self, scheme: str, credentials: str) -> None:
         self.run(self._client.add_auth(scheme, credentials))
@@ -186,8 +180,6 @@ class CoordinationClient:
 
     def transaction(self) -> "Transaction":
         return Transaction(self, self._client.transaction())
-
-    # Recipes
 
     def lock(self, path: str, identifier: str = "") -> "Lock":
         return Lock(self, path, identifier)

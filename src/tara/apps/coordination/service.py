@@ -87,8 +87,6 @@ class CoordinationService(StateMachine):
             Op.CLOSE_SESSION: self._close_session,
         }
 
-    # The state machine
-
     def apply(self, command: bytes, context: Context) -> bytes:
         _check_sender(context)
         try:
@@ -163,8 +161,6 @@ class CoordinationService(StateMachine):
                 self.observer.changed(change, zxid)
         changes.clear()
 
-    # Sessions
-
     def _create_session(self, request: CreateSession, context: Context) -> bytes:
         if len(request.password) != PASSWORD_BYTES or not 0 < request.timeout_ms <= TIMEOUT_MS_MAX:
             raise Refusal(Code.BAD_ARGUMENTS)
@@ -217,8 +213,6 @@ class CoordinationService(StateMachine):
                 self._end(record.id, zxid)
         deadlines = (record.active_ms + record.timeout_ms for record in self.sessions.values())
         self._expiry_ms = min(deadlines, default=0)
-
-    # Writes
 
     def _create(self, reader: Reader, session: int, ids: Ids, context: Context) -> bytes:
         return pack_text(self._make(reader, session, ids, context))

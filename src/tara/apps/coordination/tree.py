@@ -134,8 +134,6 @@ class Tree:
         #: Bytes of all paths and data.
         self.size = 0
 
-    # Reading
-
     def find(self, path: str) -> Node:
         node = self.nodes.get(path or "/")
         if node is None:
@@ -153,8 +151,6 @@ class Tree:
             for name in self.nodes[parent].children or ():
                 pending.append(child_of(parent, name))
                 yield pending[-1]
-
-    # Changing
 
     def create(
         self,
@@ -265,8 +261,6 @@ class Tree:
             if ttl_ms is not None and not node.children and time_ms - node.mtime > ttl_ms:
                 self.remove(path, zxid)
 
-    # All or nothing
-
     def begin(self) -> None:
         """From here on, remember how to undo."""
         self._undo = []
@@ -280,8 +274,6 @@ class Tree:
         for act, arguments in reversed(undo):
             act(*arguments)
         del self.changes[changes:]
-
-    # Inside
 
     def _valid(self, path: str) -> Node:
         node = self.nodes.get(path)
@@ -338,8 +330,6 @@ class Tree:
             del self.mortals[path]
         if self._undo is not None:
             self._undo.append((self._insert, (path, node)))
-
-    # Snapshots
 
     def snapshot(self) -> Iterator[bytes]:
         """Captures the tree now; the chunks may be drawn while it changes."""

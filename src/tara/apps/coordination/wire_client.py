@@ -113,8 +113,6 @@ class Session:
         self._connected = asyncio.Event()
         self._tasks: set[asyncio.Future[Any]] = set()
 
-    # For the client
-
     def start(self) -> None:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())

@@ -134,8 +134,6 @@ class Nuisances:
         stranger.join()
         return stranger
 
-    # What they do
-
     def _inquire(self, gateway: "Gateway") -> None:
         for index, word in enumerate(WORDS):
             stranger = Stranger(self, index=index)

@@ -297,8 +297,6 @@ class ZooKeeperClient:
         #: What the node that it watches was when it left the watch there; None: it has none.
         self._watched: int | None = None
 
-    # What a run asks
-
     @property
     def done(self) -> bool:
         return self._left <= 0 and not self._pending
@@ -337,8 +335,6 @@ class ZooKeeperClient:
     def room(self, count: int) -> int:
         """How much it takes now of what is to be sent to it."""
         return 0 if self._world.now_ms < self._paused_until_ms and self._draw.random() < 0.8 else count
-
-    # Connecting
 
     def wake(self, now_ms: float) -> None:
         if now_ms < self._paused_until_ms or self.done:
@@ -421,8 +417,6 @@ class ZooKeeperClient:
         self._joined = False
         self._since_ms = self._world.now_ms
         self._next_ms = self._world.now_ms + self._draw.randrange(5, 60)
-
-    # Requests
 
     def _write(self, xid: int, op: int, body: bytes = b"") -> None:
         if self._link is not None:
@@ -553,8 +547,6 @@ class ZooKeeperClient:
         if lists > 2:
             parts += [draw.sample(some, 1), draw.sample(some, 1)]
         return jute.pack_long(self._zxid) + b"".join(jute.pack_texts(part) for part in parts)
-
-    # Answers
 
     def hear(self, data: bytes) -> None:
         self._heard_ms = self._world.now_ms

@@ -73,8 +73,6 @@ class SiteRegistry(Registry):
         super().tell_stop()
         self._watcher.join(timeout=5)
 
-    # Starting
-
     def _load_state(self) -> ClusterState:
         directory = Path(self.settings.data_dir)
         if self._file.exists():
@@ -101,8 +99,6 @@ class SiteRegistry(Registry):
 
     def _bind(self, terms: Terms) -> Server:
         return bind(self._addresses[self._site], terms)
-
-    # The others
 
     def _peers_and_files(self) -> tuple[list[str | None], list[str | None]]:
         return [address.peers for address in self._addresses], [address.files for address in self._addresses]

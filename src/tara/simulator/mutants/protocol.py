@@ -36,8 +36,6 @@ from tara.simulator import fatal_command as fatal_command_module
 from tara.simulator.mutants.registry import mutant, nothing, replace
 from tara.storage import site_storage
 
-# Safety
-
 
 @mutant("S1: a newer accept overwrites the record of an older view")
 def stale_records() -> Iterator[None]:
@@ -308,9 +306,6 @@ def recovering_committer_in_segment_head() -> Iterator[None]:
         yield
 
 
-# Sessions
-
-
 @mutant("a command executes at most once")
 def no_duplicate_filter() -> Iterator[None]:
     original = Sessions.execute
@@ -367,9 +362,6 @@ def poison_kills() -> Iterator[None]:
         yield
 
 
-# Commands that no replica can execute
-
-
 @mutant("an executor that starts looks for skips in all that may be decided before it executes", kind="fatal")
 def starts_without_looking() -> Iterator[None]:
     def learn_horizon(self: Executor) -> None:
@@ -387,9 +379,6 @@ def skips_what_was_executed() -> Iterator[None]:
 
     with replace(fatal_command_module, "next_step", next_step):
         yield
-
-
-# Reads without the log
 
 
 @mutant("a read asks f+1 committers")
@@ -420,9 +409,6 @@ def recovering_committer_answers_reads() -> Iterator[None]:
 
     with replace(Committer, "_on_read", on_read):
         yield
-
-
-# Rejoining
 
 
 @mutant("R3: a committer takes part in a view only if the start names its own incarnation")
@@ -477,9 +463,6 @@ def place_of_a_former_life() -> Iterator[None]:
 
     with replace(controller_module, "_order", order):
         yield
-
-
-# Liveness
 
 
 @mutant("L1: f+1 of 2f+1 controllers are enough")

@@ -80,8 +80,6 @@ class Connection:
         self.joining = False
         self._envelopes = {}
 
-    # In
-
     def feed(self, data: bytes) -> None:
         """Take what has arrived."""
         if self._begun:
@@ -131,8 +129,6 @@ class Connection:
     def has_more(self) -> bool:
         """Whether something has arrived that was not looked at."""
         return bool(self._in)
-
-    # Out
 
     def send(self, data: bytes) -> None:
         self.out += data

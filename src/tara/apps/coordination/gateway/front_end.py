@@ -134,8 +134,6 @@ class FrontEnd:
             self.drop(connection)
         self.service.observer = None
 
-    # Connections
-
     def admit(self, address: str, port: int, greeting: bool = False) -> Connection | None:
         """A new connection, if its address may have one more; `greeting` while the handshake of TLS is not over."""
         limit = self.settings.max_client_connections
@@ -197,8 +195,6 @@ class FrontEnd:
             self._waiting[connection] = None
             self.busy = True
         return True
-
-    # What clients send
 
     @property
     def full(self) -> bool:
@@ -373,8 +369,6 @@ class FrontEnd:
         self._results.clear()
         self.drop_all()
         self.channel.reset()
-
-    # Results
 
     def take(self, results: list[t.Result]) -> None:
         self._results.extend(results)

@@ -70,8 +70,6 @@ class Listener:
         self._epoll.register(self._more, select.EPOLLIN)
         self._bind()
 
-    # The listening socket
-
     def _bind(self) -> None:
         """Listen, or try again soon: the port may still be held by the process that was here before."""
         remembered = self._site.data_dir / f"gateway-{self._site.site}.port"
@@ -175,8 +173,6 @@ class Listener:
         self._flush()
         if self.front_end.busy:
             os.eventfd_write(self._more, 1)
-
-    # Inside
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(limits.ACCEPTED_PER_TURN):

@@ -54,8 +54,6 @@ class Sessions:
         #: How often that has happened.
         self.stalls = 0
 
-    # Joining
-
     def connect(self, connection: Connection, frame: bytes, serving: bool) -> None:
         reader = Reader(frame)
         reader.number()
@@ -91,8 +89,6 @@ class Sessions:
         self._heard[session] = None
         self._owner.send(connection, replies.connected(timeout_ms, session, password))
 
-    # What is heard of them
-
     def heard(self, connection: Connection) -> None:
         self._heard[connection.session] = None
 
@@ -122,8 +118,6 @@ class Sessions:
     def on_lost(self) -> None:
         """What was ordered may or may not happen."""
         self._touch_sent_s = None
-
-    # Time
 
     def pass_time(self, now_s: float) -> None:
         if self._touch_sent_s is not None:
