@@ -454,6 +454,35 @@ def test_one_client_has_only_so_many_connections(
     assert keyed.server._port._by_client == {}
 
 
+@pytest.mark.parametrize("behind", ["many frames", "the head of a large one"])
+def test_who_comes_when_the_others_have_just_spoken_is_not_the_one_to_go(
+    keyed: Served, alice: Keys, behind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it has been silent since its handshake began. Whatever came right behind the handshake is taken."""
+    monkeypatch.setattr(bounds, "CLIENT_CONNECTIONS_MAX", 3)
+    others = [Channel(keyed.server.address, alice) for _ in range(3)]
+    keyed.until(lambda: all(channel.open for channel in others), "three connections", *others)
+    late = Channel(keyed.server.address, alice)
+    if behind == "many frames":
+        for _ in range(2 * bounds.FRAMES_PER_TURN):
+            late.send(b"late")
+    else:
+        late.send(bytes(4 * MEGABYTE))
+    keyed.turn()
+    for channel in others:
+        channel.send(b"here")
+    keyed.until(lambda: [message for _, message in keyed.heard].count(b"here") == 3, "the others", *others)
+
+    keyed.until(lambda: sum(channel.broken for channel in others) == 1, "one of the others to go", late, *others)
+    keyed.until(lambda: [message for _, message in keyed.heard if message != b"here"], "the late one", late, *others)
+
+    assert not late.broken
+    for channel in (late, *others):
+        channel.close()
+    keyed.until(lambda: not keyed.connections, "the end")
+    assert keyed.server._port._share.reserved_bytes == keyed.server._port._share.kept_bytes == 0
+
+
 def test_what_many_keep_together_is_bounded_and_the_greediest_goes(
     plain: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -502,6 +531,20 @@ def test_who_keeps_others_from_sending_large_frames_is_closed(plain: Served, mon
         plain.until(lambda: plain.heard, "the frame of the honest one")
         assert ended(hostile)
     assert plain.server._port._share.reserved_bytes == 0
+
+
+def test_clients_that_send_slowly_keep_nobody_out_at_another_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the frames of peers would wait for those of clients."""
+    monkeypatch.setattr(bounds, "ARRIVING_BYTES_MAX", MEGABYTE)
+    budget = Budget()
+    clients, peers = Served(None, budget=budget), Served(None, budget=budget)
+    with closing(clients.server), closing(peers.server), ExitStack() as stack:
+        for _ in range(4):
+            assert push(stack.enter_context(clients.open()), announced(MEGABYTE, 100_000), clients)
+        assert clients.server._port._share.reserved_bytes >= MEGABYTE
+        assert push(stack.enter_context(peers.open()), announced(100_000, 100_000), peers)
+        peers.until(lambda: peers.heard, "the frame of a peer")
+    assert clients.heard == []
 
 
 def test_the_ports_of_a_process_have_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:

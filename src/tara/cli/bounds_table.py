@@ -119,6 +119,14 @@ def sections() -> list[Section]:
                 net("READERS_OF_FILES_MAX", "", "connections for files", "the one that was silent longest is closed"),
                 net("CONTROLLERS_MAX", "", "connections to a registry", "the one that was silent longest is closed"),
                 Row("ROUTES_MAX", routes.ROUTES_MAX, "", "sessions whose answers are waited for", _FAIR),
+                net("LARGE_FRAME_BYTES", "bytes", "frames that need no room of their own", "longer ones wait for it"),
+                net(
+                    "ARRIVING_BYTES_MAX",
+                    "bytes",
+                    "large frames that arrive at once (one may be longer)",
+                    "others are not read until there is room",
+                ),
+                net("ARRIVING_S_MAX", "s", "for a large frame, while others wait for room", "closed"),
                 net(
                     "KEPT_BYTES_MAX",
                     "bytes",
@@ -152,14 +160,6 @@ def sections() -> list[Section]:
                     "frames that have begun, and answers that are not read",
                     "the port that keeps most closes its greediest connection",
                 ),
-                net("LARGE_FRAME_BYTES", "bytes", "frames that need no room of their own", "longer ones wait for it"),
-                net(
-                    "ARRIVING_BYTES_MAX",
-                    "bytes",
-                    "large frames that arrive at once (one may be longer)",
-                    "others are not read until there is room",
-                ),
-                net("ARRIVING_S_MAX", "s", "for a large frame, while others wait for room", "closed"),
             ],
         ),
         Section(

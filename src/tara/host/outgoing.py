@@ -223,8 +223,12 @@ class Outgoing:
                     )
             return True
 
+        # They are in the order of their slots, or nearly so. To look at all of them, however many wait, would take
+        # longer than to send what somebody could do without.
         for lane in (COMMITS, PROPOSALS, PATIENT):
-            self._keep(lane, is_needed)
+            while self._lanes[lane] and not is_needed(self._lanes[lane][0]):
+                self._pop(lane)
+                self.cancelled += 1
 
     def _keep(self, lane: int, is_needed: Callable[[Item], bool]) -> None:
         """Drop what is not needed, also if a part of it has left: the receiver notices that the rest does not come."""

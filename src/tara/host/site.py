@@ -77,6 +77,7 @@ class Site:
         self._effects: list[Effect] = []
         #: Also what is patient leaves now.
         self._ticked = False
+        self._stable: t.Stable | None = None
         header = Header(t.FORMAT_VERSION, spec.cluster, spec.era, spec.container, life, spec.shape)
         self._peers = Peers(self.graph, spec.limits, spec.placement, header, counters, self._effects.append)
         # Partitions do not wait: the others would have to, in the merged order.
@@ -215,7 +216,10 @@ class Site:
         self._peers.sent(send, taken, full)
 
     def _see_stable(self, stable: t.Stable, number: int) -> bool:
-        self._peers.heard(stable)
+        if stable is not self._stable:
+            # Once, for however many nodes it is.
+            self._stable = stable
+            self._peers.heard(stable)
         return False
 
     def _see_requests(self, requests: t.Requests, number: int) -> bool:

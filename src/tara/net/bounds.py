@@ -65,10 +65,10 @@ KEPT_BYTES_MAX = 24 << 20
 
 #: What they keep together; beyond that the port that keeps most closes its greediest connection.
 PROCESS_KEPT_BYTES_MAX = 32 << 20
-#: Frames that are longer than `LARGE_FRAME_BYTES` arrive one after the other: those that have begun are announced to be
-#: so long together, and who comes later is not read meanwhile. One by itself may be longer.
+#: Frames that are longer than `LARGE_FRAME_BYTES` arrive one after the other: those that have begun at a port are
+#: announced to be so long together, and who comes later is not read meanwhile. One by itself may be longer.
 LARGE_FRAME_BYTES = 64 << 10
-ARRIVING_BYTES_MAX = 16 << 20
+ARRIVING_BYTES_MAX = 8 << 20
 #: While others wait, a large frame has to be complete that long after it has begun.
 ARRIVING_S_MAX = 10.0
 

@@ -36,15 +36,6 @@ class Budget:
             kept = [other.kept_bytes for other in self._shares]
         return sum(kept) > bounds.PROCESS_KEPT_BYTES_MAX and share.kept_bytes == max(kept)
 
-    def reserve(self, share: "Share", count: int) -> bool:
-        """Whether a frame of that many bytes may arrive now."""
-        with self._lock:
-            reserved = sum(other.reserved_bytes for other in self._shares)
-            if reserved and reserved + count > bounds.ARRIVING_BYTES_MAX:
-                return False
-            share.reserved_bytes += count
-            return True
-
 
 class Share:
     """One port's part. Only the port changes it."""
@@ -59,7 +50,12 @@ class Share:
         return self.kept_bytes > bounds.KEPT_BYTES_MAX or self._budget.is_over(self)
 
     def reserve(self, count: int) -> bool:
-        return self._budget.reserve(self, count)
+        """Whether a frame of that many bytes may arrive now. Each port has room of its own: clients that send slowly
+        keep no other site out."""
+        if self.reserved_bytes and self.reserved_bytes + count > bounds.ARRIVING_BYTES_MAX:
+            return False
+        self.reserved_bytes += count
+        return True
 
     def close(self) -> None:
         self._budget.release(self)

@@ -237,9 +237,9 @@ class Port:
                 self._handshakes.unregister(incoming.connection)
                 incoming.in_handshake = False
                 self.epoll.register(incoming.connection, incoming.events)
+                incoming.heard_s = time.monotonic()
                 self._know(incoming)
                 if frames:
-                    incoming.heard_s = time.monotonic()
                     self._early.append((incoming.name, frames))
                 self.look_at(incoming)
         self._count_handshake_time()
@@ -276,7 +276,8 @@ class Port:
             others.append(incoming)
             if len(others) > bounds.CLIENT_CONNECTIONS_MAX:
                 self._terms.on_bad("too many connections of one client")
-                self.hang_up(min(others, key=lambda other: other.heard_s))
+                # Never this one: whoever made it known goes on with it.
+                self.hang_up(min(others[:-1], key=lambda other: other.heard_s))
 
     def _make_room(self, reason: str) -> None:
         self._terms.on_bad(reason)
@@ -416,8 +417,6 @@ class Port:
 
     def tick(self) -> None:
         """Time has passed."""
-        # Another port may have made room.
-        self._resume()
         if self._handshakes_wait:
             self._count_handshake_time()
         now_s = time.monotonic()
