@@ -171,8 +171,8 @@ def test_a_peer_that_is_gone_leaves_nothing() -> None:
 
 
 def test_of_what_waits_only_the_head_is_looked_at() -> None:
-    """However much it is: a peer that hangs must not cost the others their time. What is behind the first that is needed
-    leaves, or is dropped when its turn comes."""
+    """However much it is: a peer that hangs must not cost the others their time. What is behind the first that is
+    needed leaves, or is dropped when its turn comes."""
     outgoing = queue(commit(0), commit(1), commit(5), commit(2))
     outgoing.heard(stable(0, 3))
     assert drain(outgoing) == [commit(5), commit(2)]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tara.protocol import tuples as t
+from tara.simulator.disk import VirtualDisk
 from tara.storage import log as log_module
 from tara.storage.log import DecidedLog
 from tara.storage.log_format import (
@@ -28,7 +29,7 @@ from tara.storage.log_format import (
 )
 from tara.storage.log_reader import LogBounds, LogReader, LogTruncated, best_log, list_files
 from tara.storage.log_rows import SCHEMA
-from tara.storage.log_writer import ASIDE, HEAL_PAUSE_MAX, WAITS_MAX, EncodedRun, LogSettings, LogWriter
+from tara.storage.log_writer import ASIDE, HEAL_PAUSE_MAX, WAITS_MAX, EncodedRun, LogSettings, LogWriter, RowsLost
 from tara.storage.store import CheckpointStore
 from tests.live.histories import INTERVAL, bench, executor, handed_over, history, puts
 from tests.live.small_disk import SmallDisk
@@ -343,6 +344,40 @@ def test_nothing_is_lost_when_the_disk_is_full_for_a_while(tmp_path: Path) -> No
     assert LogReader(tmp_path).read(1).num_rows == 40
 
 
+def test_rows_whose_sync_failed_are_written_again(tmp_path: Path) -> None:
+    """The next sync of the same file would say that all is well: the machine has given up what was to be synced."""
+    disk = VirtualDisk(random.Random(1))
+    handed = simple(2 * INTERVAL)
+    writer = LogWriter(tmp_path, settings(), (), list[str]().append, disk=disk)
+    end = checkpoint_of(handed, 1)
+    write(writer, handed[: end - 1])
+    disk.errors = [("sync", "*.tail", errno.EIO)]
+    with pytest.raises(OSError, match="Input/output"):
+        write(writer, handed[end - 1 : end])
+    write(writer, handed[end - 1 : end])
+
+    disk.lose_power()
+    disk.end_process()
+    reports: list[str] = []
+    again = LogWriter(tmp_path, settings(), (), reports.append, disk=disk)
+    again.look_after()
+    assert (again.first, again.last, reports) == (1, INTERVAL, [])
+
+
+def test_rows_that_are_gone_after_a_failed_sync_are_not_taken_for_durable(tmp_path: Path) -> None:
+    disk = VirtualDisk(random.Random(1))
+    handed = simple(2 * INTERVAL)
+    writer = LogWriter(tmp_path, settings(), (), list[str]().append, disk=disk)
+    end = checkpoint_of(handed, 1)
+    write(writer, handed[: end - 1])
+    disk.errors = [("sync", "*.tail", errno.EIO)]
+    with pytest.raises(OSError, match="Input/output"):
+        write(writer, handed[end - 1 : end])
+    disk.flip(list_tails(tmp_path, disk)[0], random.Random(2))
+    with pytest.raises(RowsLost, match="a sync has failed"):
+        write(writer, handed[end - 1 : end])
+
+
 # Damage
 
 
@@ -386,7 +421,7 @@ def test_another_clusters_log_is_set_aside_and_not_continued(tmp_path: Path) -> 
     assert "another cluster, era or format" in reports[0]
     write(writer, simple(40))
 
-    assert len(names(tmp_path / ASIDE)) == 1
+    assert len(names(tmp_path / ASIDE / "000001")) == 1
     assert LogReader(tmp_path).read(1).num_rows == 32
     with pytest.raises(LogError, match="belongs to cluster 7, era 2"):
         old.read(17)
@@ -494,7 +529,7 @@ def test_a_gap_that_nobody_can_fill_makes_the_log_begin_anew(tmp_path: Path) -> 
     with pytest.raises(LogTruncated, match="begins at 49") as caught:
         reader.read(17)
     assert caught.value.first == 49
-    assert len(names(directories[0] / ASIDE)) == 1
+    assert len(names(directories[0] / ASIDE / "000001")) == 1
 
 
 # Retention

@@ -172,17 +172,24 @@ def test_the_newest_whole_slot_of_the_end_marker_counts() -> None:
         found, problems = journal.read_marker(slots[0] + flipped(slots[1], bit))
         assert (found, len(problems)) == (marker(4), 1)
     assert journal.read_marker(b"")[0] is None
-    assert journal.read_marker(bytes(journal.MARKER_BYTES))[0] is None
+    assert journal.read_marker(bytes(2 * journal.MARKER_SLOT_BYTES))[0] is None
 
 
 def test_an_end_marker_has_room_for_the_largest_container() -> None:
-    """f = 3 and eight partitions, with numbers as large as times in milliseconds."""
+    """f = 10 and 64 partitions, with numbers as large as times in milliseconds."""
     large = (1 << 62) - 1
     states: list[journal.Written] = [
-        (100, t.Resumed(large, large, [large] * 11, True, large, large, large)) for _ in range(8)
+        (100, t.Resumed(large, large, [large] * 32, True, large, large, large)) for _ in range(64)
     ]
     data = journal.pack_marker(marker(large, large, large, states))
     assert journal.read_marker(data + data) == (marker(large, large, large, states), [])
+    # One slot of several has little in it.
+    short = journal.pack_marker(marker(large, large, large, states[:1]), len(data))
+    assert len(short) == len(data)
+    assert journal.read_marker(data[:-1] + b"x" + short) == (
+        marker(large, large, large, states[:1]),
+        ["slot at byte 0: bad checksum"],
+    )
 
 
 # The whole

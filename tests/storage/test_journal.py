@@ -496,3 +496,29 @@ def test_a_start_that_died_while_it_restored_the_journal_does_it_again(history: 
     again = Voter(directory)
     assert (again.journal.problems, again.state(), again.node.holes) == ([], voter.state(), voter.node.holes)
     assert len(list(directory.glob("*.journal"))) == 1
+
+
+def test_an_end_marker_grows_with_what_is_in_it(tmp_path: Path) -> None:
+    """64 partitions, whose slots take more bytes from 65,536 on."""
+    slot = 0
+
+    def states() -> list[Written]:
+        return [(number, t.Resumed(1, 1, [1] * 8, True, slot, slot + 5, slot)) for number in range(64)]
+
+    journal = FileJournal(tmp_path, IDENTITY)
+    journal.rename("journal")
+    journal.replay()
+    journal.resumed = states
+    journal.append(states())
+    small = (tmp_path / MARKER_FILE).stat().st_size
+    for slot in (0, 65_535, 65_536, 1 << 40):
+        journal.append([(0, t.Collected(slot))])
+    journal.close()
+    assert (tmp_path / MARKER_FILE).stat().st_size > small
+    found = journal_module.read_journal(tmp_path, IDENTITY)
+    assert found.found.problems == []
+    again = FileJournal(tmp_path, IDENTITY)
+    again.replay()
+    again.resumed = states
+    again.mark()
+    again.close()

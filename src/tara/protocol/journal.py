@@ -41,9 +41,9 @@ _CHECK_BYTES = 9
 #: Sync word, number, length and checksum of the payload; and a checksum of those.
 _FIELDS = Layout("<8sQII")
 _HEADER = Layout("<8sQIII")
-#: The end marker has two slots, written in turn: a torn write leaves the older one.
+#: The end marker has two slots, written in turn: a torn write leaves the older one. A slot is so long, or a multiple of
+#: that where there are many committers.
 MARKER_SLOT_BYTES = 2048
-MARKER_BYTES = 2 * MARKER_SLOT_BYTES
 _MARKER_HEADER = Layout("<II")
 
 Written = tuple[int, t.JournalEntry]  # a node's number, and what it persisted
@@ -114,13 +114,11 @@ def pack(entries: list[Written], sequence: int, sync: bytes) -> bytes:
 _encode_marker = msgspec.msgpack.Encoder().encode
 
 
-def pack_marker(marker: Marker) -> bytes:
-    """One slot. Every byte of it is under the checksum."""
+def pack_marker(marker: Marker, slot_bytes: int = 0) -> bytes:
+    """One slot, of that length or longer. Every byte of it is under the checksum."""
     payload = _encode_marker(marker)
-    room = MARKER_SLOT_BYTES - 4
-    body = (len(payload).to_bytes(4, "little") + payload).ljust(room, b"\0")
-    if len(body) != room:
-        raise ValueError(f"an end marker of {len(payload)} bytes does not fit")
+    needed = -(-(_MARKER_HEADER.size + len(payload)) // MARKER_SLOT_BYTES) * MARKER_SLOT_BYTES
+    body = (len(payload).to_bytes(4, "little") + payload).ljust(max(needed, slot_bytes) - 4, b"\0")
     return zlib.crc32(body).to_bytes(4, "little") + body
 
 
@@ -215,11 +213,15 @@ def read_marker(data: bytes) -> tuple[Marker | None, list[str]]:
     """The newest of the two slots that is whole; and what is wrong with the file. One bad slot is nothing to worry
     about: they are written in turn, and not synced."""
     found: list[Marker] = []
-    problems: list[str] = [] if len(data) == MARKER_BYTES else [f"has {len(data)} bytes, not {MARKER_BYTES}"]
-    for start in (0, MARKER_SLOT_BYTES):
-        slot = data[start : start + MARKER_SLOT_BYTES]
-        checksum, length = _MARKER_HEADER.unpack_from(slot) if len(slot) == MARKER_SLOT_BYTES else (0, 0)
-        if len(slot) != MARKER_SLOT_BYTES or zlib.crc32(slot[4:]) != checksum:
+    problems: list[str] = []
+    slot_bytes, rest = divmod(len(data), 2)
+    if rest or not slot_bytes or slot_bytes % MARKER_SLOT_BYTES:
+        problems.append(f"has {len(data)} bytes, which is not two slots")
+        slot_bytes = MARKER_SLOT_BYTES
+    for start in (0, slot_bytes):
+        slot = data[start : start + slot_bytes]
+        checksum, length = _MARKER_HEADER.unpack_from(slot) if len(slot) == slot_bytes else (0, 0)
+        if len(slot) != slot_bytes or zlib.crc32(slot[4:]) != checksum:
             problems.append(f"slot at byte {start}: bad checksum")
             continue
         try:

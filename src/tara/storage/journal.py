@@ -102,7 +102,7 @@ class FileJournal:
         self._segments: list[tuple[int, format.Segment]] = []
         self._file: File | None = None
         self._marker: File | None = None
-        self._slot = 0
+        self._slot = self._slot_bytes = 0
         #: The number of the last record, and the length of the last segment as far as they are durable.
         self._sequence = 0
         self._end = 0
@@ -284,12 +284,17 @@ class FileJournal:
         if dropped:
             paths = [self._path(number) for number, _ in self._segments[:dropped]]
             del self._segments[:dropped]
-            with _naming(self._directory):
+            try:
                 # The marker says which segments there are: it must not name one that is gone.
                 self._write_marker(self.resumed())
                 self._sync_marker()
                 for path in paths:
                     self._disk.unlink(path)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise JournalError(f"{self._directory}: cannot be written: {error.strerror}") from error
+                # What is left of them means nothing any more, and goes with the next start.
+                self._on_trouble(error)
 
     def _begin_segment(self, entries: list[format.Written], restored: bool = False) -> None:
         """A new segment, with its first record if there is one; durable on return, and not there at all on failure."""
@@ -336,6 +341,7 @@ class FileJournal:
         """Both slots, durably."""
         slot = format.pack_marker(self._marked(states))
         write_whole(self._directory / MARKER_FILE, (slot, slot), self._disk)
+        self._slot_bytes = len(slot)
         if self._marker is not None:
             self._marker.close()
         self._marker = self._disk.open(self._directory / MARKER_FILE)
@@ -357,10 +363,12 @@ class FileJournal:
         """Into the slot with the older one. Not synced: it may be older than the journal, never newer."""
         self._slot ^= 1
         try:
-            if self._marker is None:
+            slot = format.pack_marker(self._marked(states), self._slot_bytes)
+            if self._marker is None or len(slot) > self._slot_bytes:
+                # Or there are more committers now, or longer numbers.
                 self._make_marker(states)
             assert self._marker is not None
-            self._marker.write(self._slot * format.MARKER_SLOT_BYTES, format.pack_marker(self._marked(states)))
+            self._marker.write(self._slot * self._slot_bytes, slot)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 self._failure = f"the end marker cannot be written: {error.strerror}"
@@ -489,7 +497,7 @@ def journal_name(directory: Path, disk: Disk = LOCAL) -> str:
         if marker is not None:
             return marker.journal
         for path in reversed(list_paths(directory, SEGMENT_FILES, disk)):
-            head = format.read_head(disk.read(path, 0, format.HEAD_BYTES))
+            head = format.read_head(read_salvaging(path, disk)[: format.HEAD_BYTES])
             if head is not None:
                 return head.journal
         return ""

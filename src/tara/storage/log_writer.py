@@ -31,6 +31,8 @@ from tara.protocol.tuples import DECODE_ERRORS
 from tara.storage.disk import LOCAL, Disk, File
 from tara.storage.files import (
     DamagedFile,
+    bound,
+    next_aside,
     read_small,
     remove_if_there,
     remove_leftovers,
@@ -65,7 +67,7 @@ from tara.storage.remote import RemoteFiles
 WAITS_MAX = 20
 #: How often it is tried to read a segment that the disk cannot read before it is given up.
 READS_MAX = 10
-#: Where a log goes that cannot be continued. One is kept.
+#: Where logs go that cannot be continued, each in a directory of its own.
 ASIDE = "aside"
 #: The file that says which row is the first.
 BEGIN_FILE = "begin"
@@ -81,6 +83,10 @@ class LogSettings(Struct, frozen=True, kw_only=True):
     checkpoint_interval: int
     #: Segments beyond this are dropped, oldest first; the newest one stays.
     retention_bytes: int
+
+
+class RowsLost(Exception):
+    """What the tail had cannot be made durable."""
 
 
 class EncodedRun(NamedTuple):
@@ -106,8 +112,9 @@ class Tail:
         self._size = size
         self._checksum = checksum
         self._disk = disk
-        #: Whether there is something behind the last block that is not one.
-        self._torn = False
+        #: Whether there is something behind the last block that is not one; and whether a sync has failed: what was
+        #: written since the one before may never be on the disk, whatever the next one says.
+        self._torn = self._unsure = False
 
     @classmethod
     def create(cls, directory: Path, header: bytes, first: int, last: int, block: bytes, disk: Disk) -> "Tail":
@@ -162,12 +169,26 @@ class Tail:
 
     def seal(self) -> LogFile:
         """Make a segment of it, durably."""
+        if self._unsure:
+            self._write_again()
         with self._open() as file:
-            file.sync()
+            try:
+                file.sync()
+            except OSError:
+                self._unsure = True
+                raise
         path = self.path.with_name(segment_name(self.first, self.last, self._checksum))
         self._disk.rename(self.path, path)
         self._disk.sync_directory(path.parent)
         return LogFile(self.first, self.last, True, path)
+
+    def _write_again(self) -> None:
+        """As another file, while what was written can still be read."""
+        data = self._disk.read(self.path, 0, self._size)
+        if zlib.crc32(data) != self._checksum:
+            raise RowsLost(f"{self.path}: a sync has failed, and what was written is not there any more")
+        write_whole(self.path, (data,), self._disk)
+        self._torn = self._unsure = False
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[File]:
@@ -239,7 +260,7 @@ class LogWriter:
         remove_leftovers(self._directory, self._disk)
         segments, tails = list_segments(self._directory, self._disk), list_tails(self._directory, self._disk)
         if not all(map(self._is_ours, [*(file.path for file in segments), *tails])):
-            self._set_aside("belongs to another cluster, era or format")
+            self._set_all_aside("belongs to another cluster, era or format")
             segments, tails = [], []
         # The tail begins where the rows begin that no checkpoint covers.
         self._sealed = max([0, *(file.last for file in segments), *(int(path.stem) - 1 for path in tails)])
@@ -328,14 +349,12 @@ class LogWriter:
             return
         if not found or found[0].first > first:
             before = [file for file in self._segments if file.last < first]
-            self._report(
-                f"{self._directory}: no peer has all commands of [{first}, {last}]; the log begins behind them"
-            )
             self._set_begin(found[0].first if found else last + 1)
             for file in before:
                 self._segments.remove(file)
                 self._sizes.pop(file.path, None)
-                set_aside(file.path, self._disk)
+            reason = f"no peer offers all commands of [{first}, {last}]; the log begins behind them"
+            self._set_aside(reason, [file.path for file in before])
         for file in found:
             write_whole(self._directory / file.path.name, (self._disk.read(file.path),), self._disk)
             kept = file._replace(path=self._directory / file.path.name)
@@ -458,7 +477,7 @@ class LogWriter:
             return
         if not missing or missing[0].first > self._sealed + 1:
             if self._segments or self._tail is not None:
-                self._set_aside(f"no peer has all commands of [{self._sealed + 1}, {counter}]")
+                self._set_all_aside(f"no peer has all commands of [{self._sealed + 1}, {counter}]")
             self._segments, self._sizes, self._unread, self.gaps = [], {}, [], []
             self._sealed = self.last = missing[0].first - 1 if missing else counter
             self._set_begin(self._sealed + 1)
@@ -560,12 +579,19 @@ class LogWriter:
             self._report(str(error))
             return False
 
-    def _set_aside(self, reason: str) -> None:
-        self._report(f"{self._directory}: {reason}; what was here is in {ASIDE}")
-        aside = self._directory / ASIDE
-        self._disk.remove_tree(aside)
+    def _set_all_aside(self, reason: str) -> None:
+        segments = [file.path for file in list_segments(self._directory, self._disk)]
+        self._set_aside(reason, [*segments, *list_tails(self._directory, self._disk)])
+
+    def _set_aside(self, reason: str, paths: list[Path]) -> None:
+        """Together, so that they can be read like a log. Of former times, the newest are kept."""
+        root = self._directory / ASIDE
+        self._disk.make_directory(root)
+        aside = next_aside(root, self._disk)
+        self._report(f"{self._directory}: {reason}; what was here is in {ASIDE}/{aside.name}")
         self._disk.make_directory(aside)
-        files = list_segments(self._directory, self._disk)
-        for path in [*(file.path for file in files), *list_tails(self._directory, self._disk)]:
+        for path in paths:
             self._disk.rename(path, aside / path.name)
-        self._disk.sync_directory(self._directory)
+        for directory in (aside, root, self._directory):
+            self._disk.sync_directory(directory)
+        bound(root, self._disk)
