@@ -13,7 +13,7 @@ NAMES = Graph(1, 1).names
 
 
 def fragments(size: int, number: int = 0) -> list[Fragment]:
-    outgoing = Outgoing(NAMES)
+    outgoing = Outgoing(NAMES, 64 << 20)
     proposal = t.Proposal(0, 0, 1, number, 0, [t.Request(0, 1, number, 0, bytes(size))])
     outgoing.add((3,), proposal, t.encode(proposal))
     found = []

@@ -20,7 +20,7 @@ def proposal(slot: int, size: int) -> t.Proposal:
 
 def frames(*tuples: t.Proposal) -> list[bytes]:
     """As the container of site 1 sends them."""
-    outgoing = Outgoing(GRAPH.names)
+    outgoing = Outgoing(GRAPH.names, 64 << 20)
     for tuple_ in tuples:
         outgoing.add((COMMITTER,), tuple_, peer_wire.encode(tuple_))
     header = peer_wire.Header(t.FORMAT_VERSION, 1, 1, 1, 1, 0)

@@ -1,6 +1,6 @@
 """What waits for one peer: what leaves first, what leaves in pieces, and what does not leave at all."""
 
-from tara.host.outgoing import BULK_BYTES_MAX, PIECE_BYTES, Outgoing, Piece
+from tara.host.outgoing import PIECE_BYTES, Outgoing, Piece
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph, Stage
 from tests.protocol.driver import Bench
@@ -11,6 +11,7 @@ COMMITTER = (GRAPH.number(Stage.COMMITTER, 2),)
 EXECUTOR = (GRAPH.number(Stage.EXECUTOR, 2),)
 SINK = (GRAPH.number(Stage.RECORD_SINK, 2),)
 LARGE = 1 << 20
+BYTES_MAX = 64 << 20
 
 
 def request(number: int, size: int) -> t.Request:
@@ -30,7 +31,7 @@ def record(first: int, view: int = 2) -> t.Record:
 
 
 def queue(*tuples: t.Tuple) -> Outgoing:
-    outgoing = Outgoing(GRAPH.names)
+    outgoing = Outgoing(GRAPH.names, BYTES_MAX)
     for tuple_ in tuples:
         add(outgoing, tuple_)
     return outgoing
@@ -96,7 +97,7 @@ def test_what_is_furthest_leaves_first_and_each_kind_in_its_order() -> None:
 
 
 def test_what_is_patient_leaves_with_others_or_when_everything_does() -> None:
-    outgoing = Outgoing(GRAPH.names)
+    outgoing = Outgoing(GRAPH.names, BYTES_MAX)
     add(outgoing, commit(0, 10), urgent=False)
     assert outgoing.take(everything=False) == []
     add(outgoing, t.Target(0, 0, (1, 1), 0))
@@ -149,11 +150,11 @@ def test_a_position_in_an_earlier_view_says_nothing_about_this_one() -> None:
 
 
 def test_bytes_are_bounded_and_what_was_dropped_can_be_sent_again() -> None:
-    outgoing = Outgoing(GRAPH.names)
-    count = BULK_BYTES_MAX // LARGE + 10
+    outgoing = Outgoing(GRAPH.names, BYTES_MAX)
+    count = BYTES_MAX // LARGE + 10
     for slot in range(count):
         add(outgoing, proposal(slot))
-    assert outgoing.waiting_bytes <= BULK_BYTES_MAX
+    assert outgoing.waiting_bytes <= BYTES_MAX
     assert outgoing.dropped > 0
     kept = len(drain(outgoing))
     assert kept + outgoing.dropped == count

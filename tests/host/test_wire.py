@@ -14,7 +14,7 @@ HEADER = peer_wire.Header(t.FORMAT_VERSION, 1, 1, 0, 1, 7)
 
 def outgoing(parcels: list[int], votes: list[int]) -> peer_wire.OutgoingFrame:
     """A frame with a tuple of each of these sizes."""
-    waiting = Outgoing(Graph(1, 1).names)
+    waiting = Outgoing(Graph(1, 1).names, 64 << 20)
     for number, size in enumerate(parcels):
         requests = t.Requests([t.Request(0, 1, number, 0, bytes(size))])
         waiting.add((number,), requests, peer_wire.encode(requests))
@@ -49,7 +49,7 @@ def test_a_frame_that_is_short_enough_leaves_as_it_is() -> None:
 
 
 def test_a_tuple_that_is_longer_than_a_piece_leaves_as_fragments() -> None:
-    waiting = Outgoing(Graph(1, 1).names)
+    waiting = Outgoing(Graph(1, 1).names, 64 << 20)
     requests = t.Requests([t.Request(0, 1, 0, 0, bytes(200_000))])
     waiting.add((5,), requests, peer_wire.encode(requests))
     assembly, whole = Assembly(1 << 20), None

@@ -21,6 +21,7 @@ commands = typer.Typer(name="sim", help="Run the protocol in the deterministic s
 CORES = os.cpu_count() or 1
 Jobs = Annotated[int, typer.Option(help="Processes.", min=1)]
 SimulatedApp = Annotated[str, typer.Option("--app", help="key-value, coordination, or module:Class.")]
+Packing = Annotated[str, typer.Option(help="site or node; without: as the seed says.")]
 SimulatedDurability = Annotated[str, typer.Option("--durability", help="disk, memory, or both: by turns.")]
 
 
@@ -31,7 +32,7 @@ def sim_run(
     f: Faults = 1,
     partitions: Partitions = 1,
     durability: SimulatedDurability = "both",
-    packing: Annotated[str, typer.Option(help="site or node; without: as the seed says.")] = "",
+    packing: Packing = "",
     app_name: SimulatedApp = "key-value",
     jobs: Jobs = CORES,
     as_json: Json = False,
@@ -63,16 +64,18 @@ def sim_run(
     elif contract is not None:
         typer.echo(contract)
     else:
-        _print_summary(summary, _shape(f, partitions, durability, app_name))
+        _print_summary(summary, _shape(f, partitions, durability, app_name, packing))
     if summary.violations or contract is not None:
         raise typer.Exit(1)
 
 
-def _shape(f: int, partitions: int, durability: str, app_name: str) -> str:
+def _shape(f: int, partitions: int, durability: str, app_name: str, packing: str) -> str:
     """The options that make a seed that very run."""
     shape = f"--f {f} --partitions {partitions}"
     if durability != "both":
         shape += f" --durability {durability}"
+    if packing:
+        shape += f" --packing {packing}"
     return shape if app_name == "key-value" else f"{shape} --app {app_name}"
 
 
@@ -99,6 +102,7 @@ def sim_replay(
     f: Faults = 1,
     partitions: Partitions = 1,
     durability: SimulatedDurability = "both",
+    packing: Packing = "",
     app_name: SimulatedApp = "key-value",
     trace: Annotated[bool, typer.Option("--trace", help="Tell what every node received, did and sent.")] = False,
     reports: Annotated[bool, typer.Option("--reports", help="With --trace: also the periodic reports.")] = False,
@@ -123,7 +127,7 @@ def sim_replay(
         reproduction = read(plan_file)
         plan, mutant = reproduction.plan, reproduction.mutant
     else:
-        plan = make_plan(seed or 0, f, partitions, durability, app_name)
+        plan = make_plan(seed or 0, f, partitions, durability, app_name, packing=packing)
     transcript = Transcript(reports) if trace else None
     with applied(mutant):
         outcome = play(plan, transcript)
@@ -164,6 +168,7 @@ def sim_shrink(
     f: Faults = 1,
     partitions: Partitions = 1,
     durability: SimulatedDurability = "both",
+    packing: Packing = "",
     app_name: SimulatedApp = "key-value",
     mutant: Annotated[str | None, typer.Option(help="Take this rule away, as `tara sim mutants` does.")] = None,
     runs: Annotated[int, typer.Option(help="Runs to try at most.", min=1)] = 300,
@@ -184,15 +189,18 @@ def sim_shrink(
     from tara.simulator.subject import subject_of
 
     look_here()
+    kind = ""
     if mutant is not None:
         # As `tara sim mutants` runs its seeds.
-        partitions = max(partitions, mutant_of(mutant).partitions)
-        durability = mutant_of(mutant).durability if durability == "both" else durability
-    plan = make_plan(seed, f, partitions, durability, app_name)
+        found = mutant_of(mutant)
+        kind, partitions = found.kind, max(partitions, found.partitions)
+        durability = found.durability if durability == "both" else durability
+        app_name = found.app if app_name == "key-value" else app_name
+    plan = make_plan(seed, f, partitions, durability, app_name, kind, packing)
     subject_of(app_name, plan.keys)
     with applied(mutant):
         shrunk = shrink.shrink(plan, run_plan, runs, seconds, lambda text: typer.echo(text, err=True))
-    shape = _shape(f, partitions, durability, app_name) + (f" --mutant {mutant}" if mutant else "")
+    shape = _shape(f, partitions, durability, app_name, packing) + (f" --mutant {mutant}" if mutant else "")
     if shrunk is None:
         typer.echo(f"seed {seed} ({shape}) does not fail: there is nothing to shrink", err=True)
         raise typer.Exit(1)

@@ -197,6 +197,7 @@ _LOCAL_LIMITS = frozenset(
         "resend_bytes_max",
         "source_pending_bytes_max",
         "source_backlog_bytes_max",
+        "link_bytes_max",
         "skip_delay_ms",
         "controller_timeout_ms",
         "controller_timeout_ms_max",

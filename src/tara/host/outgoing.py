@@ -25,8 +25,7 @@ from tara.protocol.graph import Name
 
 #: Bytes of bulk that leave at once.
 PIECE_BYTES = 64 << 10
-#: Bytes that may wait, of bulk and of control.
-BULK_BYTES_MAX = 64 << 20
+#: Bytes that may wait of control; of bulk, it is the limit `link_bytes_max`.
 CONTROL_BYTES_MAX = 4 << 20
 
 #: The lanes, in the order in which they leave.
@@ -73,8 +72,9 @@ class Piece(Struct, frozen=True, eq=False):
 class Outgoing:
     """Invariant: `waiting_bytes` is what the lanes hold, and within the bounds; a lane is in the order of arrival."""
 
-    def __init__(self, names: tuple[Name, ...], piece_bytes: int = PIECE_BYTES) -> None:
+    def __init__(self, names: tuple[Name, ...], bytes_max: int, piece_bytes: int = PIECE_BYTES) -> None:
         self._names = names
+        self._bytes_max = bytes_max
         self._piece_bytes = piece_bytes
         self._lanes: list[deque[Item]] = [deque() for _ in range(LANES)]
         self._lane_bytes = [0] * LANES
@@ -92,6 +92,14 @@ class Outgoing:
     @property
     def waiting_bytes(self) -> int:
         return sum(self._lane_bytes)
+
+    @property
+    def bytes_max(self) -> int:
+        return self._bytes_max + CONTROL_BYTES_MAX
+
+    def recount(self) -> int:
+        """What `waiting_bytes` must be."""
+        return sum([len(item.data) for lane in self._lanes for item in lane])
 
     def is_due(self, everything: bool) -> bool:
         """Whether `take` has something to give."""
@@ -119,7 +127,7 @@ class Outgoing:
     def _room(self, lane: int) -> int:
         if lane == CONTROL:
             return CONTROL_BYTES_MAX - self._lane_bytes[CONTROL]
-        return BULK_BYTES_MAX - self.waiting_bytes
+        return self._bytes_max - self.waiting_bytes
 
     def _waits_already(self, item: Item) -> bool:
         run = _run_of(item)

@@ -42,7 +42,7 @@ class Peers:
         self._arrivals = Arrivals(origin, len(placement), self._admission)
         self._assembly = Assembly(limits.frame_bytes_max)
         piece_bytes = min(PIECE_BYTES, limits.frame_bytes_max // 4)
-        self._outgoing = [Outgoing(graph.names, piece_bytes) for _ in placement]
+        self._outgoing = [Outgoing(graph.names, limits.link_bytes_max, piece_bytes) for _ in placement]
         #: The links that take no more for now, as the driver says.
         self.full = [False] * len(placement)
         self._container_of = {number: container for container, numbers in enumerate(placement) for number in numbers}

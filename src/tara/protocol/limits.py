@@ -53,6 +53,8 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     run_length_max: int = 1024
     #: A frame that is larger is refused.
     frame_bytes_max: int = 16 << 20
+    #: Bytes of requests, votes and results that may wait for one container; the rest is dropped, and sent again.
+    link_bytes_max: int = 64 << 20
 
     sessions_max: int = 100_000
     #: Sessions of one principal: of all clients that have the same key, or the same secret.
@@ -142,6 +144,12 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 getattr(self, smaller),
                 f"must be at most {larger} ({getattr(self, larger)})",
             )
+        _require(
+            self.link_bytes_max >= self.frame_bytes_max,
+            "link_bytes_max",
+            self.link_bytes_max,
+            f"must be at least frame_bytes_max ({self.frame_bytes_max}): otherwise the longest tuple never leaves",
+        )
         _require(
             self.frame_bytes_max >= 4 * (self.command_bytes_max + self.run_bytes_max),
             "frame_bytes_max",

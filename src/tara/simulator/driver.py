@@ -134,6 +134,9 @@ class Driver:
             # Somewhere on the way.
             container.disk.ends_in = world.draw.choice((0, 0, 0, 1, 2, 3))
             world.count_fault("torn_tail")
+        if container.doom == "crash_between" and self._doom(container) is not None:
+            # Before this effect, or one that follows in this step or in another one.
+            return world.draw.random() < 0.2
         if not isinstance(effect, Send):
             return False
         starts = any(type(said.tuple) is t.Start for said in container.said.leaving)

@@ -16,6 +16,7 @@ Checks, by kind:
   owners         what executes in a session was sent by whoever opened it
   stability      no window is ahead of the stability threshold, and a stable checkpoint has f+1 copies
   bounds         windows and queues stay within their limits
+  bytes          what nodes and sites keep is, counted anew, what they think, and within its bound
   monotonic      views, thresholds, positions and counters never fall within a life
   results        commands succeed unless they are made to fail
   invariant      an application of one's own is in no state that it must not be in
@@ -28,8 +29,10 @@ Checks, by kind:
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NoReturn
 
+from tara.host.site import Site
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.journal import Written
@@ -40,6 +43,7 @@ from tara.protocol.nodes.proposer import Mode, Proposer
 from tara.protocol.nodes.request_source import ORDERS_MAX, RequestSource
 from tara.protocol.nodes.view_source import ViewSource
 from tara.protocol.principals import is_operator
+from tara.simulator.byte_bounds import Kept, of_node, of_site
 from tara.simulator.violation import Violation
 from tara.simulator.workload import Audited, operation_of
 
@@ -420,8 +424,17 @@ class Monitor:
         """The execution number of the request with this command; if nobody has got past it, a very high one."""
         return self._requests.get(counter, 1 << 62)
 
+    def inspect_site(self, site: Site) -> None:
+        """What waits for its peers, and what has begun to come from them."""
+        self._require_bytes(site.number, of_site(site))
+
+    def _require_bytes(self, number: int, found: Iterable[Kept]) -> None:
+        for kept in found:
+            self.require(kept.holds, "bytes", "{} keeps {}", number, kept)
+
     def inspect(self, number: int, life: int, node: Node) -> None:
         """Look into a node: does it keep within its bounds, and did nothing fall?"""
+        self._require_bytes(number, of_node(node, self._world.wire is not None))
         limits, slots = self._limits, self._limits.checkpoint_slots
         starts = 0
         values: tuple[int, ...] = ()

@@ -40,7 +40,7 @@ FRONT_END = (Stage.REQUEST_SOURCE, Stage.EXECUTOR, Stage.REPLY_SINK)
 
 
 #: What takes one container's memory, if there are no journals; and how long it waits if that would be one too many.
-_LOSING = ("crash", "crash_before_sync", "crash_after_sync", "crash_in_multicast", "amnesia", "zombie")
+_LOSING = ("crash", "crash_before_sync", "crash_after_sync", "crash_in_multicast", "crash_between", "amnesia", "zombie")
 _WAIT_MS = 50
 #: How long it takes until an operator does something; whatever was on its way has arrived by then.
 _OPERATOR_MS = 600
@@ -824,6 +824,7 @@ _STRIKES = {
     "crash_before_sync": _crash_in_step,
     "crash_after_sync": _crash_in_step,
     "crash_in_multicast": _crash_in_step,
+    "crash_between": _crash_in_step,
     "crash_in_start": _crash_in_start,
     "amnesia": _amnesia,
     "crash_stage": _crash_stage,

@@ -136,6 +136,7 @@ TOLD_APART = {
 TOLD_SHARE = 0.2
 #: Faults that are drawn apart as well, and the share of the runs that have each of them.
 APART = {
+    "crash_between": 0.5,
     "old_disk": 0.35,
     "older_directory": 0.25,
     "older_records": 0.35,
@@ -250,6 +251,9 @@ def make_plan(
         limits = msgspec.structs.replace(
             limits, command_bytes_max=1_500, run_bytes_max=2_000, frame_bytes_max=4 * 3_500
         )
+        limits = msgspec.structs.replace(limits, link_bytes_max=limits.frame_bytes_max)
+    if random.Random(f"narrow-{seed}").random() < 0.25:
+        limits = msgspec.structs.replace(limits, source_backlog_bytes_max=2_000, reads_bytes_max=1_000)
     if random.Random(f"paced-{seed}").random() < 0.1:
         limits = msgspec.structs.replace(limits, proposer_rate_max=2_000.0)
     if random.Random(f"few-{seed}").random() < 0.3:

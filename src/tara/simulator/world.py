@@ -64,7 +64,8 @@ TICK_MS = 10
 CLIENT_MS = 10
 #: How long a start that failed is not tried again.
 FAILED_START_MS = 100
-_IN_MULTICAST = ("crash_in_multicast", "crash_in_start")
+#: What a site keeps is looked at after about one tick of so many.
+INSPECTED_EVERY = 5
 
 
 class World:
@@ -535,6 +536,8 @@ class World:
             waiting, container.waiting = container.waiting, Inputs()
             waiting.tick = True
             self.driver.step(container, waiting)
+            if container.host is not None and int(self.now_ms) % INSPECTED_EVERY == 0:
+                self.monitor.inspect_site(container.host)
         self.after(TICK_MS / container.clock_rate, self._tick, container, life)
 
     def arrive(self, container: Container, inputs: Inputs, sender: int | None = None) -> None:
@@ -592,6 +595,8 @@ class World:
 
     def inspect_all(self) -> None:
         for container in self.containers:
+            if container.host is not None:
+                self.monitor.inspect_site(container.host)
             for number, node in container.nodes.items():
                 self.monitor.inspect(number, container.life, node)
 

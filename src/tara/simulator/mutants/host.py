@@ -10,6 +10,10 @@ from tara.host.outgoing import Outgoing
 from tara.host.questions import OpenQuestions
 from tara.host.routes import Routes
 from tara.protocol import tuples as t
+from tara.protocol.graph import Graph
+from tara.protocol.kept import Kept
+from tara.protocol.nodes.reads import Reads
+from tara.protocol.nodes.request_source import RequestSource
 from tara.simulator.mutants.registry import mutant, replace
 
 
@@ -138,4 +142,47 @@ def every_read_is_stale() -> Iterator[None]:
         original(self, message, principal, changed)  # type: ignore[arg-type]
 
     with replace(ClientDesk, "_take_reads", take_reads):
+        yield
+
+
+@mutant("what waits for a peer is bounded in bytes, not in tuples")
+def link_counts_tuples() -> Iterator[None]:
+    def room(self: Outgoing, lane: int) -> int:
+        return self._bytes_max - sum(map(len, self._lanes))
+
+    with replace(Outgoing, "_room", room):
+        yield
+
+
+@mutant("waiting commands are bounded in bytes, not in number only")
+def backlog_counts_commands() -> Iterator[None]:
+    original = RequestSource._take
+
+    def take(self: RequestSource, commands: list[t.Command], bytes_max: int) -> list[t.Command]:
+        return original(self, commands, 0)
+
+    with replace(RequestSource, "_take", take):
+        yield
+
+
+@mutant("waiting reads are bounded in bytes, not in number only")
+def reads_are_counted() -> Iterator[None]:
+    original = Reads.__init__
+
+    def init(self: Reads, graph: Graph, quorum: int, capacity: int, bytes_max: int) -> None:
+        original(self, graph, quorum, capacity, 1 << 62)
+
+    with replace(Reads, "__init__", init):
+        yield
+
+
+@mutant("what is written down as kept is what is kept")
+def quota_forgets_acknowledgements() -> Iterator[None]:
+    original = Kept.add_results
+
+    def add_results(self: Kept, principal: bytes, size: int) -> None:
+        if size > 0:
+            original(self, principal, size)
+
+    with replace(Kept, "add_results", add_results):
         yield

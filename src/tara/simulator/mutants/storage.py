@@ -11,6 +11,7 @@ from tara.protocol import journal as format
 from tara.protocol import tuples as t
 from tara.protocol.sessions import SessionsState
 from tara.simulator import eras, world
+from tara.simulator.disk import VirtualFile
 from tara.simulator.mutants.registry import mutant, nothing, replace
 from tara.storage import site_storage, store
 from tara.storage.disk import Disk, File
@@ -76,6 +77,22 @@ def marker_before_the_record() -> Iterator[None]:
         yield
 
 
+@mutant("A7: nothing is acknowledged behind a partial record", durability="disk")
+def partial_record_stays() -> Iterator[None]:
+    """The next record would be written over it, if files were not appended to where they end."""
+
+    def cut(self: FileJournal, file: File) -> None:
+        with contextlib.suppress(OSError):
+            file.truncate(self._end)
+
+    def append(self: VirtualFile, data: bytes) -> None:
+        self.write(len(self._inode.data), data)
+        self._size = len(self._inode.data)
+
+    with replace(FileJournal, "_cut", cut), replace(VirtualFile, "append", append):
+        yield
+
+
 @mutant("a torn tail is cut before anything follows it", durability="disk")
 def torn_tail_stays() -> Iterator[None]:
     original = FileJournal._go_on
@@ -110,7 +127,7 @@ def marker_is_not_compared() -> Iterator[None]:
         yield
 
 
-@mutant("A7: what is missing in a journal is told to its committers", durability="disk")
+@mutant("A5: what is missing in a journal is told to its committers", durability="disk")
 def losses_are_not_told() -> Iterator[None]:
     original = FileJournal.replay
 
