@@ -1,7 +1,8 @@
 """Questions on their way: answered, late, refused."""
 
-from tara.client.errors import ClientError, CommandFailed, NotReachable
+from tara.client.errors import ClientError, CommandFailed, CommandTooLarge, NotReachable
 from tara.client.reads import ANSWERS_BYTES_MAX, PATIENCE_S, PATIENCE_S_MAX, Question, Reads
+from tara.host.client_wire import REQUEST_BYTES_MAX
 from tara.protocol import tuples as t
 
 
@@ -116,3 +117,15 @@ def test_every_question_is_told_when_its_time_is_up() -> None:
     assert [type(outcome) for outcome in hurried.outcomes] == [NotReachable]
     assert late == [ordered.question]
     assert patient.outcomes == []
+
+
+def test_a_long_question_waits_until_it_is_known_what_a_front_end_takes() -> None:
+    reads, outcomes = Reads(), list[bytes | ClientError]()
+    reads.submit(Question(bytes(REQUEST_BYTES_MAX + 1), False, 10.0, outcomes.append))
+    reads.long_may_go = False
+    assert reads.due(0.0) == []
+    assert reads.wait_s(0.0) > 0
+    reads.long_may_go, reads.bytes_max = True, REQUEST_BYTES_MAX
+    assert reads.due(0.0) == []
+    assert [type(outcome) for outcome in outcomes] == [CommandTooLarge]
+    assert reads.wait_s(0.0) > 0

@@ -583,3 +583,18 @@ def test_a_long_command_that_was_refused_goes_first_whatever_is_on_its_way_behin
     session._room_bytes = 1_000
     again = session.due(0.2 + PATIENCE_S)
     assert [command.number for command in again] == [0]
+
+
+def test_a_command_that_is_longer_than_the_front_end_takes_is_not_sent() -> None:
+    """The front end would hang up without a word, and again when it comes again: no other command would get through."""
+    session, outcomes = make(), list[bytes | ClientError]()
+    opened(session)
+    session.bytes_max = 10
+    session.submit(Call(bytes(11), t.EXECUTE, 10.0, outcomes.append))
+    call(session, outcomes)
+
+    commands = session.due(0.1)
+
+    assert [(command.number, command.payload) for command in commands] == [(0, b"do")]
+    assert [str(outcome) for outcome in outcomes] == ["a command may have 10 bytes"]
+    assert isinstance(outcomes[0], CommandTooLarge)

@@ -11,7 +11,7 @@ import pytest
 
 from tara.drills.hostile import ClientFrames, ControlMessages, FileQuestions, Identity, PeerFrames, recorded
 from tara.host import client_wire, peer_wire
-from tara.host.admission import Admission
+from tara.host.admission import Admission, Arrivals
 from tara.host.placement import placement_of
 from tara.live import control
 from tara.live.observability.heartbeats import decode_status
@@ -256,3 +256,14 @@ def test_admission_costs_little_beside_decoding() -> None:
 
     share = best_s(lambda: admission.refusal(frame)) / best_s(lambda: peer_wire.decode_frame(data))
     assert share < 1.0
+
+
+def test_a_frame_that_is_refused_says_nothing_about_its_container() -> None:
+    """Otherwise one that claims a high life would shut out the container that is alive."""
+    arrivals = Arrivals((1, 1, 0), 3, Admission(GRAPH, LIMITS, HERE))
+    head = peer_wire.beginning(peer_wire.Header(t.FORMAT_VERSION, 1, 1, 1, 1_000_000, 0))
+    with pytest.raises(MalformedTuple):
+        arrivals.open(head + t.encode("rubbish") + t.encode([]) + t.encode([]))
+    assert arrivals.lives == [0, 0, 0]
+    arrivals.open(t.encode(peer_wire.Frame(peer_wire.Header(t.FORMAT_VERSION, 1, 1, 1, 7, 0), [], [], [])))
+    assert arrivals.lives == [0, 7, 0]

@@ -67,3 +67,12 @@ def test_it_stays_within_its_bounds_and_takes_from_nobody_who_has_less(steps: li
         assert (len(table), table.owners()) == (len(model), set(model.values()))
         assert len(model) <= CAPACITY
         assert all(count(found) <= PER_OWNER_MAX for found in model.values())
+
+
+def test_what_belongs_to_somebody_who_is_gone_is_forgotten() -> None:
+    table: FairTable[int, str] = FairTable(CAPACITY, PER_OWNER_MAX)
+    for key, owner in ((1, "a"), (2, "b"), (3, "a")):
+        table.put(key, owner)
+    assert table.forget("a") == [1, 3]
+    assert (table.get(1), table.get(2), table.owners()) == (None, "b", {"b"})
+    assert table.forget("nobody") == []

@@ -14,6 +14,7 @@ from tara.protocol.graph import Graph
 from tara.protocol.incarnations import FIRST_INCARNATION
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot
+from tara.protocol.nodes.request_source import RequestSource
 
 SECRET = b"a secret of sixteen bytes"
 
@@ -131,3 +132,30 @@ def test_a_read_for_which_any_state_will_do_is_answered_in_the_same_step() -> No
     effects = alone.say(reads=[client_wire.Read(7, question, stale=True)])
     ((id_, status, payload),) = [answer for reply in replies_of(effects) for answer in reply.answers]
     assert (id_, status, msgspec.msgpack.decode(payload)) == (7, t.OK, b"value")
+
+
+def test_a_client_is_told_how_long_commands_may_be_before_anything_else() -> None:
+    alone = Alone(command_bytes_max=100)
+    first = replies_of(alone.say(t.Command(0, 1, 0, msgspec.msgpack.encode(60_000), t.OPEN)))[0]
+    assert (first.command_bytes_max, first.results) == (100, [])
+
+
+def test_nothing_is_kept_for_a_connection_that_is_closed() -> None:
+    alone = Alone()
+    session = alone.open()
+    alone.say(put(session, 0))
+    desk = alone.site._desk
+    assert (len(desk._routes._sessions), desk._told) == (1, {b"client"})
+    list(alone.site.step(Inputs(gone=[b"client"]), alone.now_ms))
+    assert (len(desk._routes._sessions), desk._told) == (0, set())
+    assert results_of(alone.say(put(session, 1)))[0].status == t.OK, "it may come back, on another connection"
+
+
+def test_reads_are_refused_where_the_request_source_has_stopped() -> None:
+    alone = Alone()
+    source = next(number for number, node in alone.site.nodes.items() if isinstance(node, RequestSource))
+    del alone.site._nodes._nodes[source]
+    effects = alone.say(reads=[client_wire.Read(7, b"question")])
+    answers = [answer for reply in replies_of(effects) for answer in reply.answers]
+    assert answers == [(7, t.OVERLOADED, b"")]
+    assert alone.site._desk._questions._ids == {}

@@ -73,3 +73,17 @@ def test_what_the_replicas_had_no_room_for_is_submitted_again(site: Site, channe
     channel.pump(10.0)
     assert site.take() == []
     assert len(channel) == 0
+
+
+def test_a_command_that_is_refused_for_good_does_not_hold_up_the_others(site: Site) -> None:
+    """Its number is missing, so what follows would wait for ever: the channel begins anew."""
+    lost: list[list[str]] = []
+    channel = Channel[str](site, lost.append)
+    channel.pump(1.0)
+    (opening,) = site.take()
+    channel.hear(t.Result(0, opening.number, 1, t.OK, msgspec.msgpack.encode((9, 30_000))))
+    for token in ("a", "b", "c"):
+        channel.order(token.encode(), token)
+    channel.pump(2.0)
+    assert channel.hear(t.Result(9, 1, 0, t.TOO_LARGE, b"")) is None
+    assert (lost, len(channel), channel.id) == ([["a", "b", "c"]], 0, 0)

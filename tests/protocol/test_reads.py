@@ -194,3 +194,21 @@ def test_with_more_answers_less_has_to_be_waited_for() -> None:
     assert subject.due(4) == []
     assert subject.due(5) == [QUESTION]
     assert subject.due(9) == []
+
+
+def test_questions_leave_in_tuples_that_fit_a_frame() -> None:
+    bench = Bench(run_bytes_max=1_000)
+    source = bench.make(RequestSource, Stage.REQUEST_SOURCE, 1)
+    step = source.feed(t.Ask([t.Question(ticket, bytes(400)) for ticket in range(5)]))
+    parts = step.of(t.Questions)
+    assert [[question.ticket for question in part.questions] for part in parts] == [[0, 1], [2, 3], [4]]
+    assert [read.nonce for read in step.of(t.Read)] == [part.nonce for part in parts]
+
+
+def test_a_replica_that_has_not_loaded_its_state_answers_nothing() -> None:
+    """Not even a question for which any state will do: the empty one may never have been one."""
+    bench = Bench()
+    executor = bench.make(Executor, Stage.EXECUTOR, 0, genesis=False)
+    assert not executor.node.restored
+    (answer,) = executor.feed(t.AskHere([QUESTION], 1 << 20)).only(t.Answers).answers
+    assert (answer.status, answer.payload) == (t.OVERLOADED, b"")

@@ -69,7 +69,9 @@ class Conversation:
 
     def messages(self, now_s: float) -> list[bytes]:
         """What is to be sent now."""
-        commands, reads = self.session.due(now_s), self._reads.due(now_s)
+        commands = self.session.due(now_s)
+        self._reads.long_may_go = self.session.id != 0
+        reads = self._reads.due(now_s)
         return client_wire.encode_request(commands, reads, self._secret) if commands or reads else []
 
     def wait_s(self, now_s: float) -> float:
@@ -83,6 +85,8 @@ class Conversation:
             self.session.hear(result, now_s)
         if reply.endpoints:
             self._learn(reply.endpoints)
+        if reply.command_bytes_max:
+            self.session.bytes_max = self._reads.bytes_max = reply.command_bytes_max
         for id_, status, payload in reply.answers:
             self._reads.hear(id_, status, payload, now_s)
         if any(result.status == t.OK for result in reply.results):

@@ -15,6 +15,10 @@ class CommandTooLarge(ClientError):
     """The command exceeds the limit. It did not execute."""
 
 
+def too_large(bytes_max: int) -> CommandTooLarge:
+    return CommandTooLarge(f"a command may have {bytes_max} bytes")
+
+
 class Overloaded(ClientError):
     """The service had no room for the command until the time was up. It did not execute and will not."""
 

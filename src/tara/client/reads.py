@@ -8,7 +8,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from tara.client.errors import ClientError, CommandFailed, NotReachable
+from tara.client.errors import ClientError, CommandFailed, NotReachable, too_large
 from tara.host import client_wire
 from tara.protocol import tuples as t
 
@@ -47,6 +47,10 @@ class Reads:
         self._deadline_s = math.inf
         #: The length of the last answers, the newest counting most.
         self.usual_bytes = 0.0
+        #: What a question may have, as a front end has said; 0: not known.
+        self.bytes_max = 0
+        #: What is long waits until it is known: before there is a session, it may not be.
+        self.long_may_go = True
         #: The owner should try another front end.
         self.move_on = False
         #: The replica behind this front end executes nothing, as it said; the owner looks whether there are others.
@@ -61,6 +65,9 @@ class Reads:
         reads = []
         while self._new and self._has_room():
             question = self._new.popleft()
+            if self.bytes_max and len(question.payload) > self.bytes_max:
+                question.done(too_large(self.bytes_max))
+                continue
             self._id += 1
             question.sent_s = now_s
             self._in_flight[self._id] = question
@@ -68,6 +75,8 @@ class Reads:
         return reads
 
     def _has_room(self) -> bool:
+        if not self.long_may_go and len(self._new[0].payload) > client_wire.REQUEST_BYTES_MAX:
+            return False
         count = len(self._in_flight)
         return count == 0 or (count < IN_FLIGHT_MAX and (count + 1) * self.usual_bytes <= ANSWERS_BYTES_MAX)
 

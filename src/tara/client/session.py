@@ -18,6 +18,7 @@ from tara.client.errors import (
     Overloaded,
     SessionExpired,
     TimedOut,
+    too_large,
 )
 from tara.protocol import tuples as t
 
@@ -147,6 +148,9 @@ class Session:
         #: When the last sign of life was sent, or the last command that was answered: since then the session is as good
         #: as new. What is only sent may be refused, or wait for long.
         self._renewed_s = 0.0
+        #: What a command may have, as a front end has said before it opened the session; 0: not known. A longer one is
+        #: not sent: the front end would hang up, and would again when it comes again.
+        self.bytes_max = 0
         #: The owner should try another front end.
         self.move_on = False
         #: The replica behind this front end executes nothing, as it said; the owner looks whether there are others.
@@ -236,7 +240,9 @@ class Session:
             if call.done is not None and self._must_wait(call):
                 return None
             self._waiting.popleft()
-            if call.done is not None:
+            if self.bytes_max and len(call.payload) > self.bytes_max:
+                call.finish(too_large(self.bytes_max))
+            elif call.done is not None:
                 self._number_it(call)
                 call.begun_s = now_s
                 return call

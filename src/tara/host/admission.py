@@ -38,15 +38,18 @@ class Arrivals:
         self._beginnings: tuple[bytes, ...] = ()
 
     def open(self, data: bytes) -> Frame:
-        if not data.startswith(self._beginnings):
-            self._meet(decode_header(data))
+        known = data.startswith(self._beginnings)
+        if not known:
+            self._check(decode_header(data))
         frame = decode_frame(data)
         refusal = self._admission.refusal(frame)
         if refusal is not None:
             raise MalformedTuple(refusal)
+        if not known:
+            self._meet(frame.header)
         return frame
 
-    def _meet(self, header: Header) -> None:
+    def _check(self, header: Header) -> None:
         if (header.cluster, header.era, header.shape) != self._origin:
             shape = "the same" if header.shape == self._origin[2] else "another"
             raise ForeignFrame(f"cluster {header.cluster:x}, era {header.era}, {shape} shape")
@@ -54,6 +57,9 @@ class Arrivals:
             raise ForeignFrame(f"container {header.container}, which the cluster does not have")
         if header.life < self.lives[header.container]:
             raise ForeignFrame(f"container {header.container}, life {header.life}, which is over")
+
+    def _meet(self, header: Header) -> None:
+        """Only a frame that was admitted says which life its container is in."""
         self.lives[header.container] = header.life
         self._heads[header.container] = beginning(header)
         self._beginnings = tuple(self._heads.values())

@@ -106,17 +106,30 @@ class ClientDesk:
                 self._take_reads(message, principal, request.reads)
         self._submit(by_partition, self._limits.source_backlog_bytes_max)
         if questions := self._questions.take_asked():
-            self._deliver(t.Ask(questions), self._sources[0])
+            if self._is_here(self._sources[0]):
+                self._deliver(t.Ask(questions), self._sources[0])
+            else:
+                self._questions.refuse(questions)
         if questions := self._questions.take_asked_here():
             # The less of what was answered before has been read, the less is answered at once.
             room = max(ANSWERED_BYTES_MAX - unread_bytes, ANSWERED_BYTES_MIN)
             self._deliver(t.AskHere(questions, room), self._executor)
 
+    def forget(self, connections: list[bytes]) -> None:
+        """They are closed: nobody waits there any more."""
+        for connection in connections:
+            self._routes.forget(connection)
+            self._questions.forget(connection)
+            self._told.discard(connection)
+
     def _tell_front_ends(self, connection: bytes) -> None:
         if len(self._told) >= self._limits.sessions_max:
             self._told.clear()
         self._told.add(connection)
-        self._first.append(_reply(connection, ClientReply(t.FORMAT_VERSION, [], endpoints=self._front_ends)))
+        # Whoever sends much more than that is hung up on, and would send it again.
+        bytes_max = self._limits.command_bytes_max
+        reply = ClientReply(t.FORMAT_VERSION, [], endpoints=self._front_ends, command_bytes_max=bytes_max)
+        self._first.append(_reply(connection, reply))
 
     def _take_commands(
         self, connection: bytes, principal: bytes, commands: list[t.Command], by_partition: list[list[t.Command]]

@@ -45,6 +45,8 @@ class ClientReply(Struct, array_like=True, frozen=True):
     answers: list[tuple[int, int, bytes]] = []
     #: Where the front ends are now; said once to every connection, and again when it changes.
     endpoints: list[str] = []
+    #: What a command, or a read, may have; said with the former. 0: not said here.
+    command_bytes_max: int = 0
 
 
 #: A message that would be longer leaves in pieces. Of a long reply, each piece is a sign that there is more to come.
@@ -84,7 +86,7 @@ def encode_reply(reply: ClientReply) -> Iterable[bytes]:
 
 def _encode_long_reply(reply: ClientReply) -> Iterator[bytes]:
     """One piece after the other: of long answers, there is never everything twice."""
-    make = partial(ClientReply, reply.version)
+    make = partial(ClientReply, reply.version, command_bytes_max=reply.command_bytes_max)
     answers = _in_portions(reply.answers)
     yield from encode_in_pieces(make, (reply.results, reply.events, answers[0], reply.endpoints), REPLY_BYTES_MAX)
     for portion in answers[1:]:

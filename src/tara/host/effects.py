@@ -26,11 +26,13 @@ class Inputs(Struct):
     #: Of peers, in the order of each.
     frames: list[bytes] = []
     messages: list[Message] = []
+    #: Connections of clients that are closed since; after all that has come on them.
+    gone: list[bytes] = []
     #: For nodes that are here, by number: answers of their stores.
     tuples: list[tuple[t.Tuple, int]] = []
     #: It is time for a tick.
     tick: bool = False
-    #: What waits on all connections to be read.
+    #: What the ports of the process keep: what waits to be read, and frames that are arriving.
     unread_bytes: int = 0
 
 

@@ -59,6 +59,13 @@ class FairTable(Generic[Key, Owner]):
             self._remove(key, owner)
         return owner
 
+    def forget(self, owner: Owner) -> list[Key]:
+        """Remove what belongs to this owner; returns what that was."""
+        keys = list(self._keys.get(owner, ()))
+        for key in keys:
+            self._remove(key, owner)
+        return keys
+
     def _remove(self, key: Key, owner: Owner) -> None:
         del self._owners[key]
         keys = self._keys[owner]

@@ -58,6 +58,19 @@ class OpenQuestions:
             if connection is not None:
                 self.answer(connection, (self._ids.pop(answer.ticket), answer.status, answer.payload))
 
+    def refuse(self, questions: list[t.Question]) -> None:
+        """Nobody here can answer them now."""
+        for question in questions:
+            connection = self._connections.pop(question.ticket)
+            if connection is not None:
+                self.answer(connection, (self._ids.pop(question.ticket), t.OVERLOADED, b""))
+
+    def forget(self, connection: bytes) -> None:
+        """It is closed."""
+        for ticket in self._connections.forget(connection):
+            del self._ids[ticket]
+        self._answers.pop(connection, None)
+
     def take_answers(self) -> dict[bytes, list[Answer]]:
         answers, self._answers = self._answers, {}
         return answers

@@ -27,6 +27,11 @@ class Routes:
         else:
             self._openings.put((command.principal, command.number), connection)
 
+    def forget(self, connection: bytes) -> None:
+        """It is closed. (Otherwise what is published for everybody would be encoded for all who ever were here.)"""
+        self._sessions.forget(connection)
+        self._openings.forget(connection)
+
     def of_command(self, command: t.Command) -> bytes | None:
         if command.session:
             return self._sessions.get((command.principal, command.session))

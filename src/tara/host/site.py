@@ -163,6 +163,8 @@ class Site:
             self._peers.hear(inputs.frames, nodes.deliver, nodes.deliver_votes)
         if inputs.messages:
             self._desk.receive(inputs.messages, inputs.unread_bytes, now_ms)
+        if inputs.gone:
+            self._desk.forget(inputs.gone)
         for tuple_, number in inputs.tuples:
             nodes.deliver(tuple_, number)
         yield from self._work()

@@ -112,6 +112,8 @@ class Container:
         #: What all ports of this process may keep together.
         self.budget = Budget()
         self._links = self._make_links()
+        #: Connections of clients that are closed, for the next step.
+        self._gone: list[bytes] = []
         self._front_end = self._make_front_end()
         self._files = self._serve_files()
         #: Where each container serves the files of its executors, as far as known.
@@ -183,6 +185,7 @@ class Container:
             None if self._keys is None else self._keys.members_and_clients(),
             partial(self._on_bad_frame, "client"),
             partial(self._on_refused, "clients"),
+            self._gone.append,
         )
         with self._binding(spec.port):
             return Server(address, terms, self.budget)
@@ -331,6 +334,9 @@ class Container:
         if clients and self._front_end is not None:
             inputs.messages = self._receive_messages(self._front_end)
             inputs.unread_bytes = self.budget.kept_bytes
+        if self._gone:
+            inputs.gone = self._gone.copy()
+            self._gone.clear()
         if stores:
             os.eventfd_read(self._wake)
             inputs.tuples = self.storage.answers()

@@ -193,6 +193,10 @@ class Channel(Generic[Token]):
         if result.status in (t.UNACKNOWLEDGED, t.OVERLOADED):
             self._again_s = self._again_s or self._now_s + AGAIN_S
             return None
+        if result.status not in (t.OK, t.FAILED, t.SKIPPED):
+            # It was refused, and never had its turn: what follows would wait for it.
+            self.reset()
+            return None
         if not self._in_flight or self._in_flight[0][0] != result.number:
             return None
         _, payload, token = self._in_flight.popleft()

@@ -39,6 +39,8 @@ class Terms(NamedTuple):
     on_bad: OnTrouble
     #: For connections that did not come about.
     on_refused: OnTrouble
+    #: Called when a connection is closed that frames had come on.
+    on_gone: Callable[[bytes], None] = lambda name: None
 
 
 class Incoming:
@@ -318,7 +320,8 @@ class Port:
         (self._handshakes if incoming.in_handshake else self.epoll).unregister(incoming.connection)
         del self.connections[incoming.connection.fileno()]
         del self.by_name[incoming.name]
-        self._strangers.pop(incoming.name, None)
+        if self._strangers.pop(incoming.name, None) is None:
+            self._terms.on_gone(incoming.name)
         self._left.pop(incoming.name, None)
         self._forget_client(incoming)
         self._share.kept_bytes -= incoming.kept_bytes

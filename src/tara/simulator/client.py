@@ -119,6 +119,7 @@ class Client:
         """The client's process died: what is in flight has an unknown outcome; its next life has a new session."""
         site = self.site
         self._abandon()
+        self._world.client_links.close(site, self.connection)
         self.connection += b"'"
         self._caller = self._world.subject.caller()
         self._conversation = self._begin(site)
@@ -149,12 +150,13 @@ class Client:
         if now_ms < self._paused_until_ms or self.done:
             return
         now_s, talk, world = now_ms / 1e3, self._conversation, self._world
-        ordered = talk.ordered
+        ordered, site = talk.ordered, self.site
         turned = talk.turn(now_s, broken=False)
         self._check_sleep(now_s, turned)
         if turned:
             world.count_fault("client_retry")
             # A new connection, wherever to.
+            world.client_links.close(site, self.connection)
             self.connection += b"."
         world.faults["read_ordered"] += talk.ordered - ordered
         if self.session:

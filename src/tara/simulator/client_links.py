@@ -45,6 +45,11 @@ class ClientLinks:
         message = Message(connection, data, unread_bytes=unread)
         self._world.arrive(front_end, Inputs(messages=[message], unread_bytes=unread))
 
+    def close(self, site: int, connection: bytes) -> None:
+        """The front end hears of it, unless it is not there."""
+        front_end = self._world.host_of(self._world.graph.number(Stage.REPLY_SINK, site))
+        self._world.after(self._world.plan.delay_ms, self._world.arrive, front_end, Inputs(gone=[connection]))
+
     def submit_to(self, site: int, partition: int, commands: list[t.Command]) -> None:
         """Give commands to a request source, past its front end."""
         number = self._world.graph.number(Stage.REQUEST_SOURCE, site, partition)

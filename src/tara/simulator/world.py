@@ -553,6 +553,7 @@ class World:
         if self.now_ms < container.paused_until_ms or container.rest is not None:
             container.waiting.frames = container.waiting.frames + inputs.frames
             container.waiting.messages = container.waiting.messages + inputs.messages
+            container.waiting.gone = container.waiting.gone + inputs.gone
             container.waiting.tuples = container.waiting.tuples + inputs.tuples
         else:
             self.driver.step(container, inputs)

@@ -229,9 +229,9 @@ class Executor(Node):
             self.emit(t.Answers(self.index, some), self._reply_sink)
 
     def _on_ask_here(self, ask: t.AskHere) -> None:
-        """Any state will do, and here is one."""
+        """Any state will do, and here is one, unless it has not been loaded yet."""
         answers: list[t.Answer] = []
-        room = ask.bytes_max
+        room = ask.bytes_max if self._restored else 0
         for question in ask.questions:
             asked = self.ask(question.payload, question.principal) if room > 0 else (t.OVERLOADED, b"")
             room -= len(asked[1])

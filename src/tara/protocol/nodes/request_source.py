@@ -229,9 +229,10 @@ class RequestSource(Node):
     def _on_ask(self, ask: t.Ask) -> None:
         """Have questions answered without ordering them. Nothing is sent again: a client that gets no answer in time
         has its question ordered."""
-        self._nonce += 1
-        self.emit(t.Questions(self.index, self.epoch, self._nonce, ask.questions), self._executor)
-        self.emit(t.Read(self.index, self.epoch, self._nonce, self.index), self._committers)
+        for some in t.split(ask.questions, self.limits.run_length_max, self.limits.run_bytes_max):
+            self._nonce += 1
+            self.emit(t.Questions(self.index, self.epoch, self._nonce, some), self._executor)
+            self.emit(t.Read(self.index, self.epoch, self._nonce, self.index), self._committers)
 
     def _on_halted(self, halted: t.Halted) -> None:
         """The executor of its site has halted, or executes again. It says so again and again while it has."""

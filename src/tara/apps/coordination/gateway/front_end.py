@@ -75,7 +75,7 @@ class FrontEnd:
         self.uploads = Uploads()
         self.pressure = Pressure()
         self._pressure_due_s = 0.0
-        self.sessions = Sessions(self, settings, random, clock())
+        self.sessions = Sessions(self, settings, random, clock(), site.limits.command_bytes_max)
         notifications = Notifications(self.tree, settings, self.send)
         self.watches = notifications.watches
         self._notifications = notifications

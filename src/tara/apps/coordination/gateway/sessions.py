@@ -22,8 +22,9 @@ from tara.protocol import tuples as t
 #: Sessions are renewed at most so often, and time is let pass at least so often.
 TOUCH_INTERVAL_S = 0.2
 TIME_INTERVAL_S = 0.5
-#: Sessions in one such command, which must not become too long; the others come with the next one.
+#: Sessions in one such command; the others come with the next one. Each takes up to so many bytes.
 TOUCHED_MAX = 50_000
+TOUCHED_BYTES = 10
 
 
 class Owner(Protocol):
@@ -38,10 +39,18 @@ class Owner(Protocol):
 
 
 class Sessions:
-    def __init__(self, owner: Owner, settings: GatewaySettings, random: Callable[[int], bytes], now_s: float) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        settings: GatewaySettings,
+        random: Callable[[int], bytes],
+        now_s: float,
+        command_bytes_max: int,
+    ) -> None:
         self._owner = owner
         self._settings = settings
         self._random = random
+        self._touched_max = min(TOUCHED_MAX, max(command_bytes_max // TOUCHED_BYTES - TOUCHED_BYTES, 1))
         self._by_session: dict[int, Connection] = {}
         #: Sessions that were heard of since they were last renewed.
         self._heard: dict[int, None] = {}
@@ -132,7 +141,7 @@ class Sessions:
             self._touch(now_s)
 
     def _touch(self, now_s: float) -> None:
-        sessions = list(islice(self._heard, TOUCHED_MAX))
+        sessions = list(islice(self._heard, self._touched_max))
         for session in sessions:
             del self._heard[session]
         pinging, self._pinging = self._pinging, []
