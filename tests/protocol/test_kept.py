@@ -174,15 +174,18 @@ def test_early_commands_of_a_principal_and_of_all_are_bounded() -> None:
     assert {result.status for result in results} == {t.UNACKNOWLEDGED}
 
 
-def test_what_waits_executes_when_its_result_can_be_kept() -> None:
+def test_what_waits_for_its_turn_comes_again_if_its_result_cannot_be_kept() -> None:
+    """It is told so. In silence, it would wait for an acknowledgement that nothing else may bring."""
     service = Service(session_bytes_max=2 * KEPT_BYTES)
     session = service.open()
     results = service.run(*(command(session, number) for number in (3, 2, 1, 0)))
-    assert [(result.number, result.status) for result in results] == [(0, t.OK), (1, t.OK)]
-    # Commands 2 and 3 wait. Whatever acknowledges lets them execute: a sign of life, a later or the very same command.
-    assert service.run(command(session, 2)) == [t.Result(session, 2, 3, t.UNACKNOWLEDGED, *_refusal(service, session))]
-    assert [result.number for result in service.run(alive(session, 1))] == [2]
-    assert [result.number for result in service.run(command(session, 3, acknowledged=3))] == [3]
+    refused = t.Result(session, 2, 3, t.UNACKNOWLEDGED, *_refusal(service, session))
+    assert [(result.number, result.status) for result in results[:2]] == [(0, t.OK), (1, t.OK)]
+    assert results[2:] == [refused]
+    assert service.run(command(session, 2)) == [refused]
+    # A sign of life acknowledges, too. Command 3 has waited since it came.
+    assert service.run(alive(session, 2)) == []
+    assert [result.number for result in service.run(command(session, 2))] == [2, 3]
     assert len(service.executed()) == 4
 
 

@@ -352,12 +352,13 @@ class Sessions:
         return command
 
     def _run_early(self, session: Session) -> None:
-        """Execute what has waited for its turn, as far as its results may be kept."""
-        while session.next in session.early and (
-            session.early[session.next].kind == t.CLOSE or self._kept.no_result(session) is None
-        ):
-            command = self._take_early(session, session.next)
-            assert command is not None
+        """Execute what has waited for its turn. If its result cannot be kept, it has to come again: it would wait for
+        an acknowledgement that nothing else may bring."""
+        while (command := self._take_early(session, session.next)) is not None:
+            refusal = None if command.kind == t.CLOSE else self._kept.no_result(session)
+            if refusal is not None:
+                self._answer(command, t.UNACKNOWLEDGED, refusal.encode())
+                return
             self._run(session, command)
 
     def _execute_strange(self, session: Session, command: t.Command) -> None:

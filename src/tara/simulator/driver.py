@@ -254,7 +254,8 @@ class Driver:
         world = self._world
         world.monitor.persisted(written, container.generation)
         for number, entry in written:
-            if isinstance(entry, t.Installed):
+            # What an older life has remembered, the new one has not.
+            if isinstance(entry, t.Installed) and container not in world.zombies:
                 world.rejoins += 1
                 world.rejoins_due.discard(number)
                 world.monitor.inspect(number, container.life, container.nodes[number])

@@ -428,13 +428,16 @@ class Monitor:
         """What waits for its peers, and what has begun to come from them."""
         self._require_bytes(site.number, of_site(site))
 
+    def inspect_bytes(self, number: int, node: Node) -> None:
+        self._require_bytes(number, of_node(node, self._world.wire is not None))
+
     def _require_bytes(self, number: int, found: Iterable[Kept]) -> None:
         for kept in found:
             self.require(kept.holds, "bytes", "{} keeps {}", number, kept)
 
     def inspect(self, number: int, life: int, node: Node) -> None:
         """Look into a node: does it keep within its bounds, and did nothing fall?"""
-        self._require_bytes(number, of_node(node, self._world.wire is not None))
+        self.inspect_bytes(number, node)
         limits, slots = self._limits, self._limits.checkpoint_slots
         starts = 0
         values: tuple[int, ...] = ()

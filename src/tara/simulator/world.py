@@ -64,6 +64,8 @@ TICK_MS = 10
 CLIENT_MS = 10
 #: How long a start that failed is not tried again.
 FAILED_START_MS = 100
+#: What lets a node keep more: it is looked at right then.
+GROWING = (t.Submit, t.Questions)
 #: What a site keeps is looked at after about one tick of so many.
 INSPECTED_EVERY = 5
 
@@ -375,6 +377,8 @@ class World:
             self.monitor.processes(number, life, tuple_)
             process(tuple_)
             see(tuple_)
+            if type(tuple_) in GROWING:
+                self.monitor.inspect_bytes(number, node)
 
         def watched_tick(now_ms: float) -> None:
             if number in self.broken and number % 3 == 0:

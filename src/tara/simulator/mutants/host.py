@@ -145,15 +145,6 @@ def every_read_is_stale() -> Iterator[None]:
         yield
 
 
-@mutant("what waits for a peer is bounded in bytes, not in tuples")
-def link_counts_tuples() -> Iterator[None]:
-    def room(self: Outgoing, lane: int) -> int:
-        return self._bytes_max - sum(map(len, self._lanes))
-
-    with replace(Outgoing, "_room", room):
-        yield
-
-
 @mutant("waiting commands are bounded in bytes, not in number only")
 def backlog_counts_commands() -> Iterator[None]:
     original = RequestSource._take
