@@ -97,7 +97,7 @@ def segments_dropped_early() -> Iterator[None]:
         yield
 
 
-@mutant("A5: the end marker tells what has to be there", durability="disk")
+@mutant("the end marker tells what has to be there", durability="disk")
 def marker_is_not_compared() -> Iterator[None]:
     original = format.assemble
 
@@ -110,7 +110,7 @@ def marker_is_not_compared() -> Iterator[None]:
         yield
 
 
-@mutant("A7: what is missing in a journal is told to its committers", durability="disk")
+@mutant("what is missing in a journal is told to its committers", durability="disk")
 def losses_are_not_told() -> Iterator[None]:
     original = FileJournal.replay
 
@@ -262,7 +262,7 @@ def gaps_stay() -> Iterator[None]:
         yield
 
 
-@mutant("a place that has ended the process twice is barred", kind="fatal", durability="disk")
+@mutant("an executor does not do again what has ended its process twice", kind="fatal", durability="disk")
 def nothing_is_barred() -> Iterator[None]:
     original = ExecutionRecord._write
 
