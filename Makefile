@@ -98,7 +98,7 @@ soak: setup ## Long campaigns: many simulated seeds, seeded bugs, SOAK_MINUTES o
 	$(BIN)/tara drill chaos --minutes $(SOAK_MINUTES)
 
 .PHONY: bench
-bench: setup ## The paper's evaluation with the peers beside it, into docs/evaluation.md (BENCH=--quick: 10 minutes)
+bench: setup ## The paper's evaluation with the peers beside it, into docs/evaluation.md (BENCH=--quick: less than 20 minutes)
 	$(BIN)/tara bench paper $(BENCH)
 
 .PHONY: clean

@@ -3,11 +3,12 @@
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tara.apps.coordination import limits
 from tara.cli import bounds_table
-from tara.configuration.settings import known_settings
+from tara.configuration.settings import Settings, known_settings
 from tara.live.observability import prometheus
 from tara.net import bounds
 
@@ -20,6 +21,29 @@ RUNTIME = "".join(path.read_text() for part in ("live", "storage") for path in s
 @pytest.mark.parametrize("name", known_settings())
 def test_every_setting_is_in_the_table(name: str) -> None:
     assert re.search(rf"^\|[^|]*`{name}`", PAGE, re.MULTILINE)
+
+
+def shown(value: object) -> set[str]:
+    """How a default may be written."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return {f"`{value}`"}
+    forms = {f"{value:,g}" if value < 1e5 else f"{value:,.0f}", f"`{value:g}`"}
+    forms |= {f"{value // size:.0f} {unit}" for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB")) if value % size == 0}
+    return forms | {f"{value / ms:g} {unit}" for ms, unit in ((1e3, "s"), (3.6e6, "h"))}
+
+
+@pytest.mark.parametrize("page", ["operations.md", "protocol.md"])
+def test_settings_have_the_defaults_that_the_tables_say(page: str) -> None:
+    settings = msgspec.to_builtins(Settings())
+    defaults = {**settings.pop("limits"), **settings}
+    rows = re.findall(r"^\| (`[^|]*) \| ([^|]*) \|", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+    said = [(name, cell) for names, cell in rows for name in re.findall(r"`(\w+)`", names) if defaults.get(name)]
+    wrong = [
+        (name, cell)
+        for name, cell in said
+        if not any(re.search(rf"(?<![\d,]){re.escape(form)}(?!\d|,\d)", cell) for form in shown(defaults[name]))
+    ]
+    assert (wrong, len(said) > 30) == ([], True)
 
 
 def test_every_metric_is_in_the_table_and_no_other() -> None:

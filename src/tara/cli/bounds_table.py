@@ -30,7 +30,7 @@ class Section(NamedTuple):
     rows: list[Row]
 
 
-_FAIR = "the oldest of the connection that has most gets no answer, and has to be asked for again"
+_FAIR = "the oldest session of the connection that has most gets no answer, and its client has to send again"
 
 
 def sections() -> list[Section]:
@@ -52,7 +52,9 @@ def sections() -> list[Section]:
                 net("HANDSHAKES_MAX", "", "handshakes that are not over, per port", "the oldest is closed"),
                 net("HANDSHAKES_PER_TURN", "", "handshakes that go on in one turn", "the others wait"),
                 net("HANDSHAKE_SHARE", "", "share of a thread's time for them, per port", "the others wait"),
-                net("HANDSHAKE_SAVED_S", "s", "of that share, if nobody came for a while", "the others wait"),
+                net(
+                    "HANDSHAKE_SAVED_S", "s", "of that share that is saved up while nobody connects", "the others wait"
+                ),
                 net("HANDSHAKE_S_MAX", "s", "for a handshake", "closed"),
                 net("HANDSHAKE_BYTES_MAX", "bytes", "sent before it is over", "closed"),
                 net("FIRST_FRAME_S_MAX", "s", "for the first frame, without keys", "closed"),
@@ -74,7 +76,7 @@ def sections() -> list[Section]:
                     routes.ROUTES_PER_CONNECTION_MAX,
                     "",
                     "sessions whose answers are waited for, and as many that are being opened",
-                    "the oldest gets no answer, and has to be asked for again",
+                    "the oldest session gets no answer, and its client has to send again",
                 ),
                 Row(
                     "UNREAD_ANSWERS_BYTES_MAX",
@@ -139,9 +141,14 @@ def sections() -> list[Section]:
                     reads.ANSWERED_BYTES_MAX,
                     "bytes",
                     "answers to reads in one turn",
-                    "the others have to be asked again",
+                    "the other reads have to be sent again",
                 ),
-                setting("reads_max", "", "reads that wait for an executor", "the oldest of who has most is ordered"),
+                setting(
+                    "reads_max",
+                    "",
+                    "reads that wait for an executor",
+                    "the oldest read of the connection that has most is ordered",
+                ),
                 setting("source_backlog_max", "", "commands that wait to be ordered, per partition", "`Overloaded`"),
                 setting(
                     "source_backlog_bytes_max",
@@ -229,12 +236,12 @@ def _zookeeper() -> list[Section]:
                 row("ACCEPTED_PER_TURN", "", "connections taken", "the others wait"),
                 row("READ_PER_TURN", "", "connections read", "the others wait"),
                 row("RECEIVE_BYTES", "bytes", "read of one connection", "the rest waits"),
-                row("ACCEPT_PAUSE_S", "s", "nobody is taken after the last descriptor is used", "-"),
+                row("ACCEPT_PAUSE_S", "s", "no connection is taken after the last descriptor was used", "-"),
                 row("TURN_S", "s", "for requests, in each half of a turn", "the others wait"),
                 row("REQUESTS_AT_ONCE", "", "requests of one connection", "the others get half of the time at most"),
                 row("BACKLOG_S", "s", "for those others, at least", "-"),
                 row("PATHS_AT_ONCE", "", "paths of a `setWatches`", "the others get half of the time at most"),
-                row("SWEPT_AT_ONCE", "", "watches taken away of those who are gone", "likewise"),
+                row("SWEPT_AT_ONCE", "", "watches of closed connections that are removed", "likewise"),
             ],
         ),
         Section(
@@ -256,21 +263,26 @@ def _zookeeper() -> list[Section]:
             "the ZooKeeper port: over all connections",
             [
                 row("WATCHES_MAX", "", "watches (`watches_max`)", "`THROTTLED_OP`"),
-                row("ALL_UNSENT_BYTES_MAX", "bytes", "answers that were not fetched", "only who has none is answered"),
-                row("ALL_UNSENT_BYTES_EXTREME", "bytes", "the same", "nobody is answered"),
+                row(
+                    "ALL_UNSENT_BYTES_MAX",
+                    "bytes",
+                    "answers that were not fetched",
+                    "only connections without any are answered",
+                ),
+                row("ALL_UNSENT_BYTES_EXTREME", "bytes", "the same", "no connection is answered"),
                 row(
                     "ALL_HELD_BYTES_MAX",
                     "bytes",
                     "these, and requests without an answer",
-                    "only who holds little is read",
+                    "only connections that hold little are read",
                 ),
-                row("ALL_HELD_BYTES_EXTREME", "bytes", "the same", "nobody is read"),
-                row("LIGHT_BYTES", "bytes", "little", "-"),
+                row("ALL_HELD_BYTES_EXTREME", "bytes", "the same", "no connection is read"),
+                row("LIGHT_BYTES", "bytes", "what counts as little", "-"),
                 row("STALLED_S", "s", "without moving, beyond a first of these bounds", stalled),
                 row("STALLED_EXTREME_S", "s", "without moving, beyond a second one", stalled),
                 row("PRESSURE_INTERVAL_S", "s", "between two looks at that", "-"),
-                row("ORDERED_MAX", "", "commands that wait to be ordered", "nobody is read"),
-                row("ORDERED_BYTES_MAX", "bytes", "the same in bytes", "nobody is read"),
+                row("ORDERED_MAX", "", "commands that wait to be ordered", "no connection is read"),
+                row("ORDERED_BYTES_MAX", "bytes", "the same in bytes", "no connection is read"),
                 row("UPLOAD_BYTES_FREE", "bytes", "requests that need no room of their own", "longer ones wait for it"),
                 row("UPLOAD_BYTES_MAX", "bytes", "longer ones that arrive at once", "others are not read"),
                 row("UPLOAD_BYTES_PER_S", "bytes", "per second of one that arrives while others wait", "closed"),

@@ -48,11 +48,11 @@ def up(
     host: Annotated[str | None, typer.Option(help="The address to bind; beyond loopback only with --keys.")] = None,
     keys: KeysSetting = None,
     found: Annotated[
-        bool, typer.Option("--found", help="Begin a new cluster, also in a directory that is there already.")
+        bool, typer.Option("--found", help="Create a new cluster, also in a directory that exists already.")
     ] = False,
 ) -> None:
-    """Start a cluster and serve until interrupted, or until `tara down`. One that is not there yet begins, in a new
-    directory; in one that is there, only with --found: it may be where a disk is not mounted.
+    """Start a cluster and serve until interrupted, or until `tara down`. A new cluster is created if the data directory
+    does not exist; in an existing directory only with --found, because a disk may not be mounted there.
 
     Example: tara up --data-dir /var/lib/tara --f 1
     """

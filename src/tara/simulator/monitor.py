@@ -1,31 +1,5 @@
 """The invariants, checked while the run goes on. It sees everything: what every node of every life persisted and
-emitted, and the replicas' states. A violation ends the run.
-
-Checks, by kind:
-  agreement      two executors' logs are equal at every index, and what executes was chosen
-  digests        equal checkpoints have equal digests
-  one_proposal   at most one request per (partition, view, slot); at most one active proposer life per view
-  chosen         whatever f+1 committers accepted in a view is proposed again, unchanged, in every higher view
-  promises       a committer's views and votes never fall, over all its lives
-  records        a record is, per slot, the accept with the highest view below the record's
-  memory         a committer that is not recovering holds, or has collected, what was chosen with its replica's votes
-  suspicions     a view that controllers asked for was asked for by f+1 of them at the same time
-  reads          who answers a question has executed what anybody had executed before the question was asked
-  replay         a committer's journal holds exactly what the committer has promised
-  exactly_once   no operation executes twice; all its results are equal; an answer implies an execution
-  owners         what executes in a session was sent by whoever opened it
-  stability      no window is ahead of the stability threshold, and a stable checkpoint has f+1 copies
-  bounds         windows and queues stay within their limits
-  bytes          what nodes and sites keep is, counted anew, what they think, and within its bound
-  monotonic      views, thresholds, positions and counters never fall within a life
-  results        commands succeed unless they are made to fail
-  invariant      an application of one's own is in no state that it must not be in
-  halted         no node halts or breaks an assertion
-  refused        no site refuses a frame or a message of an honest one
-  recovery       a new era begins with the newest checkpoint that is left, and that has what was executed before it
-  bulk           long commands over slow links depose nobody, and are not ordered again and again
-  linearizable   the history of the clients (at the end)
-  liveness       everything is answered, laggards catch up, views stop changing (when the faults have stopped)
+emitted, and the replicas' states. A violation ends the run. What is checked is in `tara.simulator.checks`.
 """
 
 from collections import Counter

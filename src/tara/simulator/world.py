@@ -36,6 +36,7 @@ from tara.simulator.disk import Crash, VirtualDisk
 from tara.simulator.driver import Driver
 from tara.simulator.eras import FormerEra
 from tara.simulator.fatal_command import FatalCommand
+from tara.simulator.fault_kinds import FAULT_KINDS
 from tara.simulator.monitor import Monitor
 from tara.simulator.network import Network
 from tara.simulator.notices import Notices
@@ -184,6 +185,7 @@ class World:
         return self._unique
 
     def count_fault(self, kind: str) -> None:
+        assert kind in FAULT_KINDS, kind
         self.faults[kind] += 1
 
     def start(self) -> None:

@@ -62,7 +62,7 @@ def attachments_are_not_compared() -> Iterator[None]:
         yield
 
 
-@mutant("who has seen more than a site is not served there", app=APP)
+@mutant("a client that has seen more than a site is not served there", app=APP)
 def joins_behind_what_was_seen() -> Iterator[None]:
     original = Sessions._on_joined
 
@@ -84,7 +84,7 @@ def joins_behind_what_was_seen() -> Iterator[None]:
         yield
 
 
-@mutant("who sets his watches again hears what he has missed", app=APP)
+@mutant("a client that sets its watches again hears what it has missed", app=APP)
 def missed_events_are_not_told() -> Iterator[None]:
     original = Notifications.set
 
@@ -100,7 +100,7 @@ def missed_events_are_not_told() -> Iterator[None]:
         yield
 
 
-@mutant("when a replica jumps, its clients find out", app=APP)
+@mutant("when a replica jumps to a checkpoint, its clients find out", app=APP)
 def jumps_are_not_told() -> Iterator[None]:
     with replace(FrontEnd, "restored", nothing):
         yield
@@ -136,7 +136,7 @@ def watches_are_lost() -> Iterator[None]:
         yield
 
 
-@mutant("every change is told to who watches", app=APP)
+@mutant("every change is told to those who watch it", app=APP)
 def changes_are_not_told() -> Iterator[None]:
     original = FrontEnd.changed
 

@@ -132,7 +132,7 @@ def questions_of_one_name() -> Iterator[None]:
         yield
 
 
-@mutant("an answer that is late may be the first one's")
+@mutant("a client that has a session keeps it when another opening of it is answered late")
 def opened_twice() -> Iterator[None]:
     original = Session.hear
 

@@ -53,7 +53,7 @@ def routes_are_forgotten() -> Iterator[None]:
         yield
 
 
-@mutant("A3: an answer counts only if it is to a question of this life")
+@mutant("an answer counts only if it is to a question of this life")
 def answers_of_a_former_life() -> Iterator[None]:
     original = OpenQuestions.route
 
@@ -65,7 +65,7 @@ def answers_of_a_former_life() -> Iterator[None]:
         yield
 
 
-@mutant("A4: a front end says who sends a command, and not the client")
+@mutant("a front end says who sends a command, and not the client")
 def sender_says_who_it_is() -> Iterator[None]:
     original = ClientDesk._take_commands
 
@@ -110,7 +110,7 @@ def clears_what_waits() -> Iterator[None]:
         yield
 
 
-@mutant("B1: control does not wait behind bulk", kind="bulk")
+@mutant("control does not wait behind bulk", kind="bulk")
 def control_waits_behind_bulk() -> Iterator[None]:
     class OneLane(dict[type[t.Tuple], int]):
         def get(self, *asked: object) -> int:
@@ -120,7 +120,7 @@ def control_waits_behind_bulk() -> Iterator[None]:
         yield
 
 
-@mutant("who has no room for a command says so")
+@mutant("a front end that has no room for a command says so")
 def overload_is_not_told() -> Iterator[None]:
     original = ClientDesk._refuse
 

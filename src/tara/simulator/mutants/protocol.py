@@ -297,7 +297,7 @@ def amnesiac_votes() -> Iterator[None]:
         yield
 
 
-@mutant("A1: a committer without its memory is not in the head of a journal segment", partitions=2, durability="disk")
+@mutant("a committer without its memory is not in the head of a journal segment", partitions=2, durability="disk")
 def recovering_committer_in_segment_head() -> Iterator[None]:
     def head(committers: Mapping[int, Committer]) -> list[Written]:
         return [(number, node.resumed()) for number, node in committers.items()]
@@ -456,7 +456,9 @@ def any_start_restores_memory() -> Iterator[None]:
         yield
 
 
-@mutant("a restarted executor may be behind where its former life was", partitions=2, durability="disk")
+@mutant(
+    "what a restarted executor says of its place replaces what its former life said", partitions=2, durability="disk"
+)
 def place_of_a_former_life() -> Iterator[None]:
     def order(progress: t.Progress) -> tuple[int, int]:
         return (progress.position, progress.slowest)
@@ -477,7 +479,7 @@ def unanimous_controllers() -> Iterator[None]:
         yield
 
 
-@mutant("B4: f+1 controllers suspect the active proposer at the same time")
+@mutant("f+1 controllers suspect the active proposer at the same time")
 def suspicions_add_up() -> Iterator[None]:
     def asked(self: ViewSource) -> list[int]:
         return [0 if vote is None else vote.view for vote in self._votes]
@@ -490,7 +492,7 @@ def _withdraw_silently(self: Controller) -> None:
     self.asked = None
 
 
-@mutant("B2: a proposer announces itself until the views name it, and again when they do not", durability="disk")
+@mutant("a proposer announces itself until the views name it, and again when they do not", durability="disk")
 def presence_announced_once() -> Iterator[None]:
     on_view = Proposer._on_view
 
@@ -503,19 +505,19 @@ def presence_announced_once() -> Iterator[None]:
         yield
 
 
-@mutant("B1: what is long has time to arrive", kind="bulk")
+@mutant("the time-out allows for the transfer of long requests", kind="bulk")
 def long_requests_have_no_time() -> Iterator[None]:
     with replace(Transfer, "allowance_ms", property(lambda self: 0.0)):
         yield
 
 
-@mutant("B1: a view that gets something done is allowed to finish", kind="bulk")
+@mutant("records that arrive, and slots that are accepted again, count as progress of a new view", kind="bulk")
 def beginning_is_no_progress() -> Iterator[None]:
     with replace(Controller, "_on_advance", nothing):
         yield
 
 
-@mutant("B3: who waits for something long is told that it is on its way", kind="bulk")
+@mutant("a client whose long command waits is told that it is on its way", kind="bulk")
 def who_waits_is_not_told() -> Iterator[None]:
     with replace(RequestSource, "_tell_who_waits", nothing):
         yield
@@ -727,7 +729,7 @@ def former_session_waits() -> Iterator[None]:
         yield
 
 
-@mutant("A2: an application may recurse as deep wherever it is called from")
+@mutant("an application may recurse equally deep wherever it is called from")
 def depth_is_absolute() -> Iterator[None]:
     with replace(depth, "depth", lambda: 100):
         yield

@@ -13,19 +13,21 @@ from tara.protocol.errors import ConfigurationError
 
 Patch = Callable[[], contextlib.AbstractContextManager[object]]
 
-#: Where mutants are; those of an application are beside it.
-MODULES = (
-    "tara.simulator.mutants.protocol",
-    "tara.simulator.mutants.host",
-    "tara.simulator.mutants.client",
-    "tara.simulator.mutants.storage",
-    "tara.apps.coordination.mutants",
-)
+#: Where mutants are, and of which part of the code; those of an application are beside it.
+MODULES = {
+    "tara.simulator.mutants.protocol": "protocol",
+    "tara.simulator.mutants.host": "host",
+    "tara.simulator.mutants.client": "client",
+    "tara.simulator.mutants.storage": "storage",
+    "tara.apps.coordination.mutants": "coordination service",
+}
 
 
 class Mutant(Struct, frozen=True):
     name: str
-    #: The amendment or rule that is taken away.
+    #: The part of the code that has the rule.
+    area: str
+    #: The amendment or rule that is taken away. A label, if there is one, is that of `docs/protocol.md`.
     undoes: str
     patch: Patch
     partitions: int = 1
@@ -47,7 +49,8 @@ def mutant(
 
     def register(body: Callable[[], Iterator[None]]) -> None:
         patch = contextlib.contextmanager(body)
-        _known.append(Mutant(body.__name__, undoes, patch, partitions, durability, kind, app))
+        area = MODULES[body.__module__]
+        _known.append(Mutant(body.__name__, area, undoes, patch, partitions, durability, kind, app))
 
     return register
 

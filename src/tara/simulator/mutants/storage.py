@@ -77,7 +77,7 @@ def marker_before_the_record() -> Iterator[None]:
         yield
 
 
-@mutant("A7: nothing is acknowledged behind a partial record", durability="disk")
+@mutant("nothing is acknowledged behind a partial record", durability="disk")
 def partial_record_stays() -> Iterator[None]:
     """The next record would be written over it, if files were not appended to where they end."""
 
@@ -114,7 +114,7 @@ def segments_dropped_early() -> Iterator[None]:
         yield
 
 
-@mutant("A5: the end marker tells what has to be there", durability="disk")
+@mutant("the end marker tells what has to be there", durability="disk")
 def marker_is_not_compared() -> Iterator[None]:
     original = format.assemble
 
@@ -127,7 +127,7 @@ def marker_is_not_compared() -> Iterator[None]:
         yield
 
 
-@mutant("A5: what is missing in a journal is told to its committers", durability="disk")
+@mutant("what is missing in a journal is told to its committers", durability="disk")
 def losses_are_not_told() -> Iterator[None]:
     original = FileJournal.replay
 
@@ -279,7 +279,7 @@ def gaps_stay() -> Iterator[None]:
         yield
 
 
-@mutant("a place that has ended the process twice is barred", kind="fatal", durability="disk")
+@mutant("an executor does not do again what has ended its process twice", kind="fatal", durability="disk")
 def nothing_is_barred() -> Iterator[None]:
     original = ExecutionRecord._write
 

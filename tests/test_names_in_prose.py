@@ -1,0 +1,64 @@
+"""What docstrings, comments and pages name is there: modules, and what is in them; files."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parent.parent
+SOURCES = sorted((CHECKOUT / "src").rglob("*.py"))
+PAGES = [*sorted((CHECKOUT / "docs").glob("*.md")), CHECKOUT / "README.md", CHECKOUT / "CHANGELOG.md"]
+WALK = (CHECKOUT / "docs" / "walk.md").read_text()
+#: Files that are called like modules.
+FILES = {"tara.toml"}
+
+
+def named() -> dict[str, str]:
+    """Every `tara.…` in backticks, and where it stands."""
+    return {
+        name: str(path.relative_to(CHECKOUT))
+        for path in (*SOURCES, *PAGES)
+        for name in re.findall(r"`(tara(?:\.\w+)+)(?:\([^`]*\))?`", path.read_text())
+        if name not in FILES
+    }
+
+
+def exists(name: str) -> bool:
+    """Whether it is a module, or something in one."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:count]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[count:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
+
+
+def test_every_module_in_backticks_exists() -> None:
+    assert {name: where for name, where in named().items() if not exists(name)} == {}
+
+
+def test_every_path_of_the_pages_exists() -> None:
+    paths = {
+        path: str(page.relative_to(CHECKOUT))
+        for page in PAGES
+        for path in re.findall(r"`((?:src|tests|docs|deploy|examples|evaluation)/[\w/.*-]*)`", page.read_text())
+    }
+    assert {path: where for path, where in paths.items() if not list(CHECKOUT.glob(path.rstrip("/")))} == {}
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`([a-z_]\w*(?:/\w+)*(?:\.py|/))`", WALK))))
+def test_every_file_of_the_walk_exists(path: str) -> None:
+    assert (CHECKOUT / "src" / "tara" / path).exists()
+
+
+def test_every_name_of_the_walk_is_in_the_code() -> None:
+    code = "".join(path.read_text() for path in SOURCES)
+    names = {part for name in re.findall(r"`([\w.]+)`", WALK) for part in name.split(".")}
+    assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", code)] == []
