@@ -16,10 +16,10 @@ from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.controller import Controller
 from tara.protocol.nodes.executor import Executor
 from tara.simulator.campaign import Job, run_seed
+from tara.simulator.checks.violation import Violation
 from tara.simulator.container import Container
-from tara.simulator.fatal_command import FatalCommand
+from tara.simulator.faults.fatal_command import FatalCommand
 from tara.simulator.scene import Scene
-from tara.simulator.violation import Violation
 from tara.simulator.workload import wrap
 
 #: Silent request sources stay silent, so that a scene has only the requests that it sends.

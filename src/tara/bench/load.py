@@ -22,7 +22,7 @@ from tara.net.channel import Channel, Channels
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.protocol.principals import SECRET_BYTES_MIN
-from tara.simulator.linearizability import Operation
+from tara.simulator.checks.linearizability import Operation
 
 SESSION_TIMEOUT_MS = 60_000
 #: An opening that is not answered for so long is asked for again.

@@ -23,7 +23,7 @@ from tara.drills.safety import Safety
 from tara.live import control
 from tara.live.registry import Registry
 from tara.operations import health
-from tara.simulator.linearizability import KeyValueModel, check
+from tara.simulator.checks.linearizability import KeyValueModel, check
 
 CHUNK_BYTES = 1 << 16
 SLOW_S = 0.03

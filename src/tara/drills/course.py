@@ -15,7 +15,7 @@ from tara.bench.load_process import LoadPlan, LoadProcess
 from tara.drills.deployment import Deployment, Say, send
 from tara.drills.safety import Safety
 from tara.operations import health
-from tara.simulator.linearizability import KeyValueModel, check
+from tara.simulator.checks.linearizability import KeyValueModel, check
 
 CLIENTS = 64
 RECORDED_KEYS = 8

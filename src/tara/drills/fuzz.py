@@ -33,7 +33,7 @@ from tara.net.keygen import make_client_keys, make_cluster_keys
 from tara.operations import health
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
-from tara.simulator.linearizability import KeyValueModel, check
+from tara.simulator.checks.linearizability import KeyValueModel, check
 
 #: Of so many frames, how many go to each kind of port. What needs a connection per frame, or an order, gets few.
 SHARES = {"peers": 0.48, "clients": 0.37, "files": 0.06, "registry": 0.06, "zookeeper": 0.028, "metrics": 0.002}

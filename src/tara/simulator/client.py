@@ -14,7 +14,7 @@ from tara.client.session import Call as Submission
 from tara.client.session import Session
 from tara.host import client_wire
 from tara.protocol import tuples as t
-from tara.simulator.linearizability import Operation
+from tara.simulator.checks.linearizability import Operation
 from tara.simulator.workload import POISON, Call, wrap
 
 if TYPE_CHECKING:

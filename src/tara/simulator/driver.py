@@ -20,9 +20,9 @@ from tara.protocol.node import Boot, Outbox
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.factory import create
 from tara.protocol.places import EXECUTING
+from tara.simulator.checks.violation import Violation
 from tara.simulator.container import CLUSTER, DATA, Container, ProcessEnded
 from tara.simulator.disk import Crash
-from tara.simulator.violation import Violation
 from tara.simulator.wire import WireGateway
 from tara.storage.journal import (
     FULL_DISK_PATIENCE_S,

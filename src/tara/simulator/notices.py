@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tara.simulator.violation import Violation
+from tara.simulator.checks.violation import Violation
 
 if TYPE_CHECKING:
     from tara.simulator.container import Container

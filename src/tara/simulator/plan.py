@@ -71,7 +71,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     #: Faults that begin when all was well again after the others; they have so much time, and then all is well again.
     late_faults: list[Fault] = []
     late_ms: int = 0
-    #: Nothing fails, but commands are long and links are slow: see `tara.simulator.bulk`.
+    #: Nothing fails, but commands are long and links are slow: see `tara.simulator.checks.bulk`.
     bulk: bool = False
 
 

@@ -19,8 +19,8 @@ from tara.named import application_of
 from tara.protocol.errors import ConfigurationError, TaraError
 from tara.protocol.limits import Limits
 from tara.protocol.sessions import Context, call
+from tara.simulator.checks.violation import Violation
 from tara.simulator.subject import check_state, simulation_of
-from tara.simulator.violation import Violation
 from tara.simulator.workload import principal_of_client
 
 STEPS = 300

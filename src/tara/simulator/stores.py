@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from tara.host.effects import Inputs
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
+from tara.simulator.checks.violation import Violation
 from tara.simulator.container import CLUSTER, DATA, Container, Parcel
 from tara.simulator.disk import Crash, VirtualDisk
 from tara.simulator.remote import VirtualRemote
-from tara.simulator.violation import Violation
 from tara.storage.log import DecidedLog, log_directory
 from tara.storage.remote import CHECKPOINTS
 from tara.storage.store import CheckpointStore, StoreError, StoreFailed, checkpoint_directory, read_checkpoint

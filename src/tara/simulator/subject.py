@@ -16,9 +16,9 @@ from tara.named import application_of, attribute_of
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.limits import Limits
-from tara.simulator import linearizability, sequential
-from tara.simulator.linearizability import Operation
-from tara.simulator.violation import Violation
+from tara.simulator.checks import linearizability, sequential
+from tara.simulator.checks.linearizability import Operation
+from tara.simulator.checks.violation import Violation
 from tara.simulator.wire import Wire
 from tara.simulator.workload import Audited, Call, audited_store, draw_call, principal_of_client
 

@@ -11,7 +11,7 @@ from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.sessions import Application
-from tara.simulator.linearizability import Operation
+from tara.simulator.checks.linearizability import Operation
 
 if TYPE_CHECKING:
     from tara.simulator.container import Container

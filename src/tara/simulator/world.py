@@ -29,19 +29,19 @@ from tara.protocol.nodes.factory import NODE_TYPES, create
 from tara.protocol.places import EXECUTING, SNAPSHOT
 from tara.protocol.principals import principal_of
 from tara.simulator.batch_writer import BatchWriter
+from tara.simulator.checks.monitor import Monitor
 from tara.simulator.client import Client
 from tara.simulator.client_links import ClientLinks
 from tara.simulator.container import CLUSTER, DATA, Container, Parcel, ProcessEnded, Said
 from tara.simulator.disk import Crash, VirtualDisk
 from tara.simulator.driver import Driver
 from tara.simulator.eras import FormerEra
-from tara.simulator.fatal_command import FatalCommand
-from tara.simulator.monitor import Monitor
+from tara.simulator.faults.fatal_command import FatalCommand
 from tara.simulator.network import Network
 from tara.simulator.notices import Notices
 from tara.simulator.plan import Plan
 from tara.simulator.stores import Stores
-from tara.simulator.story import Story
+from tara.simulator.stories.story import Story
 from tara.simulator.subject import subject_of
 from tara.simulator.transcript import Transcript
 from tara.simulator.wire import GatewaySite, Wire, WireClient

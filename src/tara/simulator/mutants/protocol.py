@@ -32,7 +32,7 @@ from tara.protocol.progress import SourceProgress, note_all
 from tara.protocol.sessions import Session, Sessions
 from tara.protocol.transfer import Transfer
 from tara.protocol.window import Window
-from tara.simulator import fatal_command as fatal_command_module
+from tara.simulator.faults import fatal_command as fatal_command_module
 from tara.simulator.mutants.registry import mutant, nothing, replace
 from tara.storage import site_storage
 

@@ -8,8 +8,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tara.protocol import tuples as t
+from tara.simulator.checks.violation import Violation
 from tara.simulator.plan import Plan
-from tara.simulator.violation import Violation
 
 if TYPE_CHECKING:
     from tara.simulator.world import World

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.proposer import Proposer
-from tara.simulator.story import Condition, Story
+from tara.simulator.stories.story import Condition, Story
 
 if TYPE_CHECKING:
     from tara.simulator.container import Container

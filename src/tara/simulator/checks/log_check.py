@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tara.protocol.nodes.executor import Executor
+from tara.simulator.checks.violation import Violation
 from tara.simulator.disk import VirtualDisk
-from tara.simulator.violation import Violation
 from tara.storage.log import DecidedLog, log_directory
 from tara.storage.log_format import LogError, LoggedCommand, blocks, list_segments, list_tails, read_block
 

@@ -15,20 +15,22 @@ from tara.protocol.graph import Stage
 from tara.protocol.nodes.controller import Controller
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.principals import OPERATOR, principal_of
-from tara.simulator import eras, story, trouble
+from tara.simulator import eras
 from tara.simulator.client import Client
 from tara.simulator.container import DATA, Container
 from tara.simulator.disk import VirtualDisk
-from tara.simulator.fatal_command import FatalCommand
-from tara.simulator.forgetful_witness import ForgetfulWitness
-from tara.simulator.forgotten_promise import ForgottenPromise
-from tara.simulator.forgotten_standby import ForgottenStandby
-from tara.simulator.former_places import FormerPlaces
-from tara.simulator.given_up_alive import GivenUpAlive
-from tara.simulator.half_remembered import HalfRemembered
-from tara.simulator.late_answers import LateAnswers
-from tara.simulator.outdated_record import OutdatedRecord
+from tara.simulator.faults import container_faults
+from tara.simulator.faults.fatal_command import FatalCommand
 from tara.simulator.plan import SESSIONS_MAX, Fault
+from tara.simulator.stories import story
+from tara.simulator.stories.forgetful_witness import ForgetfulWitness
+from tara.simulator.stories.forgotten_promise import ForgottenPromise
+from tara.simulator.stories.forgotten_standby import ForgottenStandby
+from tara.simulator.stories.former_places import FormerPlaces
+from tara.simulator.stories.given_up_alive import GivenUpAlive
+from tara.simulator.stories.half_remembered import HalfRemembered
+from tara.simulator.stories.late_answers import LateAnswers
+from tara.simulator.stories.outdated_record import OutdatedRecord
 from tara.simulator.workload import wrap
 from tara.simulator.world import World
 from tara.storage.journal import MARKER_FILE, journal_directory
@@ -791,7 +793,7 @@ def _trouble(world: World, fault: Fault) -> bool:
     """One of a container that has what it is about, and may fail; or later."""
     if not world.journals:
         return False
-    begin, harms = trouble.OF_CONTAINERS[fault.kind]
+    begin, harms = container_faults.OF_CONTAINERS[fault.kind]
     able = [container for container in world.containers if container.alive and harms(container)]
     container = able[fault.target % len(able)] if able else None
     if container is None or not world.may_fail([container]):
@@ -843,8 +845,8 @@ _STRIKES = {
     "losses_beyond_f": _losses_beyond_f,
     "new_era": _new_era,
     **dict.fromkeys(_STORIES, _story),
-    **dict.fromkeys(trouble.OF_CONTAINERS, _trouble),
-    "many_questions": trouble.many_questions,
+    **dict.fromkeys(container_faults.OF_CONTAINERS, _trouble),
+    "many_questions": container_faults.many_questions,
     "pause": _pause,
     "suspicion": _suspicion,
     "clock_jump": _clock_jump,

@@ -24,8 +24,8 @@ from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
 from tara.protocol.sessions import Sessions
 from tara.protocol.skips import MARK, Skips
-from tara.simulator.linearizability import Operation
-from tara.simulator.violation import Violation
+from tara.simulator.checks.linearizability import Operation
+from tara.simulator.checks.violation import Violation
 from tara.simulator.workload import Audited, operation_of, wrap
 
 Check = Callable[[Audited], None]

@@ -40,7 +40,7 @@ from tara.protocol.nodes.proposer import Mode, Proposer
 from tara.protocol.nodes.request_source import ORDERS_MAX, RequestSource
 from tara.protocol.nodes.view_source import ViewSource
 from tara.protocol.principals import is_operator
-from tara.simulator.violation import Violation
+from tara.simulator.checks.violation import Violation
 from tara.simulator.workload import Audited, operation_of
 
 if TYPE_CHECKING:
