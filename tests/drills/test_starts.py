@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tara.drills import processes
-from tara.drills.course import SLOWER_MAX, Verdict
+from tara.drills.drill_run import SLOWER_MAX, Verdict
 from tara.drills.starts import Start, Starts
 from tara.live import worker_daemon
 from tara.live.start_phases import PHASES, StartPhases, process_began_s

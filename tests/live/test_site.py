@@ -20,15 +20,15 @@ from tara.live.hosting import run_container
 from tara.live.observability.events import log_path
 from tara.live.registry import Registry
 from tara.live.sites.joining import FOUNDING_FILE
-from tara.live.sites.neighbours import SiteCard
+from tara.live.sites.other_sites import SiteCard
 from tara.live.sites.site import SiteRegistry
+from tara.net.addresses import free_row
 from tara.net.keygen import make_cluster_keys
 from tara.net.server import Address
 from tara.net.site_address import PORTS, parse_sites
-from tara.net.where import free_row
 from tara.operations import health
-from tara.operations.asking import ask
 from tara.operations.recovery import Recovery
+from tara.operations.registry_client import ask
 from tara.protocol.errors import ConfigurationError
 from tests.live.processes import Processes, settings_for
 from tests.net.terms import serve

@@ -94,7 +94,7 @@ def test_a_life_is_noted_only_when_an_outdated_journal_is_out_of_the_way(monkeyp
         monkeypatch.setattr(hosted, name, value, raising=False)
     monkeypatch.setattr(hosting, "Container", Container)
     monkeypatch.setattr(hosting, "application_of", lambda app: None)
-    monkeypatch.setattr(hosting, "Watch", lambda *_: None)
+    monkeypatch.setattr(hosting, "NodeEvents", lambda *_: None)
     monkeypatch.setattr(hosting, "write_lives", lambda data_dir, lives: done.append(f"life {lives.life}"))
 
     hosted.start("key-value")

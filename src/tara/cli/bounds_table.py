@@ -10,9 +10,9 @@ from tara.apps.coordination import limits as zookeeper_limits
 from tara.host import client_desk, client_wire, routes
 from tara.live.observability import prometheus
 from tara.net import bounds
-from tara.protocol.kept import OVERHEAD_BYTES
 from tara.protocol.limits import Limits
 from tara.protocol.nodes import reads
+from tara.protocol.session_quotas import OVERHEAD_BYTES
 
 
 class Row(NamedTuple):

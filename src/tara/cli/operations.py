@@ -83,7 +83,7 @@ def backup(
     Example: tara backup city.backup --fresh --data-dir /var/lib/tara
     """
     from tara.operations.backup import back_up
-    from tara.operations.fresh import await_fresh_checkpoint
+    from tara.operations.fresh_checkpoint import await_fresh_checkpoint
 
     if fresh:
         await_fresh_checkpoint(data_dir)
@@ -235,8 +235,8 @@ def skip(
 
     from tara.live import control
     from tara.operations import skipping
-    from tara.operations.asking import ask
     from tara.operations.operator import Operator
+    from tara.operations.registry_client import ask
 
     operator = Operator(data_dir, keys)
     if retry:

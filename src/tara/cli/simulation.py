@@ -45,8 +45,8 @@ def sim_run(
     from rich.progress import track
 
     from tara.simulator.campaign import Job, outcomes, summarize
+    from tara.simulator.contract_check import broken_contract
     from tara.simulator.plan import make_plan
-    from tara.simulator.rehearsal import broken_contract
 
     look_here()
     console = Console(stderr=True)
@@ -181,7 +181,7 @@ def sim_shrink(
     from tara.simulator.campaign import run_plan
     from tara.simulator.mutants.registry import applied, mutant_of
     from tara.simulator.plan import make_plan
-    from tara.simulator.subject import subject_of
+    from tara.simulator.system_under_test import subject_of
 
     look_here()
     if mutant is not None:

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from tara.configuration.settings import Settings
 from tara.host.placement import placement_of, serves_clients
-from tara.net.where import free_ports
+from tara.net.addresses import free_ports
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import Graph
 from tara.storage.disk import LOCAL

@@ -21,10 +21,10 @@ from msgspec import Struct
 from tara.bench.load_process import LoadPlan, LoadProcess
 from tara.client import KeyValueClient
 from tara.drills.attacks import Attackers, Sent
-from tara.drills.contained import Contained
 from tara.drills.deployment import Say
 from tara.drills.increments import Increments
 from tara.drills.nuisances import LARGE_BYTES, LARGE_KEY
+from tara.drills.process_cluster import ProcessCluster
 from tara.drills.safety import Safety
 from tara.drills.targets import TIMEOUT_S, Target
 from tara.live.registry import Registry
@@ -231,19 +231,21 @@ class Mode:
                 ),
             )
 
-    def _start(self, stack: contextlib.ExitStack) -> Iterator[Contained]:
+    def _start(self, stack: contextlib.ExitStack) -> Iterator[ProcessCluster]:
         flags: dict[str, Any] = dict(_SIZES)
         gateway: dict[str, Any] = {"port": 0, "tick_time_ms": 1_000, "max_client_connections": 0}
         if self._keys is not None:
             flags["keys"] = self._keys.member
             gateway |= self._keys.gateway
-        yield stack.enter_context(Contained.whole(self._directory / "store", flags))
-        service = Contained.sites(self._directory / "service", {**flags, "app": "coordination", "gateway": gateway})
+        yield stack.enter_context(ProcessCluster.whole(self._directory / "store", flags))
+        service = ProcessCluster.sites(
+            self._directory / "service", {**flags, "app": "coordination", "gateway": gateway}
+        )
         stack.enter_context(service)
         service.await_status(lambda _: all(site.gateways_serve() for site in service.registries), "gateways")
         yield service
 
-    def _prepare(self, store: Contained) -> int:
+    def _prepare(self, store: ProcessCluster) -> int:
         """Put something long there; how many commands that took."""
         keys = None if self._keys is None else self._keys.client
         with KeyValueClient(store.endpoints, timeout_s=TIMEOUT_S, keys=keys) as client:
@@ -257,7 +259,7 @@ class Mode:
             counts.append(health.counter(store.status()))
         return counts[-1]
 
-    def _plan(self, store: Contained) -> LoadPlan:
+    def _plan(self, store: ProcessCluster) -> LoadPlan:
         return LoadPlan(
             endpoints=store.endpoints,
             clients=CLIENTS,
@@ -267,7 +269,7 @@ class Mode:
             keys=None if self._keys is None else self._keys.client,
         )
 
-    def _targets(self, clusters: list[Contained], frames: int, seed: int) -> Iterator[Target]:
+    def _targets(self, clusters: list[ProcessCluster], frames: int, seed: int) -> Iterator[Target]:
         """Of each kind, the ports share the frames; each has its own sequence."""
         ports: dict[str, list[Target]] = {kind: [] for kind in SHARES}
         for cluster in clusters:
@@ -284,7 +286,7 @@ class Mode:
                     seed=f"{seed}/{self.name}/{kind}/{index}",
                 )
 
-    def _ports_of(self, cluster: Contained, registry: Registry) -> Iterator[Target]:
+    def _ports_of(self, cluster: ProcessCluster, registry: Registry) -> Iterator[Target]:
         def target(kind: str, address: str, **changes: Any) -> Target:
             keys = self._keys
             if keys is not None and kind != "metrics":
@@ -322,7 +324,7 @@ class Mode:
             yield target("zookeeper", address)
 
 
-def _life(cluster: Contained, container: int) -> int:
+def _life(cluster: ProcessCluster, container: int) -> int:
     for registry in cluster.registries:
         if container in registry.hosted:
             return registry.state.lives[container]
@@ -373,7 +375,7 @@ class Progress:
 class Growth:
     """How much the processes of the clusters take, and at most took since the beginning."""
 
-    def __init__(self, clusters: list[Contained]) -> None:
+    def __init__(self, clusters: list[ProcessCluster]) -> None:
         self._clusters = clusters
         self._before: dict[str, float] = {}
         self._most: dict[str, float] = {}
@@ -413,7 +415,7 @@ def _resident_mb(pid: int) -> float:
 class Counted:
     """What the clusters say they have refused since this was made."""
 
-    def __init__(self, clusters: list[Contained]) -> None:
+    def __init__(self, clusters: list[ProcessCluster]) -> None:
         self._clusters = clusters
         self._before = self._total()
 
@@ -477,7 +479,7 @@ def _together(modes: list[FuzzVerdict]) -> FuzzVerdict:
     )
 
 
-def _settled(cluster: Contained) -> dict[str, Any]:
+def _settled(cluster: ProcessCluster) -> dict[str, Any]:
     cluster.want_digests()
     return cluster.await_status(lambda found: health.replicas_equal(found) is not None, "replicas that are equally far")
 

@@ -14,7 +14,7 @@ from tara.client import KeyValueClient
 from tara.drills.deployment import START_TIMEOUT_S, Deployment, DrillError, Say
 from tara.live.observability.events import log_path
 from tara.live.start_phases import PHASES
-from tara.net.where import free_row
+from tara.net.addresses import free_row
 from tara.operations import health
 
 #: Of a cluster with f = 1.

@@ -10,9 +10,9 @@ from functools import lru_cache
 
 from tara.host import client_wire
 from tara.host.client_wire import ClientReply
-from tara.host.condition import SiteCondition
 from tara.host.counters import Counters
 from tara.host.effects import Answer, Effect, Hand, Message, Reply, Trouble
+from tara.host.executor_condition import SiteCondition
 from tara.host.latency import LatencySampler
 from tara.host.questions import OpenQuestions
 from tara.host.routes import Routes

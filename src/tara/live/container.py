@@ -15,9 +15,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from tara.host.condition import described
 from tara.host.counters import Counters
 from tara.host.effects import Answer, Effect, Executes, Halt, Hand, Inputs, Message, Send, Store, Sync, Trouble, Unbar
+from tara.host.executor_condition import described
 from tara.host.latency import Histogram
 from tara.host.placement import serves_clients
 from tara.host.site import Site, SiteSpec

@@ -23,12 +23,12 @@ from tara.live.observability.heartbeats import decode_status
 from tara.live.observability.metrics import Recent, recent_report
 from tara.live.observability.prometheus import MetricsServer, render
 from tara.live.observability.supervised import describe_end, supervised
-from tara.live.wish import Wish
+from tara.live.recent_demand import RecentDemand
 from tara.net import bounds
+from tara.net.addresses import expand, same_everywhere
 from tara.net.certificates import load_member_keys
 from tara.net.port import Terms
 from tara.net.server import Address, Server
-from tara.net.where import expand, same_everywhere
 from tara.protocol.errors import ConfigurationError, MalformedTuple, TaraError
 from tara.protocol.graph import Graph
 from tara.storage.registration import Admission, Claim, admit, found
@@ -94,7 +94,7 @@ class Registry:
         self.ui = ""
         self.members = [Member() for _ in self.placement]
         #: Whether somebody here wants to know the digests of the executors' states.
-        self._digests = Wish(DIGESTS_S)
+        self._digests = RecentDemand(DIGESTS_S)
         self.down = threading.Event()
         #: Why the registry had to give up; None while it works.
         self.failure: TaraError | None = None

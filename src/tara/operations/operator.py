@@ -14,8 +14,8 @@ from tara.client.connection import parse_endpoints
 from tara.client.secrets import read_secret
 from tara.configuration.state import StateFile, operator_secret
 from tara.host import client_wire
+from tara.net.addresses import expand
 from tara.net.channel import Channel, Channels
-from tara.net.where import expand
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple, TaraError
 

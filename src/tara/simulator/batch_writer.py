@@ -13,7 +13,7 @@ from tara.client.session import Call as Submission
 from tara.host import client_wire
 from tara.protocol import tuples as t
 from tara.simulator.client import Client, Sent
-from tara.simulator.subject import KeyValueSubject
+from tara.simulator.system_under_test import KeyValueSubject
 from tara.simulator.workload import Call, wrap
 
 if TYPE_CHECKING:

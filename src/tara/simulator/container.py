@@ -10,7 +10,7 @@ from tara.protocol import tuples as t
 from tara.protocol.journal import Written
 from tara.protocol.node import Node, Outbox
 from tara.simulator.disk import VirtualDisk
-from tara.simulator.wire import WireGateway
+from tara.simulator.gateways import WireGateway
 from tara.storage.site_storage import SiteStorage
 
 #: Where every container has its files, on its own disk.

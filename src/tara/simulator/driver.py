@@ -10,8 +10,8 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from tara.host.condition import described
 from tara.host.effects import Answer, Effect, Executes, Halt, Hand, Inputs, Send, Store, Sync, Trouble, Unbar
+from tara.host.executor_condition import described
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Stage
@@ -23,7 +23,7 @@ from tara.protocol.places import EXECUTING
 from tara.simulator.checks.violation import Violation
 from tara.simulator.container import CLUSTER, DATA, Container, ProcessEnded
 from tara.simulator.disk import Crash
-from tara.simulator.wire import WireGateway
+from tara.simulator.gateways import WireGateway
 from tara.storage.journal import (
     FULL_DISK_PATIENCE_S,
     FULL_DISK_PAUSE_S,

@@ -37,14 +37,14 @@ from tara.simulator.disk import Crash, VirtualDisk
 from tara.simulator.driver import Driver
 from tara.simulator.eras import FormerEra
 from tara.simulator.faults.fatal_command import FatalCommand
+from tara.simulator.gateways import GatewaySite, Wire, WireClient
 from tara.simulator.network import Network
-from tara.simulator.notices import Notices
 from tara.simulator.plan import Plan
+from tara.simulator.storage_events import StorageEvents
 from tara.simulator.stores import Stores
 from tara.simulator.stories.story import Story
-from tara.simulator.subject import subject_of
+from tara.simulator.system_under_test import subject_of
 from tara.simulator.transcript import Transcript
-from tara.simulator.wire import GatewaySite, Wire, WireClient
 from tara.simulator.workload import Audited
 from tara.storage.execution_record import record_path
 from tara.storage.files import DamagedFile
@@ -278,7 +278,7 @@ class World:
         container.storage = SiteStorage(
             spec,
             kept,
-            Notices(self, container),
+            StorageEvents(self, container),
             Counters(),
             partial(self.stores.remote_files, container),
             lambda: None,

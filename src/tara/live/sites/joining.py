@@ -29,7 +29,7 @@ from tara.configuration.settings import Settings, shape_of
 from tara.configuration.state import ClusterState, StateFile, new_state
 from tara.live import control
 from tara.live.registry import CLOCKS_DIFFER_S_MAX
-from tara.live.sites.neighbours import Neighbours, SiteCard
+from tara.live.sites.other_sites import OtherSites, SiteCard
 from tara.net import bounds
 from tara.net.certificates import Keys
 from tara.net.port import Terms
@@ -110,36 +110,36 @@ class Doorway:
 
     def state(self) -> ClusterState:
         """Waits until it is clear how this site starts. What is returned has been written down."""
-        neighbours = Neighbours(self._site, self._addresses, self._keys)
+        others = OtherSites(self._site, self._addresses, self._keys)
         guard = None if self._keys is None else self._keys.members_only()
         server: Server | None = None
         try:
             terms = Terms(bounds.CONTROL_BYTES_MAX, bounds.CONTROLLERS_MAX, guard, self._say, self._say)
             server = bind(self._addresses[self._site], terms)
-            decision = self._await(server, neighbours)
-            lives = [card.lives[self._site] for card in neighbours.cards().values() if card.lives]
+            decision = self._await(server, others)
+            lives = [card.lives[self._site] for card in others.cards().values() if card.lives]
         finally:
             if server is not None:
                 server.close()
-            neighbours.close()
+            others.close()
         return self._write(decision, max(lives, default=0))
 
-    def _await(self, server: Server, neighbours: Neighbours) -> Found | Join:
+    def _await(self, server: Server, others: OtherSites) -> Found | Join:
         said_s = 0.0
         while True:
             server.wait(_POLL_S)
             server.tick()
             for identity, data in server.receive():
                 self._answer(server, identity, data)
-            neighbours.look()
-            cards = neighbours.cards()
+            others.look()
+            cards = others.cards()
             self._check(cards)
             decision = decide(self._site, self._settings.limits.f, self._nonce, cards, time.time() * 1e3)
             if decision is not None:
                 return decision
             if time.monotonic() - said_s > SAY_S:
                 said_s = time.monotonic()
-                self._say(self._reason(cards, neighbours.problems))
+                self._say(self._reason(cards, others.problems))
 
     def _answer(self, server: Server, identity: bytes, data: bytes) -> None:
         try:

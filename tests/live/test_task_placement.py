@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tara.live import placing
+from tara.live import task_placement
 
 pytestmark = pytest.mark.spark
 
@@ -27,7 +27,7 @@ def context() -> Iterator[Any]:
 
 def test_an_element_says_where_it_wants_to_be(context: Any, tmp_path: Path) -> None:
     found = tmp_path / "found"
-    element = placing.element_at(context, 7, ["127.0.0.3"])
+    element = task_placement.element_at(context, 7, ["127.0.0.3"])
 
     element.foreachPartition(lambda elements: found.write_text(str(list(elements))))
 
@@ -37,18 +37,18 @@ def test_an_element_says_where_it_wants_to_be(context: Any, tmp_path: Path) -> N
 
 
 def test_without_a_place_it_runs_anywhere(context: Any) -> None:
-    assert placing.element_at(context, 7, []).collect() == [7]
+    assert task_placement.element_at(context, 7, []).collect() == [7]
 
 
 def test_the_driver_is_no_executor(context: Any) -> None:
-    assert placing.executor_hosts(context) == set()
-    assert placing.await_executors(context, ["127.0.0.9"], timeout_s=0.3) == ["127.0.0.9"]
-    assert placing.await_executors(context, []) == []
+    assert task_placement.executor_hosts(context) == set()
+    assert task_placement.await_executors(context, ["127.0.0.9"], timeout_s=0.3) == ["127.0.0.9"]
+    assert task_placement.await_executors(context, []) == []
 
 
 def test_hosts_are_known_by_name_or_address(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "executor_hosts", lambda context: {"localhost", "127.0.0.9"})
+    monkeypatch.setattr(task_placement, "executor_hosts", lambda context: {"localhost", "127.0.0.9"})
 
-    assert placing.hosts_at(context, "127.0.0.1") == ["localhost"]
-    assert placing.hosts_at(context, "127.0.0.9") == ["127.0.0.9"]
-    assert placing.hosts_at(context, "127.0.0.8") == []
+    assert task_placement.hosts_at(context, "127.0.0.1") == ["localhost"]
+    assert task_placement.hosts_at(context, "127.0.0.9") == ["127.0.0.9"]
+    assert task_placement.hosts_at(context, "127.0.0.8") == []

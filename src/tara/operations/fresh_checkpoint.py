@@ -14,9 +14,9 @@ import msgspec
 from tara.configuration.state import StateFile
 from tara.host import client_wire
 from tara.live import control
+from tara.net.addresses import expand
 from tara.net.channel import Channels
-from tara.net.where import expand
-from tara.operations.asking import ask
+from tara.operations.registry_client import ask
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.protocol.principals import SECRET_BYTES_MIN

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from tara.simulator.world import World
 
 
-class Notices:
+class StorageEvents:
     """Takes the place of an event log (`tara.storage.site_storage.Events`)."""
 
     def __init__(self, world: "World", container: "Container") -> None:

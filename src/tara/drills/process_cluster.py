@@ -19,8 +19,8 @@ from tara.live.hosting import run_container
 from tara.live.registry import Registry
 from tara.live.sites.site import SiteRegistry
 from tara.live.spark import spec_of
+from tara.net.addresses import free_row
 from tara.net.site_address import PORTS
-from tara.net.where import free_row
 from tara.operations import health
 from tara.protocol.errors import TaraError
 
@@ -40,7 +40,7 @@ def start_container(registry: Registry, container: int) -> SpawnProcess:
     return process
 
 
-class Contained:
+class ProcessCluster:
     """`registries` has one for all containers, or one per site."""
 
     def __init__(self, registries: list[Registry]) -> None:
@@ -50,13 +50,13 @@ class Contained:
     @classmethod
     def whole(
         cls, directory: Path, flags: Mapping[str, Any], make: Callable[[Settings], Registry] = Registry
-    ) -> "Contained":
+    ) -> "ProcessCluster":
         """With one driver for all sites."""
         settings = load_settings(environment={}, flags={**flags, "data_dir": str(directory)})
         return cls([make(settings)])
 
     @classmethod
-    def sites(cls, directory: Path, flags: Mapping[str, Any], count: int = 3) -> "Contained":
+    def sites(cls, directory: Path, flags: Mapping[str, Any], count: int = 3) -> "ProcessCluster":
         """With a driver per site, as `tara site` starts them."""
         hosts = [f"127.0.0.{site + 2}" for site in range(count)]
         sites = ",".join(f"{host}:{free_row(PORTS, host)}" for host in hosts)
@@ -68,7 +68,7 @@ class Contained:
         with ThreadPoolExecutor(count) as threads:
             return cls(list(threads.map(registry, range(count))))
 
-    def __enter__(self) -> "Contained":
+    def __enter__(self) -> "ProcessCluster":
         try:
             for registry in self.registries:
                 for container in registry.hosted:

@@ -1,6 +1,6 @@
 """What a front end knows of the replica of its site."""
 
-from tara.host.condition import REPORTS_MISSED_MAX, SiteCondition, described
+from tara.host.executor_condition import REPORTS_MISSED_MAX, SiteCondition, described
 from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
 

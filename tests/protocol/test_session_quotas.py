@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
-from tara.protocol.kept import OVERHEAD_BYTES
 from tara.protocol.limits import Limits
 from tara.protocol.principals import principal_of
+from tara.protocol.session_quotas import OVERHEAD_BYTES
 from tara.protocol.sessions import Sessions, SessionsState
 from tests.protocol.driver import session_id
 from tests.protocol.test_sessions import Recorder
@@ -259,7 +259,7 @@ def test_the_sums_are_what_is_kept_also_after_a_checkpoint(steps: list[Step]) ->
             assert (session.results_bytes, session.early_bytes) == (results, early)
             assert results < limits["session_bytes_max"] + KEPT_BYTES + RESULT_BYTES
             assert early <= limits["session_bytes_max"]
-        kept = service.sessions._kept.all
+        kept = service.sessions._quotas.all
         assert kept.results_bytes == sum(session.results_bytes for session in state.sessions)
         assert kept.early_bytes == sum(session.early_bytes for session in state.sessions)
     restored = Service(**limits)

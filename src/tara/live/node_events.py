@@ -17,7 +17,7 @@ LOOK_S = 0.02
 OVERLOAD_OVER_S = 3.0
 
 
-class Watch:
+class NodeEvents:
     def __init__(self, graph: Graph, nodes: Mapping[int, Node], counters: Counters, events: EventLog) -> None:
         self._graph = graph
         self._nodes = nodes

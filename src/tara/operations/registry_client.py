@@ -1,4 +1,4 @@
-"""Asking a running cluster's registry something, from another process."""
+"""Asks a running cluster's registry something, from another process."""
 
 import os
 import time
@@ -7,9 +7,9 @@ from pathlib import Path
 from tara.configuration.state import DirectoryInUse, StateFile
 from tara.live import control
 from tara.net import bounds
+from tara.net.addresses import expand
 from tara.net.certificates import load_member_keys
 from tara.net.channel import Channel
-from tara.net.where import expand
 from tara.protocol.errors import TaraError
 
 TIMEOUT_S = 3.0

@@ -19,7 +19,7 @@ from tara.protocol.limits import Limits
 from tara.simulator.checks import linearizability, sequential
 from tara.simulator.checks.linearizability import Operation
 from tara.simulator.checks.violation import Violation
-from tara.simulator.wire import Wire
+from tara.simulator.gateways import Wire
 from tara.simulator.workload import Audited, Call, audited_store, draw_call, principal_of_client
 
 if TYPE_CHECKING:

@@ -100,7 +100,7 @@ class Others(NamedTuple):
     commands: int = 0
 
 
-class Course:
+class DrillRun:
     """One drill as it goes: a cluster under a recorded load."""
 
     def __init__(

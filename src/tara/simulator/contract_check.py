@@ -20,7 +20,7 @@ from tara.protocol.errors import ConfigurationError, TaraError
 from tara.protocol.limits import Limits
 from tara.protocol.sessions import Context, call
 from tara.simulator.checks.violation import Violation
-from tara.simulator.subject import check_state, simulation_of
+from tara.simulator.system_under_test import check_state, simulation_of
 from tara.simulator.workload import principal_of_client
 
 STEPS = 300
@@ -49,13 +49,13 @@ def broken_contract(name: str) -> str | None:
     if application_of(name) is KeyValueStore:
         return None  # it has a workload and a model of its own
     try:
-        rehearse(name)
+        check_contract(name)
     except (NotDeterministic, Violation) as error:
         return str(error)
     return None
 
 
-def rehearse(name: str, seed: int = 0, steps: int = STEPS) -> int:
+def check_contract(name: str, seed: int = 0, steps: int = STEPS) -> int:
     """Compare copies of the application; how many steps there were. Raises NotDeterministic, or Violation if the
     application reaches a state that its own simulation forbids."""
     here = _perform(name, seed, steps)
@@ -141,12 +141,12 @@ def _different(name: str, number: int, call_: object, what: str, mine: object, o
 def _perform_elsewhere(name: str, seed: int, steps: int) -> list[Step]:
     """In a process whose hash seed is another one than ours."""
     hash_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
-    command = [sys.executable, "-m", "tara.simulator.rehearsal", name, str(seed), str(steps)]
+    command = [sys.executable, "-m", "tara.simulator.contract_check", name, str(seed), str(steps)]
     environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=_PROCESS_TIMEOUT_S)
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise NotDeterministic(f"app = {name}: in another process, the rehearsal fails: {''.join(last)}")
+        raise NotDeterministic(f"app = {name}: in another process, the check fails: {''.join(last)}")
     return msgspec.msgpack.decode(done.stdout, type=list[Step])
 
 

@@ -1,7 +1,7 @@
 """Something that costs, and is done only for a while after somebody has asked for it."""
 
 
-class Wish:
+class RecentDemand:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._until_s = float("-inf")

@@ -53,7 +53,7 @@ class Heard(Struct):
 _decode_card = msgspec.json.Decoder(SiteCard).decode
 
 
-class Neighbours:
+class OtherSites:
     """One thread uses it, from its making to `close`."""
 
     def __init__(self, site: int, addresses: list[SiteAddress], keys: Keys | None) -> None:

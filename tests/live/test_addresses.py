@@ -1,4 +1,4 @@
-"""Where a container is: variables, addresses, and what the registry makes of its journal and its neighbours."""
+"""Where a container is: variables, addresses, and what the registry makes of its journal and the others."""
 
 import io
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pytest
 
 from tara.live import control
 from tara.live.registry import Registry
-from tara.net.where import NeedsKeys, expand, here, is_loopback, same_everywhere
+from tara.net.addresses import NeedsKeys, expand, here, is_loopback, same_everywhere
 from tara.protocol.errors import ConfigurationError
 from tests.frames import Frames
 from tests.live.processes import settings_for

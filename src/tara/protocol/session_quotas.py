@@ -34,7 +34,7 @@ class Keeper(Protocol):
     results_bytes: int
 
 
-class Kept:
+class SessionQuotas:
     """The sums, per principal and over all. The session's own are with the session."""
 
     def __init__(self, limits: Limits) -> None:
