@@ -15,13 +15,13 @@ from tara.host.admission import Admission
 from tara.host.placement import placement_of
 from tara.live import control
 from tara.live.observability.heartbeats import decode_status
-from tara.net.file_exchange import Ask
+from tara.net.file_exchange import FileRequest
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple
 from tara.protocol.graph import EDGES, Graph, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.proposer import HeldRequests
-from tara.simulator.container import Container
+from tara.simulator.container import SimulatedContainer
 from tara.simulator.network import Network
 from tara.simulator.plan import make_plan
 from tara.simulator.run import play
@@ -72,7 +72,7 @@ def test_whatever_happens_an_honest_node_is_not_refused(
     seen: Counter[type[t.Tuple]] = Counter()
     travel = Network._travel
 
-    def watch(network: Network, sender: Container, peer: Container, data: bytes) -> None:
+    def watch(network: Network, sender: SimulatedContainer, peer: SimulatedContainer, data: bytes) -> None:
         """One that is refused where it arrives ends the run."""
         frame = peer_wire.decode_frame(data)
         seen.update([type(tuple_) for _, tuple_ in frame.parcels])
@@ -216,7 +216,7 @@ def test_a_progress_far_away_costs_no_time() -> None:
     ("make", "decode"),
     [
         (lambda random: ClientFrames(random), client_wire.decode_request),
-        (lambda random: FileQuestions(random, 5, 1), msgspec.msgpack.Decoder(Ask).decode),
+        (lambda random: FileQuestions(random, 5, 1), msgspec.msgpack.Decoder(FileRequest).decode),
         (lambda random: ControlMessages(random, {0: 3}), None),
     ],
     ids=["clients", "files", "control"],

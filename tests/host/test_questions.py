@@ -9,7 +9,7 @@ from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.limits import Limits
 from tara.protocol.principals import principal_of
-from tara.simulator.container import Container
+from tara.simulator.container import SimulatedContainer
 from tara.simulator.scene import Scene
 from tara.simulator.workload import wrap
 
@@ -74,7 +74,7 @@ def test_an_answer_to_a_question_of_a_former_life_is_dropped() -> None:
     scene.run(100)
     answers: dict[bytes, list[bytes]] = {}
 
-    def reply(container: Container, connection: bytes, messages: list[bytes]) -> None:
+    def reply(container: SimulatedContainer, connection: bytes, messages: list[bytes]) -> None:
         for message in messages:
             told = client_wire.decode_reply(message).answers
             answers.setdefault(connection, []).extend([msgspec.msgpack.decode(answer) for *_, answer in told])

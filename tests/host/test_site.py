@@ -7,7 +7,7 @@ import msgspec
 from tara.application import Get, KeyValueStore, Put
 from tara.host import client_wire, peer_wire
 from tara.host.counters import Counters
-from tara.host.effects import Answer, Effect, Inputs, Message, Store, Sync, Trouble
+from tara.host.effects import Effect, Inputs, Message, Replies, Store, Sync, Trouble
 from tara.host.site import Site, SiteSpec
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph
@@ -61,7 +61,7 @@ class Alone:
 
 
 def replies_of(effects: list[Effect]) -> list[client_wire.ClientReply]:
-    replies = [reply for one in effects if isinstance(one, Answer) for reply in one.replies]
+    replies = [reply for one in effects if isinstance(one, Replies) for reply in one.replies]
     return [client_wire.decode_reply(data) for reply in replies for data in reply.messages]
 
 
@@ -79,7 +79,7 @@ def test_a_command_is_durable_before_it_is_answered() -> None:
     kinds = [type(effect) for effect in effects]
     synced = next(effect for effect in effects if isinstance(effect, Sync))
     assert any(isinstance(entry, t.Voted) for _, entry in synced.entries)
-    assert kinds.index(Sync) < kinds.index(Answer)
+    assert kinds.index(Sync) < kinds.index(Replies)
     assert [result.status for result in results_of(effects)] == [t.OK]
 
 

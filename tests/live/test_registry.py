@@ -29,7 +29,7 @@ from tara.live.observability.prometheus import COUNTERS, HISTOGRAMS, READERS_MAX
 from tara.live.recent_demand import RecentDemand
 from tara.live.registry import Registry, RegistryFailed
 from tara.live.spark import Cluster
-from tara.operations.registry_client import NoRegistry, Refused, StillUp, ask, await_down
+from tara.operations.registry_client import NoRegistry, RegistryRefused, StillUp, ask, await_down
 from tara.protocol.errors import ConfigurationError
 from tests.frames import Frames
 from tests.live.processes import settings_for
@@ -244,7 +244,7 @@ def test_a_question_for_another_cluster_is_refused(tmp_path: Path, registry: Reg
     other.write(state)
 
     for question in (control.AskStatus(), control.AskKill("site-0"), control.AskDown()):
-        with pytest.raises(Refused, match=f"registry of cluster {registry.state.cluster:x}"):
+        with pytest.raises(RegistryRefused, match=f"registry of cluster {registry.state.cluster:x}"):
             ask(tmp_path / "other", question)
     assert not registry.down.is_set()
 

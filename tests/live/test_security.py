@@ -128,7 +128,7 @@ def test_the_command_line_finds_the_keys_and_others_are_refused(keyed: Processes
     assert ask(data_dir, control.AskStatus())
     before = keyed.registry.connections_refused
 
-    with pytest.raises(registry_client.Refused, match="unknown authority"):
+    with pytest.raises(registry_client.RegistryRefused, match="unknown authority"):
         ask(data_dir, control.AskStatus(), root / "other")
     with pytest.raises(ConfigurationError, match="a client's keys"):
         ask(data_dir, control.AskDown(), root / "keys" / "clients" / "alice")

@@ -17,7 +17,7 @@ from tara.protocol.nodes.controller import Controller
 from tara.protocol.nodes.executor import Executor
 from tara.simulator.campaign import Job, run_seed
 from tara.simulator.checks.violation import Violation
-from tara.simulator.container import Container
+from tara.simulator.container import SimulatedContainer
 from tara.simulator.faults.fatal_command import FatalCommand
 from tara.simulator.scene import Scene
 from tara.simulator.workload import wrap
@@ -46,7 +46,7 @@ def saving(scene: Scene, delay_ms: Callable[[int, int], float]) -> Iterator[None
     world = scene.world
     to_store = world.stores.submit
 
-    def to_slow_store(container: Container, life: int, number: int, job: t.Tuple) -> None:
+    def to_slow_store(container: SimulatedContainer, life: int, number: int, job: t.Tuple) -> None:
         if isinstance(job, t.Save):
             world.after(delay_ms(container.site, job.number), to_store, container, life, number, job)
         else:
@@ -274,7 +274,7 @@ def test_one_slow_store_holds_up_nobody_and_does_not_fall_behind() -> None:
 # A committer loses its journal
 
 
-def lose_memory(scene: Scene, containers: list[Container], checkpoints: bool = False) -> None:
+def lose_memory(scene: Scene, containers: list[SimulatedContainer], checkpoints: bool = False) -> None:
     for container in containers:
         scene.crash(container)
         scene.world.wipe(container, checkpoints)
@@ -296,7 +296,7 @@ def rejoin(scene: Scene, session: int, site: int) -> float:
     return longest_ms
 
 
-def check_one_more_loss(scene: Scene, session: int, lost: list[Container], site: int) -> None:
+def check_one_more_loss(scene: Scene, session: int, lost: list[SimulatedContainer], site: int) -> None:
     """Others die for good: the committer that lost its memory is needed now, and what it was told holds."""
     for container in lost:
         scene.world.lose(container)
@@ -386,7 +386,7 @@ def test_a_stand_by_that_everybody_has_forgotten_takes_over() -> None:
     active = scene.leader()
     (standby,) = [container for container in proposers if container is not active]
 
-    def restart(containers: list[Container]) -> None:
+    def restart(containers: list[SimulatedContainer]) -> None:
         for container in containers:
             scene.crash(container)
         scene.run(20)
@@ -495,7 +495,7 @@ class Withholding:
     def __init__(self) -> None:
         self.rules: dict[str, Callable[[int, t.Tuple], bool]] = {}
 
-    def take(self, sender: Container, peer: Container, parcel: tuple[t.Tuple, int]) -> bool:
+    def take(self, sender: SimulatedContainer, peer: SimulatedContainer, parcel: tuple[t.Tuple, int]) -> bool:
         tuple_, number = parcel
         return any(rule(number, tuple_) for rule in self.rules.values())
 

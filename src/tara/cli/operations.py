@@ -60,11 +60,11 @@ def replay(
 
     Example: tara replay --to 1000 --app stock:Stock --diff
     """
-    from tara.operations.replay import Request
+    from tara.operations.replay import ReplayOrder
     from tara.operations.replay_text import run_replay
 
     sys.path.insert(0, str(Path.cwd()))
-    request = Request(to=to, app=app_name, against=against, diff=diff, query=query)
+    request = ReplayOrder(to=to, app=app_name, against=against, diff=diff, query=query)
     if run_replay(data_dir, request, as_json, typer.echo):
         raise typer.Exit(1)
 

@@ -18,7 +18,7 @@ import msgspec
 from tara.client.conversation import Conversation
 from tara.client.errors import ClientClosed, ClientError, NotReachable, Refused
 from tara.client.reads import Question
-from tara.client.session import Call, Session, State
+from tara.client.session import Session, State, Submission
 from tara.host import client_wire
 from tara.net.channel import Channel, Channels
 from tara.protocol import tuples as t
@@ -98,7 +98,7 @@ class Client:
         self._timeout_s = timeout_s
         self._on_state = on_state
         self._state = State.CONNECTING
-        self._calls: deque[Call] = deque()
+        self._calls: deque[Submission] = deque()
         self._questions: deque[Question] = deque()
         self._closing = False
         self._wake_in, self._wake_out = socket.socketpair()
@@ -147,7 +147,7 @@ class Client:
 
     def _submit(self, payload: bytes, kind: int, timeout_s: float | None) -> Future[bytes]:
         future, done = self._future()
-        self._calls.append(Call(payload, kind, self._deadline_s(timeout_s), done))
+        self._calls.append(Submission(payload, kind, self._deadline_s(timeout_s), done))
         self._notify()
         return future
 

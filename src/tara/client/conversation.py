@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tara.client.errors import ClientError, ServiceHalted
 from tara.client.reads import Question, Reads
-from tara.client.session import Call, Session
+from tara.client.session import Session, Submission
 from tara.host import client_wire
 from tara.protocol import tuples as t
 
@@ -38,7 +38,7 @@ class Conversation:
         """The front end that it talks to."""
         return self.endpoints[self._current]
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: Submission) -> None:
         self.session.submit(call)
 
     def ask(self, question: Question) -> None:
@@ -54,7 +54,7 @@ class Conversation:
         for late in self._reads.late(now_s):
             self.ordered += 1
             expected = int(self._reads.usual_bytes)
-            self.session.submit(Call(late.payload, t.QUERY, late.deadline_s, late.done, expected))
+            self.session.submit(Submission(late.payload, t.QUERY, late.deadline_s, late.done, expected))
         self.session.check(now_s)
         if self._reads.move_on and not self.session.move_on:
             self.session.give_up()

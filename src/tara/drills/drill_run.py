@@ -31,7 +31,7 @@ SLOWER_MAX = 1.25
 UNTIL_STOPPED_S = 24 * 3600.0
 
 
-class Verdict(Safety, kw_only=True):
+class DrillVerdict(Safety, kw_only=True):
     """What came of a drill. A field that a drill does not judge is None."""
 
     drill: str
@@ -142,7 +142,7 @@ class DrillRun:
         self.full_strength_s.append(round(time.monotonic() - began_s, 2))
         self.say(f"{self.name}: full strength after {self.full_strength_s[-1]:.1f} s")
 
-    def verdict(self, gap_ms_limit: float | None = None, others: Others | None = None) -> Verdict:
+    def verdict(self, gap_ms_limit: float | None = None, others: Others | None = None) -> DrillVerdict:
         """`others`: what was done beside the load."""
         self.load.stop()
         report = self.load.finish()
@@ -153,7 +153,7 @@ class DrillRun:
         # Every command counts once, and so do the opening and the end of every session.
         others = others or Others()
         executed = health.counter(status) - 2 * (report.sessions + others.sessions) - others.commands
-        return Verdict(
+        return DrillVerdict(
             drill=self.name,
             faults=self.faults,
             throughput_per_s=report.throughput_per_s,

@@ -10,14 +10,14 @@ from random import Random
 from tara.bench.processors import work_s
 from tara.drills.bad_network import random_fault
 from tara.drills.deployment import DrillError, Say, children, send
-from tara.drills.drill_run import DrillRun, Verdict
+from tara.drills.drill_run import DrillRun, DrillVerdict
 from tara.drills.proxied import Proxied
 
 #: A process has its size by then.
 WARM_S = 120
 
 
-def flat(directory: Path, say: Say, minutes: float = 10.0) -> Verdict:
+def flat(directory: Path, say: Say, minutes: float = 10.0) -> DrillVerdict:
     """No harm, but a long time: throughput and memory are to stay as they are. Machines do not: what a processor does
     in a second may change by a fifth within minutes, so it is measured all the time, and the ratio is judged."""
     drill = DrillRun("flat", directory, say, seconds=60.0 * minutes)
@@ -49,7 +49,7 @@ def flat(directory: Path, say: Say, minutes: float = 10.0) -> Verdict:
         drill.cluster.stop()
 
 
-def chaos(directory: Path, say: Say, minutes: float = 60.0, seed: int = 1) -> Verdict:
+def chaos(directory: Path, say: Say, minutes: float = 60.0, seed: int = 1) -> DrillVerdict:
     """Random containers are killed or stopped, random links between sites cut, stalled, slowed or made lossy, every few
     seconds, at most f sites at a time."""
     random = Random(seed)

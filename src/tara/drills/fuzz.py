@@ -26,7 +26,7 @@ from tara.drills.increments import Increments
 from tara.drills.nuisances import LARGE_BYTES, LARGE_KEY
 from tara.drills.process_cluster import ProcessCluster
 from tara.drills.safety import Safety
-from tara.drills.targets import TIMEOUT_S, Target
+from tara.drills.targets import TIMEOUT_S, AttackTarget
 from tara.live.registry import Registry
 from tara.net.allocator import give_memory_back
 from tara.net.keygen import make_client_keys, make_cluster_keys
@@ -173,7 +173,7 @@ class Mode:
             prepared = self._prepare(store)
             load = LoadProcess(self._plan(store))
             stack.callback(load.stop)
-            answers = Answers(load)
+            answers = AnswerCount(load)
             hosts = ",".join(gateway for registry in service.registries for gateway in registry.gateways)
             client = None if self._keys is None else self._keys.client
             increments = stack.enter_context(Increments(hosts, client))
@@ -183,14 +183,14 @@ class Mode:
             time.sleep(WARM_UP_S)
             growth = Growth(clusters)
             counted = Counted(clusters)
-            before = Progress(answers, increments)
+            before = AttackProgress(answers, increments)
             time.sleep(BEFORE_S)
-            during = Progress(answers, increments)
+            during = AttackProgress(answers, increments)
             growth.begin()
             self._say(f"fuzz, {self.name}: {sum(target.count for target in targets)} frames at {len(targets)} ports")
             attackers.attack()
             sent, nuisances = attackers.finish()
-            after = Progress(answers, increments)
+            after = AttackProgress(answers, increments)
             refusable = sum(attack.refusable for attack in sent)
             refused = counted.await_total(refusable)
             self._say(f"fuzz, {self.name}: all sent, {refused} of {refusable} refused and counted")
@@ -269,9 +269,9 @@ class Mode:
             keys=None if self._keys is None else self._keys.client,
         )
 
-    def _targets(self, clusters: list[ProcessCluster], frames: int, seed: int) -> Iterator[Target]:
+    def _targets(self, clusters: list[ProcessCluster], frames: int, seed: int) -> Iterator[AttackTarget]:
         """Of each kind, the ports share the frames; each has its own sequence."""
-        ports: dict[str, list[Target]] = {kind: [] for kind in SHARES}
+        ports: dict[str, list[AttackTarget]] = {kind: [] for kind in SHARES}
         for cluster in clusters:
             for registry in cluster.registries:
                 for target in self._ports_of(cluster, registry):
@@ -286,13 +286,13 @@ class Mode:
                     seed=f"{seed}/{self.name}/{kind}/{index}",
                 )
 
-    def _ports_of(self, cluster: ProcessCluster, registry: Registry) -> Iterator[Target]:
-        def target(kind: str, address: str, **changes: Any) -> Target:
+    def _ports_of(self, cluster: ProcessCluster, registry: Registry) -> Iterator[AttackTarget]:
+        def target(kind: str, address: str, **changes: Any) -> AttackTarget:
             keys = self._keys
             if keys is not None and kind != "metrics":
                 changes["keys"] = keys.client if kind in ("clients", "zookeeper") else keys.member
                 changes["foreign_keys"] = keys.foreign
-            return Target(kind=kind, mode=self.name, address=address, count=0, rate_per_s=1.0, seed="", **changes)
+            return AttackTarget(kind=kind, mode=self.name, address=address, count=0, rate_per_s=1.0, seed="", **changes)
 
         state = registry.state
         identity = {"cluster": state.cluster, "era": state.era, "shape": registry.shape}
@@ -338,7 +338,7 @@ def _by_port(sent: list[Sent]) -> dict[str, int]:
     return found
 
 
-class Answers:
+class AnswerCount:
     """How many answers the load has got, second by second."""
 
     def __init__(self, load: LoadProcess) -> None:
@@ -355,15 +355,15 @@ class Answers:
         self._thread.join()
 
 
-class Progress:
+class AttackProgress:
     """How far the clients are at one moment."""
 
-    def __init__(self, answers: Answers, increments: Increments) -> None:
+    def __init__(self, answers: AnswerCount, increments: Increments) -> None:
         self._at_s = time.monotonic()
         self._answers = answers.count
         self._increments = increments.done
 
-    def since(self, before: "Progress") -> tuple[float, float]:
+    def since(self, before: "AttackProgress") -> tuple[float, float]:
         """Answers and increments per second."""
         seconds = max(self._at_s - before._at_s, 0.001)
         return (

@@ -17,7 +17,7 @@ from tara.application import Get, Put
 from tara.bench.protocol_speed import InProcessCluster
 from tara.host import client_wire
 from tara.live import control
-from tara.net.file_exchange import Ask
+from tara.net.file_exchange import FileRequest
 from tara.protocol import tuples as t
 from tara.protocol.graph import EDGES, Graph, Stage
 from tara.protocol.limits import Limits
@@ -435,7 +435,7 @@ class FileQuestions:
         names = ("", "../cluster.json", "000000000001.checkpoint", "/etc/passwd", "x" * 1000, "\0", "٠" * 12)
         cluster, era = self._identity
         return encode(
-            Ask(
+            FileRequest(
                 random.getrandbits(63),
                 random.choice((cluster, cluster, 5)),
                 era,

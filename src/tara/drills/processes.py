@@ -7,27 +7,27 @@ from pathlib import Path
 
 from tara.client import KeyValueClient
 from tara.drills.deployment import START_TIMEOUT_S, Say
-from tara.drills.drill_run import GAP_MS_MAX, DrillRun, Others, Verdict, count_events
+from tara.drills.drill_run import GAP_MS_MAX, DrillRun, DrillVerdict, Others, count_events
 from tara.drills.starts import SITES, Starts, first_start, measure
 from tara.net.addresses import free_row
 
 
-def kill(directory: Path, say: Say) -> Verdict:
+def kill(directory: Path, say: Say) -> DrillVerdict:
     """SIGKILL of the active proposer's container."""
     return _harm_leaders("kill", directory, say, [signal.SIGKILL])
 
 
-def kill_twice(directory: Path, say: Say) -> Verdict:
+def kill_twice(directory: Path, say: Say) -> DrillVerdict:
     """The same, and when all is well again, the next leader."""
     return _harm_leaders("kill-twice", directory, say, [signal.SIGKILL, signal.SIGKILL])
 
 
-def hang(directory: Path, say: Say) -> Verdict:
+def hang(directory: Path, say: Say) -> DrillVerdict:
     """SIGSTOP of the active proposer's container: hung, not dead. It is to be replaced without anybody's help."""
     return _harm_leaders("hang", directory, say, [signal.SIGSTOP])
 
 
-def _harm_leaders(name: str, directory: Path, say: Say, signals: Sequence[signal.Signals]) -> Verdict:
+def _harm_leaders(name: str, directory: Path, say: Say, signals: Sequence[signal.Signals]) -> DrillVerdict:
     drill = DrillRun(name, directory, say)
     try:
         time.sleep(4.0)
@@ -46,7 +46,7 @@ def harm_leader(drill: DrillRun, number: signal.Signals) -> None:
     drill.await_full_strength((leader["container"], leader["life"]))
 
 
-def loss(directory: Path, say: Say, times: int = 10) -> Verdict:
+def loss(directory: Path, say: Say, times: int = 10) -> DrillVerdict:
     """SIGKILL of every process, driver included, under load; then a start on the same data. The clients just retry. In
     turns with it, a new cluster is started for the first time: a loss should cost no more than that."""
     hosts = {"port": str(free_row(SITES))}
@@ -89,7 +89,7 @@ def lose_everything(drill: DrillRun) -> None:
     drill.say(f"{drill.name}: up again after {drill.full_strength_s[-1]:.1f} s")
 
 
-def memory(directory: Path, say: Say, kills: int = 50) -> Verdict:
+def memory(directory: Path, say: Say, kills: int = 50) -> DrillVerdict:
     """Durability in memory: SIGKILL of each committer's process in turn, at full strength each time."""
     drill = DrillRun("memory", directory, say, {"durability": "memory"})
     try:

@@ -4,12 +4,12 @@ import time
 from pathlib import Path
 
 from tara.drills.deployment import DrillError, Say, Sites
-from tara.drills.drill_run import GAP_MS_MAX, DrillRun, Verdict, count_events
+from tara.drills.drill_run import GAP_MS_MAX, DrillRun, DrillVerdict, count_events
 from tara.drills.processes import lose_everything
 from tara.drills.standalone import Standalone
 
 
-def workers(directory: Path, say: Say) -> Verdict:
+def workers(directory: Path, say: Say) -> DrillVerdict:
     """A standalone Spark cluster of four workers, one to spare: the leader's server is lost, its container moves to the
     spare one and rejoins without its journal; then the next leader's server is lost, and the service still goes on;
     then there is a new server. At last the driver is lost, too: containers return to where their journals are."""
@@ -42,7 +42,7 @@ def workers(directory: Path, say: Say) -> Verdict:
         spark.stop()
 
 
-def sites(directory: Path, say: Say, down_s: float = 5.0) -> Verdict:
+def sites(directory: Path, say: Say, down_s: float = 5.0) -> DrillVerdict:
     """A driver per site, without a common registry: the leader's site is lost as a whole, driver and all, and started
     again; then the next leader's, together with its disk. It rejoins without memory, though it is told to found."""
     # Checkpoints come often, so that who rejoins needs one.

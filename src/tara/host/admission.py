@@ -12,7 +12,7 @@ A frame is admitted or refused as a whole; what a vote holds is judged when some
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tara.host.peer_wire import Frame, Header, Vote, beginning, decode_frame, decode_header
+from tara.host.peer_wire import Frame, Header, PackedCommit, beginning, decode_frame, decode_header
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple
 from tara.protocol.graph import EDGES, PARTITIONED, Graph, Stage
@@ -125,7 +125,7 @@ class Admission:
                 return "Commit: for nodes that do not take it"
         return None
 
-    def open(self, vote: Vote) -> t.Commit:
+    def open(self, vote: PackedCommit) -> t.Commit:
         """The commit of a vote that was not refused."""
         commit = t.decode_tuple(vote.commit)
         if not isinstance(commit, t.Commit):

@@ -11,7 +11,7 @@ from functools import lru_cache
 from tara.host import client_wire
 from tara.host.client_wire import ClientReply
 from tara.host.counters import Counters
-from tara.host.effects import Answer, Effect, Hand, Message, Reply, Trouble
+from tara.host.effects import Effect, Hand, Message, Replies, Reply, Trouble
 from tara.host.executor_condition import SiteCondition
 from tara.host.latency import LatencySampler
 from tara.host.questions import OpenQuestions
@@ -248,7 +248,7 @@ class ClientDesk:
             self._counters.answers += len(answers)
             replies.append(_reply(connection, ClientReply(t.FORMAT_VERSION, [], [], answers)))
         if replies:
-            yield Answer(replies)
+            yield Replies(replies)
 
     def submit(self, commands: list[t.Command]) -> None:
         """Commands of the gateway, for the next step."""

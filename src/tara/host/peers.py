@@ -54,14 +54,14 @@ class Peers:
         return self._arrivals.lives
 
     @property
-    def open_vote(self) -> Callable[[peer_wire.Vote], t.Tuple]:
+    def open_vote(self) -> Callable[[peer_wire.PackedCommit], t.Tuple]:
         return self._admission.open
 
     def hear(
         self,
         frames: list[bytes],
         deliver: Callable[[t.Tuple, int], None],
-        deliver_votes: Callable[[peer_wire.Vote, Collection[int]], None],
+        deliver_votes: Callable[[peer_wire.PackedCommit, Collection[int]], None],
     ) -> None:
         for data in frames:
             self._counters.frames_in += 1

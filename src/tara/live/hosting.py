@@ -40,7 +40,7 @@ from tara.storage.files import DamagedFile
 from tara.storage.journal import journal_directory, journal_name
 from tara.storage.lives import Lives, read_lives, write_lives
 from tara.storage.registration import must_be_founded
-from tara.storage.site_storage import Start
+from tara.storage.site_storage import LifeStart
 
 Kind = TypeVar("Kind")
 
@@ -144,7 +144,7 @@ class Hosted:
         welcome = self._register(known)
         self._life, self._token, self._short_lives = welcome.life, welcome.token, welcome.short_lives
         self._container.start(
-            Start(
+            LifeStart(
                 life=welcome.life,
                 genesis=welcome.genesis,
                 keep_journal=welcome.keep_journal,

@@ -31,7 +31,7 @@ from tara.net.port import Terms
 from tara.net.server import Address, Server
 from tara.protocol.errors import ConfigurationError, MalformedTuple, TaraError
 from tara.protocol.graph import Graph
-from tara.storage.registration import Admission, Claim, admit, found
+from tara.storage.registration import Granted, StartClaim, admit, found
 
 #: A container that has been silent for so long counts as down in the status.
 SILENT_S = 3.0
@@ -439,10 +439,10 @@ class Registry:
             )
         return founded
 
-    def _admit(self, register: control.Register) -> Admission:
+    def _admit(self, register: control.Register) -> Granted:
         """Give the container its next life, and say so if an older copy of something was put back."""
         container, before = register.container, self.state.lives[register.container]
-        claim = Claim(
+        claim = StartClaim(
             container=container,
             life=register.life,
             begun=register.begun,

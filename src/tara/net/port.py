@@ -17,7 +17,7 @@ from tara.net import bounds
 from tara.net.budget import Budget
 from tara.net.certificates import Guard
 from tara.net.connection import Connection
-from tara.net.errors import Broken, Closed, Refused
+from tara.net.errors import Broken, Closed, ConnectionRefused
 from tara.net.principal import Kind
 
 #: How often it looks for frames that do not come to their end.
@@ -285,7 +285,7 @@ class Port:
             self.hang_up(longest)
 
     def _give_up(self, incoming: Incoming, broken: Broken) -> None:
-        if isinstance(broken, Refused):
+        if isinstance(broken, ConnectionRefused):
             self._terms.on_refused(str(broken))
             self._let_leave(incoming)
             return

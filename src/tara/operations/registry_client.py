@@ -24,7 +24,7 @@ class StillUp(TaraError):
     """The cluster was told to go down, but has not."""
 
 
-class Refused(TaraError):
+class RegistryRefused(TaraError):
     """The registry said no."""
 
 
@@ -43,7 +43,7 @@ def ask(data_dir: Path, question: control.Question, keys: str | Path | None = No
         silence = NoRegistry(f"the driver at {answer.address} does not answer")
         answer = _ask_at(answer.address, question, directory, silence)
     if not isinstance(answer, control.Answer) or not answer.ok:
-        raise Refused(answer.body.decode() if isinstance(answer, control.Answer) else "unexpected answer")
+        raise RegistryRefused(answer.body.decode() if isinstance(answer, control.Answer) else "unexpected answer")
     return answer.body
 
 
@@ -57,7 +57,7 @@ def _ask_at(address: str, question: control.Question, keys: str, silence: NoRegi
             for data in channel.receive():
                 return control.decode(data)
         if channel.refusal is not None:
-            raise Refused(f"no connection to {address}: {channel.refusal}")
+            raise RegistryRefused(f"no connection to {address}: {channel.refusal}")
         raise silence
     finally:
         channel.close()

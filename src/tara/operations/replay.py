@@ -75,7 +75,7 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
     differences: list[Difference] = []
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class ReplayOrder(Struct, frozen=True, kw_only=True):
     """What is to be replayed."""
 
     #: The last command; None: the last one in the log.
@@ -144,7 +144,9 @@ class _Machine:
         return State(app=self.app, digest=digest_of(b"", chunks).hex(), bytes=sum(map(len, chunks)), answer=answer)
 
 
-def replay(data_dir: Path, request: Request, on_progress: Callable[[int], None] = lambda count: None) -> ReplayReport:
+def replay(
+    data_dir: Path, request: ReplayOrder, on_progress: Callable[[int], None] = lambda count: None
+) -> ReplayReport:
     """Rebuild the state, and compare what is to be compared. `on_progress` is told how many more commands are done."""
     cluster = StateFile(data_dir).read()
     log = best_log(data_dir)

@@ -9,7 +9,7 @@ import msgspec
 from tara.application import Put
 from tara.client.conversation import Conversation
 from tara.client.errors import ClientError, CommandFailed
-from tara.client.session import Call as Submission
+from tara.client.session import Submission
 from tara.host import client_wire
 from tara.protocol import tuples as t
 from tara.simulator.client import Client, Sent

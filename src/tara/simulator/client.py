@@ -10,8 +10,7 @@ import msgspec
 from tara.client.conversation import Conversation
 from tara.client.errors import ClientError, CommandFailed, CommandTooLarge, NotReachable, Overloaded, TimedOut
 from tara.client.reads import Question
-from tara.client.session import Call as Submission
-from tara.client.session import Session
+from tara.client.session import Session, Submission
 from tara.host import client_wire
 from tara.protocol import tuples as t
 from tara.simulator.checks.linearizability import Operation

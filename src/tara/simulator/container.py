@@ -55,7 +55,7 @@ class Said:
         return leaving
 
 
-class Container:
+class SimulatedContainer:
     """A process that hosts nodes. Its disk survives it; a new life is a new process."""
 
     def __init__(self, index: int, site: int, numbers: list[int], disk: VirtualDisk) -> None:

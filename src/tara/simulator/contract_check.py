@@ -30,7 +30,7 @@ _CLIENTS = 3
 _PROCESS_TIMEOUT_S = 120.0
 
 
-class Step(Struct, array_like=True, frozen=True):
+class ContractStep(Struct, array_like=True, frozen=True):
     """What was asked, and what came of it; everything that must not depend on the process."""
 
     call: Execute | Query
@@ -72,13 +72,13 @@ def check_contract(name: str, seed: int = 0, steps: int = STEPS) -> int:
     return len(here)
 
 
-def _perform(name: str, seed: int, steps: int) -> list[Step]:
+def _perform(name: str, seed: int, steps: int) -> list[ContractStep]:
     application = application_of(name)
     simulation = simulation_of(name, application)
     clients = [simulation() for _ in range(_CLIENTS)]
     draw = random.Random(f"rehearsal-{seed}")
     first, second = application(), application()
-    performed: list[Step] = []
+    performed: list[ContractStep] = []
     for number in range(steps):
         client = clients[number % _CLIENTS]
         call_ = client.next(draw)
@@ -97,7 +97,7 @@ def _perform(name: str, seed: int, steps: int) -> list[Step]:
             digest = _digest(first)
             second = _same_snapshots(name, number, application, first, second)
         client.heard(call_, result if status == 0 else None)
-        performed.append(Step(call_, status, result, digest))
+        performed.append(ContractStep(call_, status, result, digest))
     return performed
 
 
@@ -138,7 +138,7 @@ def _different(name: str, number: int, call_: object, what: str, mine: object, o
     )
 
 
-def _perform_elsewhere(name: str, seed: int, steps: int) -> list[Step]:
+def _perform_elsewhere(name: str, seed: int, steps: int) -> list[ContractStep]:
     """In a process whose hash seed is another one than ours."""
     hash_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     command = [sys.executable, "-m", "tara.simulator.contract_check", name, str(seed), str(steps)]
@@ -147,7 +147,7 @@ def _perform_elsewhere(name: str, seed: int, steps: int) -> list[Step]:
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise NotDeterministic(f"app = {name}: in another process, the check fails: {''.join(last)}")
-    return msgspec.msgpack.decode(done.stdout, type=list[Step])
+    return msgspec.msgpack.decode(done.stdout, type=list[ContractStep])
 
 
 def main(arguments: list[str]) -> None:

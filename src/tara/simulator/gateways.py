@@ -14,7 +14,7 @@ from tara.protocol.sessions import Application
 from tara.simulator.checks.linearizability import Operation
 
 if TYPE_CHECKING:
-    from tara.simulator.container import Container
+    from tara.simulator.container import SimulatedContainer
     from tara.simulator.world import World
 
 
@@ -72,9 +72,9 @@ class Wire(Protocol):
 
 
 class GatewaySite:
-    """A site as its gateway sees it (`tara.net.gateway.Site`)."""
+    """A site as its gateway sees it (`tara.net.gateway.GatewayHost`)."""
 
-    def __init__(self, world: "World", container: "Container", executor: Executor) -> None:
+    def __init__(self, world: "World", container: "SimulatedContainer", executor: Executor) -> None:
         self._world = world
         self._container = container
         self._executor = executor

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from tara.simulator.checks.violation import Violation
 
 if TYPE_CHECKING:
-    from tara.simulator.container import Container
+    from tara.simulator.container import SimulatedContainer
     from tara.simulator.world import World
 
 
 class StorageEvents:
     """Takes the place of an event log (`tara.storage.site_storage.Events`)."""
 
-    def __init__(self, world: "World", container: "Container") -> None:
+    def __init__(self, world: "World", container: "SimulatedContainer") -> None:
         self._world = world
         self._container = container
 

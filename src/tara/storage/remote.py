@@ -1,4 +1,4 @@
-"""What other hosts have, as the storage sees it; `tara.net.exchange` brings it here."""
+"""What other hosts have, as the storage sees it; `tara.net.file_exchange` brings it here."""
 
 import threading
 from collections.abc import Collection

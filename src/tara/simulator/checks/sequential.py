@@ -41,7 +41,7 @@ class Place(Struct, frozen=True):
     result: tuple[int, bytes]
 
 
-class Copy:
+class ReferenceCopy:
     """The application, run alone."""
 
     def __init__(self, limits: Limits, make: Callable[[], Audited], log: list[t.Request]) -> None:
@@ -94,7 +94,7 @@ def judge(
 ) -> None:
     """Raise a violation unless the log explains the history. The call of an operation is ("execute" or "query",
     payload, id); its result is (status, payload). `check` sees the copy after every request."""
-    copy = Copy(limits, make, log)
+    copy = ReferenceCopy(limits, make, log)
     for request in log:
         copy.execute(request)
         check(copy.application)
@@ -103,7 +103,7 @@ def judge(
     _check_order(ordered, copy.places)
     questions = [operation for operation in history if _is_unordered(operation, copy.places)]
     _place_questions(
-        questions, _ranges(questions, ordered, copy.places, len(log)), log, Copy(limits, make, log), principal
+        questions, _ranges(questions, ordered, copy.places, len(log)), log, ReferenceCopy(limits, make, log), principal
     )
 
 
@@ -166,7 +166,7 @@ def _place_questions(
     questions: list[Operation],
     ranges: dict[int, tuple[int, int]],
     log: list[t.Request],
-    copy: Copy,
+    copy: ReferenceCopy,
     principal: PrincipalOf,
 ) -> None:
     fitting: dict[int, list[int]] = {_id(question): [] for question in questions}
@@ -187,7 +187,7 @@ def _place_questions(
         seen.append((question, longer[0]))
 
 
-def _ask(copy: Copy, question: Operation, principal: PrincipalOf) -> tuple[int, bytes]:
+def _ask(copy: ReferenceCopy, question: Operation, principal: PrincipalOf) -> tuple[int, bytes]:
     assert isinstance(question.client, int)
     return copy.sessions.ask(wrap(_id(question), question.call[1]), principal(question.client))
 

@@ -13,7 +13,7 @@ from tara.application import Get
 from tara.host import client_wire
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.principals import principal_of
-from tara.simulator.container import DATA, Container
+from tara.simulator.container import DATA, SimulatedContainer
 from tara.simulator.workload import wrap
 from tara.storage.journal import MARKER_FILE, journal_directory
 
@@ -46,14 +46,14 @@ QUESTIONS_BEYOND = 50
 LONG_QUESTIONS = 40
 
 
-def _disk_error(world: "World", container: Container, fault: "Fault") -> bool:
+def _disk_error(world: "World", container: SimulatedContainer, fault: "Fault") -> bool:
     """The next call of a kind fails, once. Counted when it does."""
     container.disk.errors = list(DISK_ERRORS[fault.other % len(DISK_ERRORS)])
     container.disk.on_error = partial(world.count_fault, fault.kind)
     return False
 
 
-def _marker_lost(world: "World", container: Container, fault: "Fault") -> bool:
+def _marker_lost(world: "World", container: SimulatedContainer, fault: "Fault") -> bool:
     """A container comes back to a journal without its end marker."""
     world.crash(container)
     container.disk.forget(_marker(container))
@@ -62,16 +62,16 @@ def _marker_lost(world: "World", container: Container, fault: "Fault") -> bool:
     return True
 
 
-def _marker(container: Container) -> Path:
+def _marker(container: SimulatedContainer) -> Path:
     return journal_directory(DATA, container.index) / MARKER_FILE
 
 
-def _has_marker(container: Container) -> bool:
+def _has_marker(container: SimulatedContainer) -> bool:
     segments = container.disk.paths(journal_directory(DATA, container.index), (".journal",))
     return container.disk.exists(_marker(container)) and bool(segments) and not container.founding
 
 
-def _broken_node(world: "World", container: Container, fault: "Fault") -> bool:
+def _broken_node(world: "World", container: SimulatedContainer, fault: "Fault") -> bool:
     """An invariant of a node is broken, and it stops; the others of its container go on without it, until an operator
     starts that anew."""
     if world.fatal is not None:
@@ -83,18 +83,18 @@ def _broken_node(world: "World", container: Container, fault: "Fault") -> bool:
     return True
 
 
-def _bad_snapshot(world: "World", container: Container, fault: "Fault") -> bool:
+def _bad_snapshot(world: "World", container: SimulatedContainer, fault: "Fault") -> bool:
     """The application of a replica cannot give its next snapshot: the replica halts there, and goes on when others have
     that checkpoint. Counted when it is asked for that."""
     world.bad_snapshots.add(container.index)
     return False
 
 
-def _executes(container: Container) -> bool:
+def _executes(container: SimulatedContainer) -> bool:
     return any(isinstance(node, Executor) and node.ready for node in container.nodes.values())
 
 
-def _repair(world: "World", container: Container) -> None:
+def _repair(world: "World", container: SimulatedContainer) -> None:
     world.broken.difference_update(container.numbers)
     if container.alive:
         world.crash(container)
@@ -115,7 +115,9 @@ def many_questions(world: "World", fault: "Fault") -> bool:
 
 
 #: How each begins, and whom it can happen to.
-OF_CONTAINERS: dict[str, tuple[Callable[["World", Container, "Fault"], bool], Callable[[Container], bool]]] = {
+OF_CONTAINERS: dict[
+    str, tuple[Callable[["World", SimulatedContainer, "Fault"], bool], Callable[[SimulatedContainer], bool]]
+] = {
     "disk_error": (_disk_error, lambda container: True),
     "marker_lost": (_marker_lost, _has_marker),
     "bad_snapshot": (_bad_snapshot, _executes),

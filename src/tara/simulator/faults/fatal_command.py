@@ -15,7 +15,7 @@ from tara.protocol.nodes.executor import Executor
 from tara.protocol.principals import OPERATOR
 
 if TYPE_CHECKING:
-    from tara.simulator.container import Container
+    from tara.simulator.container import SimulatedContainer
     from tara.simulator.world import World
 
 _LOOK_MS = 60
@@ -45,7 +45,7 @@ class FatalCommand:
         self._ordered = (-1, 0.0)
         world.after(_LOOK_MS, self._look)
 
-    def strike(self, container: "Container", life: int, operation: int, counter: int) -> None:
+    def strike(self, container: "SimulatedContainer", life: int, operation: int, counter: int) -> None:
         """A replica is about to execute this operation."""
         if self.operation is None and not self._world.monitor.was_executed(counter):
             # One that executed it before, and has lost its disk since, would not know any more that it has.

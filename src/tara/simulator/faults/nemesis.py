@@ -17,7 +17,7 @@ from tara.protocol.nodes.executor import Executor
 from tara.protocol.principals import OPERATOR, principal_of
 from tara.simulator import eras
 from tara.simulator.client import Client
-from tara.simulator.container import DATA, Container
+from tara.simulator.container import DATA, SimulatedContainer
 from tara.simulator.disk import VirtualDisk
 from tara.simulator.faults import container_faults
 from tara.simulator.faults.fatal_command import FatalCommand
@@ -109,7 +109,7 @@ def heal(world: World) -> None:
     world.network.clear()
 
 
-def _lost(world: World) -> list[Container]:
+def _lost(world: World) -> list[SimulatedContainer]:
     """f sites; or, with one container per node, f replicas of every stage, not all on the same sites."""
     first, f, sites = world.plan.lost_site, world.graph.f, world.graph.sites
     damaged = any(map(world.has_holes, world.containers))
@@ -145,13 +145,13 @@ def _strike(world: World, fault: Fault) -> None:
         world.count_fault(fault.kind)
 
 
-def _victim(world: World, fault: Fault) -> Container | None:
+def _victim(world: World, fault: Fault) -> SimulatedContainer | None:
     """A container that may fail now."""
     container = world.containers[fault.target % len(world.containers)]
     return container if container.alive and world.may_fail([container]) else None
 
 
-def _kill(world: World, container: Container, delay_ms: float) -> None:
+def _kill(world: World, container: SimulatedContainer, delay_ms: float) -> None:
     world.crash(container, power=world.draw.random() < POWER_SHARE)
     world.restart_later(container, delay_ms)
 
@@ -339,7 +339,7 @@ def _losses_beyond_f(world: World, fault: Fault) -> bool:
     return True
 
 
-def _voters(world: World, fault: Fault) -> list[Container]:
+def _voters(world: World, fault: Fault) -> list[SimulatedContainer]:
     """More than f of the containers with committers of a partition."""
     partition, sites = fault.other % world.graph.partitions, world.graph.sites
     count = world.graph.f + 1 + fault.other // 2 % (world.graph.f + 1)
@@ -407,7 +407,7 @@ def _crash_in_start(world: World, fault: Fault) -> bool:
     return False
 
 
-def _crash_group(world: World, fault: Fault, group: list[Container]) -> bool:
+def _crash_group(world: World, fault: Fault, group: list[SimulatedContainer]) -> bool:
     for container in group:
         if container.alive:
             _kill(world, container, fault.duration_ms * (0.5 + world.draw.random()))
@@ -570,7 +570,7 @@ def _sync_fails(world: World, fault: Fault) -> bool:
     return True
 
 
-def _lose_power(world: World, container: Container) -> None:
+def _lose_power(world: World, container: SimulatedContainer) -> None:
     if container.alive and not world.healed and world.may_fail([container]):
         world.crash(container, power=True)
         world.restart_later(container, 50)
@@ -623,7 +623,7 @@ def _journal_damaged(world: World, fault: Fault) -> bool:
     return True
 
 
-def _intact_checkpoints(world: World) -> list[tuple[int, Container, Path]]:
+def _intact_checkpoints(world: World) -> list[tuple[int, SimulatedContainer, Path]]:
     return [
         (int(path.stem), container, path)
         for container in world.containers
@@ -748,7 +748,7 @@ def _garbage(world: World, fault: Fault) -> bool:
     return True
 
 
-def _odd_frame(world: World, container: Container, choice: int) -> bytes:
+def _odd_frame(world: World, container: SimulatedContainer, choice: int) -> bytes:
     """As from a peer: with a tuple that no node sends to such a node, or one with a number that there is not, or with
     something else where a commit should be."""
     peer = world.containers[(container.index + 1) % len(world.containers)]
@@ -756,7 +756,7 @@ def _odd_frame(world: World, container: Container, choice: int) -> bytes:
     numbers, executors = container.numbers[:1], world.executors_of(container)
     sinks = [number for number in container.numbers if world.graph.names[number].stage is Stage.VIEW_SINK]
     parcels: list[tuple[list[int], t.WireTuple]] = []
-    votes: list[tuple[list[int], peer_wire.Vote]] = []
+    votes: list[tuple[list[int], peer_wire.PackedCommit]] = []
     foreign = t.Commit(99, 0, 1, 0, [])
     match choice % 6:
         case 0:
@@ -766,11 +766,11 @@ def _odd_frame(world: World, container: Container, choice: int) -> bytes:
         case 2:
             parcels.append((sinks, t.Vote(99, 0, 1, 1, 1)))
         case 3:
-            votes.append(([9_999], peer_wire.Vote(0, 0, Raw(t.encode(foreign)))))
+            votes.append(([9_999], peer_wire.PackedCommit(0, 0, Raw(t.encode(foreign)))))
         case 4:
-            votes.append((executors, peer_wire.Vote(0, 1, Raw(t.encode(foreign)))))
+            votes.append((executors, peer_wire.PackedCommit(0, 1, Raw(t.encode(foreign)))))
         case _:
-            votes.append((executors, peer_wire.Vote(0, 0, Raw(t.encode(t.Vote(0, 0, 1, 1, 1))))))
+            votes.append((executors, peer_wire.PackedCommit(0, 0, Raw(t.encode(t.Vote(0, 0, 1, 1, 1))))))
     return t.encode(peer_wire.Frame(header, parcels, votes, []))
 
 

@@ -19,7 +19,7 @@ from tara.protocol.nodes.executor import Executor
 from tara.simulator.stories.story import Condition, Story
 
 if TYPE_CHECKING:
-    from tara.simulator.container import Container
+    from tara.simulator.container import SimulatedContainer
 
 #: How long an answer takes at most.
 _ANSWERED_MS = 100
@@ -40,7 +40,7 @@ class ForgetfulWitness(Story):
         #: The victim's new incarnation; 0 before its loss.
         self._incarnation = 0
 
-    def delays(self, sender: "Container", peer: "Container", tuple_: t.Tuple, number: int) -> bool:
+    def delays(self, sender: "SimulatedContainer", peer: "SimulatedContainer", tuple_: t.Tuple, number: int) -> bool:
         inward = sender.site not in self._laggards and peer.site in self._laggards
         match tuple_:
             case t.ReadIndex():

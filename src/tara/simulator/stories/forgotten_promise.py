@@ -21,7 +21,7 @@ from tara.protocol.graph import Stage
 from tara.simulator.stories.story import Condition, Story
 
 if TYPE_CHECKING:
-    from tara.simulator.container import Container
+    from tara.simulator.container import SimulatedContainer
 
 #: Requests are not delayed: proposers must have something to propose.
 _NOT_DELAYED = (t.Requests, t.Submit)
@@ -41,7 +41,7 @@ class ForgottenPromise(Story):
         #: The victim's new incarnation; 0 before its loss.
         self._incarnation = 0
 
-    def delays(self, sender: "Container", peer: "Container", tuple_: t.Tuple, number: int) -> bool:
+    def delays(self, sender: "SimulatedContainer", peer: "SimulatedContainer", tuple_: t.Tuple, number: int) -> bool:
         if isinstance(tuple_, _NOT_DELAYED):
             return False
         if self._incarnation and isinstance(tuple_, t.View) and number == self.number(Stage.COMMITTER, self._victim):

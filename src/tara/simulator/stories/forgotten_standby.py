@@ -19,7 +19,7 @@ from tara.protocol.nodes.proposer import Proposer
 from tara.simulator.stories.story import Condition, Story
 
 if TYPE_CHECKING:
-    from tara.simulator.container import Container
+    from tara.simulator.container import SimulatedContainer
     from tara.simulator.world import World
 
 
@@ -38,7 +38,7 @@ class ForgottenStandby(Story):
         f = self.graph.f
         self._standby = (self.first_view + 1 + choice % f) % (f + 1)
 
-    def delays(self, sender: "Container", peer: "Container", tuple_: t.Tuple, number: int) -> bool:
+    def delays(self, sender: "SimulatedContainer", peer: "SimulatedContainer", tuple_: t.Tuple, number: int) -> bool:
         return False
 
     def tell(self) -> Iterator[Condition]:
@@ -62,5 +62,5 @@ class ForgottenStandby(Story):
         node = self.world.host_of(number).nodes.get(number)
         return isinstance(node, Proposer) and node.is_known
 
-    def _host(self, stage: Stage, replica: int) -> "Container":
+    def _host(self, stage: Stage, replica: int) -> "SimulatedContainer":
         return self.world.host_of(self.number(stage, replica))

@@ -21,7 +21,7 @@ from tara.protocol.nodes.executor import Executor
 from tara.simulator.stories.story import Condition, Story
 
 if TYPE_CHECKING:
-    from tara.simulator.container import Container
+    from tara.simulator.container import SimulatedContainer
     from tara.simulator.world import World
 
 
@@ -38,7 +38,7 @@ class FormerPlaces(Story):
         self._others_wait = True
         self._waits = False
 
-    def delays(self, sender: "Container", peer: "Container", tuple_: t.Tuple, number: int) -> bool:
+    def delays(self, sender: "SimulatedContainer", peer: "SimulatedContainer", tuple_: t.Tuple, number: int) -> bool:
         if not isinstance(tuple_, t.Proposal):
             return False
         mine = self.graph.names[number].partition == self.partition
@@ -66,7 +66,7 @@ class FormerPlaces(Story):
             self.lose_delayed(lambda tuple_: isinstance(tuple_, t.Proposal) and tuple_.partition == self.partition)
         super().end()
 
-    def _next_proposer(self) -> "Container":
+    def _next_proposer(self) -> "SimulatedContainer":
         return self.world.host_of(self.number(Stage.PROPOSER, (self.first_view + 1) % (self.graph.f + 1)))
 
     def _is_ahead(self) -> bool:

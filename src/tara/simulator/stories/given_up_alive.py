@@ -17,7 +17,7 @@ from tara.protocol.graph import Stage
 from tara.simulator.stories.story import Condition, Story
 
 if TYPE_CHECKING:
-    from tara.simulator.container import Container
+    from tara.simulator.container import SimulatedContainer
     from tara.simulator.world import World
 
 
@@ -35,10 +35,10 @@ class GivenUpAlive(Story):
         free = [site for site in range(self.graph.sites) if site not in proposers]
         self._home = free[choice % len(free)]
         self._container = self.world.host_of(self.number(Stage.COMMITTER, self.committer_at(self._home)))
-        self._zombie: Container | None = None
+        self._zombie: SimulatedContainer | None = None
         self._stragglers: set[int] = set()
 
-    def delays(self, sender: "Container", peer: "Container", tuple_: t.Tuple, number: int) -> bool:
+    def delays(self, sender: "SimulatedContainer", peer: "SimulatedContainer", tuple_: t.Tuple, number: int) -> bool:
         if not isinstance(tuple_, t.Proposal) or peer.site not in self._stragglers:
             return False
         return number == self.number(Stage.COMMITTER, self.committer_at(peer.site))

@@ -19,7 +19,7 @@ from tara.protocol.nodes.committer import Committer
 from tara.simulator.stories.story import Condition, Story
 
 if TYPE_CHECKING:
-    from tara.simulator.container import Container
+    from tara.simulator.container import SimulatedContainer
     from tara.simulator.world import World
 
 #: Long enough for everything that comes.
@@ -41,7 +41,7 @@ class HalfRemembered(Story):
         #: Whether it has lost its journal.
         self._lost = False
 
-    def delays(self, sender: "Container", peer: "Container", tuple_: t.Tuple, number: int) -> bool:
+    def delays(self, sender: "SimulatedContainer", peer: "SimulatedContainer", tuple_: t.Tuple, number: int) -> bool:
         orders = isinstance(tuple_, t.Start | t.Proposal)
         return self._lost and orders and number == self.number(Stage.COMMITTER, self._victim)
 

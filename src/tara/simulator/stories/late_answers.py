@@ -18,7 +18,7 @@ from tara.simulator.client import Client
 from tara.simulator.stories.story import Condition, Story
 
 if TYPE_CHECKING:
-    from tara.simulator.container import Container
+    from tara.simulator.container import SimulatedContainer
     from tara.simulator.world import World
 
 
@@ -36,7 +36,7 @@ class LateAnswers(Story):
         self._sink = self.graph.number(Stage.REPLY_SINK, self._site)
         self._holds = True
 
-    def delays(self, sender: "Container", peer: "Container", tuple_: t.Tuple, number: int) -> bool:
+    def delays(self, sender: "SimulatedContainer", peer: "SimulatedContainer", tuple_: t.Tuple, number: int) -> bool:
         return self._holds and isinstance(tuple_, t.Answers) and number == self._sink
 
     def tell(self) -> Iterator[Condition]:

@@ -23,7 +23,7 @@ from tara.protocol.graph import Stage
 from tara.simulator.stories.story import Condition, Story
 
 if TYPE_CHECKING:
-    from tara.simulator.container import Container
+    from tara.simulator.container import SimulatedContainer
 
 
 class OutdatedRecord(Story):
@@ -44,7 +44,7 @@ class OutdatedRecord(Story):
         #: The victim's new incarnation; 0 before its loss.
         self._incarnation = 0
 
-    def delays(self, sender: "Container", peer: "Container", tuple_: t.Tuple, number: int) -> bool:
+    def delays(self, sender: "SimulatedContainer", peer: "SimulatedContainer", tuple_: t.Tuple, number: int) -> bool:
         stage = self.graph.names[number].stage
         home = sender.site == self._home
         match tuple_:

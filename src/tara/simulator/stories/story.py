@@ -11,7 +11,7 @@ from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.controller import Controller
 
 if TYPE_CHECKING:
-    from tara.simulator.container import Container, Parcel
+    from tara.simulator.container import Parcel, SimulatedContainer
     from tara.simulator.world import World
 
 #: How often a story looks whether a step is done, and how long it waits for all of them.
@@ -32,7 +32,7 @@ class Story(abc.ABC):
     def __init__(self, world: "World", partition: int, view: int) -> None:
         self.world, self.graph, self.partition, self.first_view = world, world.graph, partition, view
         #: What is delayed, in the order in which it was sent.
-        self._delayed: list[tuple[Container, Parcel]] = []
+        self._delayed: list[tuple[SimulatedContainer, Parcel]] = []
         self._deadline_ms = world.now_ms + _PATIENCE_MS
         self._steps = self._tell()
         self._awaited: Condition = lambda: True
@@ -51,7 +51,7 @@ class Story(abc.ABC):
         """Does one step after the other, and yields what to wait for in between."""
 
     @abc.abstractmethod
-    def delays(self, sender: "Container", peer: "Container", tuple_: t.Tuple, number: int) -> bool:
+    def delays(self, sender: "SimulatedContainer", peer: "SimulatedContainer", tuple_: t.Tuple, number: int) -> bool:
         """Whether a tuple for the node of this number has to wait."""
 
     def _tell(self) -> Iterator[Condition]:
@@ -60,7 +60,7 @@ class Story(abc.ABC):
         after_ms = self.world.now_ms + _AFTERMATH_MS
         yield lambda: self.world.now_ms >= after_ms
 
-    def take(self, sender: "Container", peer: "Container", parcel: "Parcel") -> bool:
+    def take(self, sender: "SimulatedContainer", peer: "SimulatedContainer", parcel: "Parcel") -> bool:
         """Whether a parcel on its way is delayed; it is kept here then."""
         if not self.delays(sender, peer, *parcel):
             return False

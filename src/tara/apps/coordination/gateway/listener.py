@@ -20,7 +20,7 @@ from tara.apps.coordination.gateway.front_end import FrontEnd
 from tara.apps.coordination.gateway.stream import Stream
 from tara.apps.coordination.settings import GatewaySettings
 from tara.net.certificates import read_secret
-from tara.net.gateway import Site
+from tara.net.gateway import GatewayHost
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.storage.disk import LOCAL
@@ -43,7 +43,7 @@ class Client:
 
 
 class Listener:
-    def __init__(self, site: Site, settings: GatewaySettings, front_end: FrontEnd) -> None:
+    def __init__(self, site: GatewayHost, settings: GatewaySettings, front_end: FrontEnd) -> None:
         self._site = site
         self._settings = settings
         self.front_end = front_end

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tara.application import KeyValueStore
-from tara.net.gateway import AGAIN_S, Channel
+from tara.net.gateway import AGAIN_S, GatewaySession
 from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
 
@@ -42,34 +42,34 @@ def site() -> Site:
 
 
 @pytest.fixture
-def channel(site: Site) -> Iterator[Channel[str]]:
+def session(site: Site) -> Iterator[GatewaySession[str]]:
     lost: list[list[str]] = []
-    channel = Channel[str](site, lost.append)
-    channel.pump(1.0)
+    session = GatewaySession[str](site, lost.append)
+    session.pump(1.0)
     (opening,) = site.take()
-    channel.hear(t.Result(0, opening.number, 1, t.OK, msgspec.msgpack.encode((9, 30_000))))
-    yield channel
+    session.hear(t.Result(0, opening.number, 1, t.OK, msgspec.msgpack.encode((9, 30_000))))
+    yield session
     assert lost == []
 
 
-def test_what_the_replicas_had_no_room_for_is_submitted_again(site: Site, channel: Channel[str]) -> None:
+def test_what_the_replicas_had_no_room_for_is_submitted_again(site: Site, session: GatewaySession[str]) -> None:
     for token in ("a", "b", "c"):
-        channel.order(token.encode(), token)
-    channel.pump(2.0)
+        session.order(token.encode(), token)
+    session.pump(2.0)
     assert [command.payload for command in site.take()] == [b"a", b"b", b"c"]
-    assert channel.hear(t.Result(9, 0, 2, t.OK, b"")) == "a"
-    assert channel.hear(t.Result(9, 1, 2, t.UNACKNOWLEDGED, b"")) is None
-    assert channel.hear(t.Result(9, 2, 2, t.UNACKNOWLEDGED, b"")) is None
-    channel.pump(2.0 + AGAIN_S / 2)
+    assert session.hear(t.Result(9, 0, 2, t.OK, b"")) == "a"
+    assert session.hear(t.Result(9, 1, 2, t.UNACKNOWLEDGED, b"")) is None
+    assert session.hear(t.Result(9, 2, 2, t.UNACKNOWLEDGED, b"")) is None
+    session.pump(2.0 + AGAIN_S / 2)
     assert site.take() == []
-    channel.pump(2.0 + AGAIN_S)
+    session.pump(2.0 + AGAIN_S)
     again = site.take()
     # Under the same numbers, and it says that it has the result of the first.
     assert [(command.number, command.acknowledged, command.payload) for command in again] == [
         (1, 1, b"b"),
         (2, 1, b"c"),
     ]
-    assert [channel.hear(t.Result(9, number, 3, t.OK, b"")) for number in (1, 2)] == ["b", "c"]
-    channel.pump(10.0)
+    assert [session.hear(t.Result(9, number, 3, t.OK, b"")) for number in (1, 2)] == ["b", "c"]
+    session.pump(10.0)
     assert site.take() == []
-    assert len(channel) == 0
+    assert len(session) == 0
