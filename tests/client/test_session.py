@@ -109,7 +109,7 @@ def test_long_commands_wait_until_others_are_answered() -> None:
     session.hear(t.Result(9, 0, 2, t.OK, b""), 0.1)
     assert numbers_due() == [1, 2]
     session.hear(t.Result(9, 1, 0, t.TOO_LARGE, b""), 0.1)
-    # The question that takes the refused one's number, and what there is room for now.
+    # The read that takes the refused one's number, and what there is room for now.
     assert numbers_due() == [1, 3]
     for number in (1, 2, 3):
         session.hear(t.Result(9, number, 3, t.OK, b""), 0.1)
@@ -331,7 +331,7 @@ def test_numbers_do_not_run_away_from_one_that_is_not_answered() -> None:
     assert highest == IN_FLIGHT_MAX - 1
 
 
-def test_questions_with_long_answers_are_not_ordered_all_at_once() -> None:
+def test_reads_with_long_answers_are_not_ordered_all_at_once() -> None:
     session = make()
     opened(session)
     for _ in range(8):
@@ -460,7 +460,7 @@ def test_who_may_not_open_a_session_is_told_at_once() -> None:
     session.hear(t.Result(0, opening.number, 1, t.FORBIDDEN, b"not yours"), 0.1)
     assert [type(outcome) for outcome in outcomes] == [Forbidden]
     assert str(outcomes[0]) == "not yours"
-    # Another try is another question: an operator may have closed the session meanwhile.
+    # Another try asks anew: an operator may have closed the session meanwhile.
     call(session, outcomes)
     assert [command.kind for command in session.due(0.2)] == [t.OPEN]
 

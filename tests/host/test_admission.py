@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tara.drills.hostile import ClientFrames, ControlMessages, FileQuestions, Identity, PeerFrames, recorded
+from tara.drills.hostile import ClientFrames, ControlMessages, FileRequests, Identity, PeerFrames, recorded
 from tara.host import client_wire, peer_wire
 from tara.host.admission import Admission
 from tara.host.placement import placement_of
@@ -132,8 +132,8 @@ BEYOND = msgspec.structs.replace(REQUEST, source=3)
         t.Proposal(0, 0, 1, 0, 0, [REQUEST, BEYOND]),
         t.Commit(3, 0, 1, 0, [REQUEST]),
         t.Commit(0, 0, 1, 0, [BEYOND]),
-        t.Read(3, 1, 1, 0),
-        t.Read(0, 1, 1, 3),
+        t.IndexRequest(3, 1, 1, 0),
+        t.IndexRequest(0, 1, 1, 3),
         t.ReadIndex(3, 0, 1, INCARNATIONS, 0, 1, 1, 0),
         t.ReadIndex(0, 0, 1, INCARNATIONS[1:], 0, 1, 1, 0),
         t.CommitterStatus(3, 0, 1, 1, 1, 1, 0, 0),
@@ -178,7 +178,7 @@ def test_what_would_break_a_node_is_refused(tuple_: t.Tuple) -> None:
         (takers(t.Vote) * 1000, t.Vote(0, 0, 1, 1, 1)),
         (takers(t.Commit), t.Vote(0, 0, 1, 1, 1)),
         ([number for number in HERE if GRAPH.names[number].stage is Stage.REQUEST_SOURCE], t.Submit([])),
-        ([number for number in HERE if GRAPH.names[number].stage is Stage.REQUEST_SOURCE], t.Ask([])),
+        ([number for number in HERE if GRAPH.names[number].stage is Stage.REQUEST_SOURCE], t.SubmitReads([])),
         (placement_of(GRAPH, "site")[1], t.View(0, 0, 1, INCARNATIONS)),
     ],
 )
@@ -216,7 +216,7 @@ def test_a_progress_far_away_costs_no_time() -> None:
     ("make", "decode"),
     [
         (lambda random: ClientFrames(random), client_wire.decode_request),
-        (lambda random: FileQuestions(random, 5, 1), msgspec.msgpack.Decoder(FileRequest).decode),
+        (lambda random: FileRequests(random, 5, 1), msgspec.msgpack.Decoder(FileRequest).decode),
         (lambda random: ControlMessages(random, {0: 3}), None),
     ],
     ids=["clients", "files", "control"],

@@ -51,7 +51,7 @@ class Alone:
             self.site.step(Inputs(frames=frames or [], messages=heard, tuples=answers, tick=tick), self.now_ms)
         )
 
-    def say(self, *commands: t.Command, reads: list[client_wire.Read] | None = None) -> list[Effect]:
+    def say(self, *commands: t.Command, reads: list[client_wire.ReadMessage] | None = None) -> list[Effect]:
         (message,) = client_wire.encode_request(list(commands), reads or [], SECRET)
         return self.step(message)
 
@@ -127,7 +127,7 @@ def test_what_there_is_no_room_for_is_refused_with_its_number() -> None:
 def test_a_read_for_which_any_state_will_do_is_answered_in_the_same_step() -> None:
     alone = Alone()
     alone.say(put(alone.open(), 0))
-    question = msgspec.msgpack.encode(Get("key"))
-    effects = alone.say(reads=[client_wire.Read(7, question, stale=True)])
+    payload = msgspec.msgpack.encode(Get("key"))
+    effects = alone.say(reads=[client_wire.ReadMessage(7, payload, stale=True)])
     ((id_, status, payload),) = [answer for reply in replies_of(effects) for answer in reply.answers]
     assert (id_, status, msgspec.msgpack.decode(payload)) == (7, t.OK, b"value")

@@ -147,7 +147,7 @@ def test_what_keeps_the_contract_passes(name: str) -> None:
         ("InTheOrderOfASet", "is not deterministic: step .* another process has another result"),
         ("Forgetful", "is not deterministic: step .* two replicas have different results"),
         ("Lossy", "a restored copy has another snapshot"),
-        ("Curious", "is a question, but it changed the state"),
+        ("Curious", "is a read, but it changed the state"),
         ("VeryFew", "invariant: VeryFewSimulation.check: AssertionError: too many words"),
     ],
 )

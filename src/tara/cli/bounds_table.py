@@ -63,7 +63,7 @@ def sections() -> list[Section]:
             [
                 setting("frame_bytes_max", "bytes", "a frame of a peer", "closed"),
                 net("CLIENT_FRAME_COMMANDS", "", "a message of a client, in longest commands", "closed"),
-                net("FILE_QUESTION_BYTES_MAX", "bytes", "a question to a file server", "closed"),
+                net("FILE_REQUEST_BYTES_MAX", "bytes", "a request to a file server", "closed"),
                 net("CONTROL_BYTES_MAX", "bytes", "a message to a registry", "closed"),
                 net("FRAMES_PER_TURN", "", "frames taken in one turn", "the others wait for the next turn"),
                 net("FRAME_S_MAX", "s", "for a frame, from its first byte to its last", "closed"),

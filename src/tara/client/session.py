@@ -104,7 +104,7 @@ class Submission:
         return len(self.payload) + self.expected
 
     def empty(self) -> None:
-        """Keep its number, and nothing else: a question that changes nothing takes its place."""
+        """Keep its number, and nothing else: a read that changes nothing takes its place."""
         self.payload, self.kind, self.expected = b"", t.QUERY, 0
 
     def finish(self, outcome: bytes | ClientError) -> None:
@@ -408,7 +408,7 @@ class Session:
         self._refuse(number, now_s, UNACKNOWLEDGED_S)
 
     def _fill(self, refused: t.Result) -> None:
-        """A front end did not pass a command on. Its number must not be missing, so a question takes its place. Not in
+        """A front end did not pass a command on. Its number must not be missing, so a read takes its place. Not in
         a session with a name: whoever sends it there again is to be told, too."""
         call = self._in_flight.get(refused.number)
         if call is None or not call.payload:

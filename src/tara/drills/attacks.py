@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from tara.apps.coordination import jute
 from tara.apps.coordination.codes import Op
-from tara.drills.hostile import ClientFrames, ControlMessages, FileQuestions, Identity, PeerFrames, recorded
+from tara.drills.hostile import ClientFrames, ControlMessages, FileRequests, Identity, PeerFrames, recorded
 from tara.drills.nuisances import Nuisances
 from tara.drills.targets import AttackTarget
 from tara.live import control
@@ -307,7 +307,7 @@ def attack_on(target: AttackTarget) -> Attack:
             return FrameAttack(target, _mixed(ClientFrames(random), ODD))
         case "files":
             last = msgspec.msgpack.encode(FileRequest(_MARK, 0, 0, "", 0))
-            made = _mixed(FileQuestions(random, target.cluster, target.era), 0.5)
+            made = _mixed(FileRequests(random, target.cluster, target.era), 0.5)
             return MessageAttack(target, made, last, msgspec.msgpack.encode(_MARK))
         case "registry":
             last = control.encode(control.AskStatus(_MARK))
@@ -326,7 +326,7 @@ def _peer_attack(target: AttackTarget, random: Random) -> Attack:
     return FrameAttack(target, lambda _: (made.next(), True))
 
 
-def _mixed(made: ClientFrames | ControlMessages | FileQuestions, odd: float) -> Callable[[Random], tuple[bytes, bool]]:
+def _mixed(made: ClientFrames | ControlMessages | FileRequests, odd: float) -> Callable[[Random], tuple[bytes, bool]]:
     def make(random: Random) -> tuple[bytes, bool]:
         return (made.odd(), False) if random.random() < odd else (made.bad(), True)
 

@@ -151,7 +151,10 @@ class Nuisances:
         target = self._target
         match target.kind:
             case "clients":
-                reads = [client_wire.Read(number, msgspec.msgpack.encode(Get(LARGE_KEY)), True) for number in range(10)]
+                reads = [
+                    client_wire.ReadMessage(number, msgspec.msgpack.encode(Get(LARGE_KEY)), True)
+                    for number in range(10)
+                ]
                 return framed(client_wire.encode(client_wire.ClientRequest(t.FORMAT_VERSION, [], reads)))
             case "registry":
                 return framed(control.encode(control.AskStatus()))

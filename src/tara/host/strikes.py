@@ -2,7 +2,7 @@
 
 A process that ends while the application runs may have been ended by it, or by an operator at a bad moment. One that
 ends at the same place in two lives in a row was ended by it: from then on, that place is *barred*. An executor halts
-before a barred command, snapshot or restoration, and refuses a barred question.
+before a barred command, snapshot or restoration, and refuses a barred read.
 """
 
 from collections.abc import Sequence

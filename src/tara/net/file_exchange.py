@@ -89,10 +89,10 @@ class FileServer:
         on_bad: OnTrouble = lambda reason: None,
         on_refused: OnTrouble = lambda reason: None,
     ) -> None:
-        """`identity` is the cluster and its era. `on_bad` is told, on the thread, of each question that cannot be
+        """`identity` is the cluster and its era. `on_bad` is told, on the thread, of each request that cannot be
         read; `on_refused`, of connections that did not come about."""
         guard = None if keys is None else keys.members_only()
-        terms = Terms(bounds.FILE_QUESTION_BYTES_MAX, bounds.READERS_OF_FILES_MAX, guard, on_bad, on_refused)
+        terms = Terms(bounds.FILE_REQUEST_BYTES_MAX, bounds.READERS_OF_FILES_MAX, guard, on_bad, on_refused)
         self._server = Server(address, terms, budget)
         self.address = self._server.address
         self._on_bad = on_bad

@@ -56,7 +56,7 @@ class State(Struct, frozen=True, kw_only=True):
     app: str
     digest: str
     bytes: int
-    #: What it answers to the question, as [status, result].
+    #: What the read gives, as [status, result].
     answer: list[Any] | None = None
 
 
@@ -137,9 +137,9 @@ class _Machine:
         chunks = list(self._application.snapshot())
         answer = None
         if query is not None:
-            question = msgspec.msgpack.encode(Get(query)) if key_value else query.encode()
+            payload = msgspec.msgpack.encode(Get(query)) if key_value else query.encode()
             self._context.session, self._context.principal = 0, b""
-            found = call(self._application, True, question, self._context, self._result_bytes_max)
+            found = call(self._application, True, payload, self._context, self._result_bytes_max)
             answer = readable(t.QUERY, *found, key_value)
         return State(app=self.app, digest=digest_of(b"", chunks).hex(), bytes=sum(map(len, chunks)), answer=answer)
 

@@ -50,7 +50,7 @@ class Context:
         self.clock_ms = 0
         #: The session of the command.
         self.session = 0
-        #: Who sent the command or asks the question, as in `tara.protocol.principals`; when a session expires, its
+        #: Who sent the command or the read, as in `tara.protocol.principals`; when a session expires, its
         #: owner.
         self.principal = b""
         self._events = events
@@ -82,7 +82,7 @@ class Application(Protocol):
 def call(
     application: Application, query: bool, payload: bytes, context: Context, result_bytes_max: int
 ) -> tuple[int, bytes]:
-    """Let the application execute a command (or answer a question): status and result, whatever it raises. Only a
+    """Let the application execute a command (or answer a read): status and result, whatever it raises. Only a
     `MemoryError` is passed on: other replicas may have more memory, so it cannot be a result."""
     try:
         result = application.query(payload, context) if query else application.apply(payload, context)
@@ -447,24 +447,24 @@ class Sessions:
         self._answer(command, *((t.OK, b"") if told else (t.SKIPPED, SKIPPED)))
         self._answer_early(session)
 
-    def ask(self, question: bytes, principal: bytes) -> tuple[int, bytes]:
-        """Ask the application as it is now, outside the order: status and payload of a result."""
+    def read(self, payload: bytes, principal: bytes) -> tuple[int, bytes]:
+        """Read the application as it is now, outside the order: status and payload of a result."""
         context = Context([])
         context.counter, context.time_ms, context.clock_ms = self.counter, self.time_ms, self.clock_ms
         context.principal = principal
         try:
-            return call(self._application, True, question, context, self._result_bytes_max)
+            return call(self._application, True, payload, context, self._result_bytes_max)
         except MemoryError:
             # Nothing has changed, and no other replica is asked.
             return t.FAILED, b"the application raised MemoryError"
 
-    def listing(self, question: bytes) -> tuple[int, bytes]:
+    def listing(self, payload: bytes) -> tuple[int, bytes]:
         """For an operator: the sessions, as they are now. The payload is a list of `SessionRow`, which begins behind
-        the session that the question names."""
+        the session that the request names."""
         try:
-            after = _decode_listing(question).after
+            after = _decode_listing(payload).after
         except t.DECODE_ERRORS:
-            return t.REJECTED, b"not a question for sessions"
+            return t.REJECTED, b"not a read of sessions"
         ids = sorted(id_ for id_ in self._sessions if id_ > after)[:LISTED_MAX]
         return t.OK, t.encode([self._row(self._sessions[id_]) for id_ in ids])
 

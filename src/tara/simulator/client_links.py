@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: So many messages are of clients that do not read what they are sent.
 UNREAD_SHARE = 0.003
-Reads = Sequence[client_wire.Read]
+Reads = Sequence[client_wire.ReadMessage]
 
 
 class ClientLinks:

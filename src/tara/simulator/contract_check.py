@@ -1,5 +1,5 @@
 """Looks whether an application keeps its contract, before anything is simulated: equal commands give equal results and
-equal snapshots, a restored copy goes on like the original, and a question changes nothing.
+equal snapshots, a restored copy goes on like the original, and a read changes nothing.
 
 Twins in this process are compared step by step; one more copy runs in a process of its own, whose strings hash
 differently, and must do the same. What depends on a clock, on chance, on an address, or on the order of a set shows.
@@ -90,7 +90,7 @@ def _perform(name: str, seed: int, steps: int) -> list[ContractStep]:
         if (status, result) != other:
             raise _different(name, number, call_, "two replicas have different results", (status, result), other)
         if before and _digest(first) != before:
-            raise NotDeterministic(f"app = {name}: step {number}: {call_} is a question, but it changed the state")
+            raise NotDeterministic(f"app = {name}: step {number}: {call_} is a read, but it changed the state")
         check_state(simulation, first)
         digest = b""
         if number % _INTERVAL == _INTERVAL - 1:

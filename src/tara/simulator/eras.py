@@ -31,7 +31,7 @@ class FormerEra:
 
     ended_ms: float
     monitor: "Monitor"
-    #: What had been executed in the checkpoint that the next era began with, questions among it: their results are
+    #: What had been executed in the checkpoint that the next era began with, reads among it: their results are
     #: kept for their sessions; and what the application held there.
     executed: set[int]
     values: dict[str, bytes]

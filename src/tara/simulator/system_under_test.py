@@ -193,9 +193,9 @@ class _SimulationCaller:
         if not isinstance(call, Execute | Query):
             name = type(self._simulation).__name__
             raise ConfigurationError(f"{name}.next returned {call!r}: must be an Execute or a Query")
-        question = isinstance(call, Query)
-        return Call("", ("query" if question else "execute", call.payload, operation), call.payload, question)
+        is_read = isinstance(call, Query)
+        return Call("", ("query" if is_read else "execute", call.payload, operation), call.payload, is_read)
 
     def heard(self, call: Call, status: int, payload: bytes) -> None:
-        made = Query(call.payload or b"") if call.question else Execute(call.payload or b"")
+        made = Query(call.payload or b"") if call.is_read else Execute(call.payload or b"")
         self._simulation.heard(made, payload if status == t.OK else None)

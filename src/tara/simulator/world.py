@@ -91,7 +91,7 @@ class World:
         #: Whether what committers persist outlives their container.
         self.journals = plan.durability == "disk"
         self.checkpoints_loaded = 0
-        #: Questions that were answered without being ordered.
+        #: Reads that were answered without being ordered.
         self.reads = 0
         self.types = dict(NODE_TYPES)
         self.transcript = transcript

@@ -50,7 +50,7 @@ class Committer(Node):
             t.Start: self._on_start,
             t.Stable: self._on_stable,
             t.View: self._on_view,
-            t.Read: self._on_read,
+            t.IndexRequest: self._on_read,
         }
         #: What was accepted in the current view, in slot order.
         self.commits: Window[t.Request] = Window(0, limits.window)
@@ -123,7 +123,7 @@ class Committer(Node):
         if self.holes:
             self.holes.difference_update(range(first, first + len(requests)))
 
-    def _on_read(self, read: t.Read) -> None:
+    def _on_read(self, read: t.IndexRequest) -> None:
         """Tell how far it has accepted requests, in any view. Without a memory it does not know. Whether these are on
         disk does not matter: a reader that waits for too much has waited for enough."""
         if self.recovering:

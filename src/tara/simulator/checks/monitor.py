@@ -10,7 +10,7 @@ Checks, by kind:
   records        a record is, per slot, the accept with the highest view below the record's
   memory         a committer that is not recovering holds, or has collected, what was chosen with its replica's votes
   suspicions     a view that controllers asked for was asked for by f+1 of them at the same time
-  reads          who answers a question has executed what anybody had executed before the question was asked
+  reads          who answers a read has executed what anybody had executed before the read was sent
   replay         a committer's journal holds exactly what the committer has promised
   exactly_once   no operation executes twice; all its results are equal; an answer implies an execution
   owners         what executes in a session was sent by whoever opened it
@@ -94,8 +94,8 @@ class Monitor:
         self._judged: dict[tuple[int, int], int] = {}
         #: Of each life of an executor: the execution number below which it has executed everything.
         self._reached: dict[tuple[int, int], int] = {}
-        #: By site, the front end's life and ticket: what anybody had executed when the question was asked.
-        self._asked: dict[tuple[int, int, int], int] = {}
+        #: By site, the front end's life and ticket: what anybody had executed when the read was sent.
+        self._sent_reads: dict[tuple[int, int, int], int] = {}
 
     def of_next_era(self, counter: int) -> "Monitor":
         """What goes on in another era: its sessions, and what was answered up to the command that it begins with."""
@@ -217,11 +217,11 @@ class Monitor:
                 # Also of a checkpoint that it has loaded.
                 saved = tuple_.number * self._limits.checkpoint_interval
                 self._reached[number, life] = max(saved, self._reached.get((number, life), 0))
-            case t.Questions():
-                for question in tuple_.questions:
-                    self._asked.setdefault((tuple_.source, question.life, question.ticket), said.executed)
-            case t.Answers() if self._world.graph.names[number].stage is Stage.EXECUTOR:
-                self._answers(number, life, tuple_)
+            case t.PendingReads():
+                for read in tuple_.reads:
+                    self._sent_reads.setdefault((tuple_.source, read.life, read.ticket), said.executed)
+            case t.ReadResults() if self._world.graph.names[number].stage is Stage.EXECUTOR:
+                self._read_results(number, life, tuple_)
             case t.Stable():
                 self._stable(tuple_)
             case t.View():
@@ -255,16 +255,16 @@ class Monitor:
             heard,
         )
 
-    def _answers(self, number: int, life: int, answers: t.Answers) -> None:
+    def _read_results(self, number: int, life: int, results: t.ReadResults) -> None:
         reached = self._reached.get((number, life), 0)
-        for answer in answers.answers:
-            needed = self._asked.get((answers.executor, answer.life, answer.ticket), 0)
+        for result in results.results:
+            needed = self._sent_reads.get((results.executor, result.life, result.ticket), 0)
             self.require(
                 reached >= needed,
                 "reads",
-                "{} answered question {} when it had executed {}; {} were executed when it was asked",
+                "{} answered read {} when it had executed {}; {} were executed when it was sent",
                 self._world.graph.label(number),
-                answer.ticket,
+                result.ticket,
                 reached,
                 needed,
             )

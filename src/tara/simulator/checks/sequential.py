@@ -5,11 +5,11 @@ or a fault. The history is linearizable in that order if
 
 * every operation that was executed in order has the result that the copy gives, and comes after all operations that
   returned before it was called;
-* every question that was answered outside the order has the answer that the copy gives after some prefix of the log. A
-  prefix is possible if it holds all that returned before the question was asked, and nothing that was called after it
-  was answered; and questions that do not overlap see the log grow.
+* every read that was answered outside the order has the answer that the copy gives after some prefix of the log. A
+  prefix is possible if it holds all that returned before the read was sent, and nothing that was called after it
+  was answered; and reads that do not overlap see the log grow.
 
-For each question the shortest possible prefix is taken, in the order of asking: a longer one would only narrow the
+For each read the shortest possible prefix is taken, in the order of sending: a longer one would only narrow the
 choice of those that follow. This costs as many steps as there are operations, whatever the application does, while a
 search without the log is exponential. It asks for more than linearizability, namely that order and no other; but a
 system that answers by executing its log owes us that order.
@@ -101,9 +101,9 @@ def judge(
     ordered = [operation for operation in history if _id(operation) in copy.places]
     _check_results(history, copy.places)
     _check_order(ordered, copy.places)
-    questions = [operation for operation in history if _is_unordered(operation, copy.places)]
-    _place_questions(
-        questions, _ranges(questions, ordered, copy.places, len(log)), log, ReferenceCopy(limits, make, log), principal
+    reads = [operation for operation in history if _is_unordered(operation, copy.places)]
+    _place_reads(
+        reads, _ranges(reads, ordered, copy.places, len(log)), log, ReferenceCopy(limits, make, log), principal
     )
 
 
@@ -144,52 +144,52 @@ def _check_order(ordered: list[Operation], places: dict[int, Place]) -> None:
 
 
 def _ranges(
-    questions: list[Operation], ordered: list[Operation], places: dict[int, Place], end: int
+    reads: list[Operation], ordered: list[Operation], places: dict[int, Place], end: int
 ) -> dict[int, tuple[int, int]]:
-    """The shortest and the longest prefix of the log that each question may have seen, as far as others in the order
+    """The shortest and the longest prefix of the log that each read may have seen, as far as others in the order
     tell."""
     ranges = {}
-    for question in questions:
-        assert question.returned is not None
+    for read in reads:
+        assert read.returned is not None
         low, high = 0, end
         for operation in ordered:
             request = places[_id(operation)].request
-            if operation.returned is not None and operation.returned < question.invoked:
+            if operation.returned is not None and operation.returned < read.invoked:
                 low = max(low, request + 1)
-            elif operation.invoked > question.returned:
+            elif operation.invoked > read.returned:
                 high = min(high, request)
-        ranges[_id(question)] = (low, high)
+        ranges[_id(read)] = (low, high)
     return ranges
 
 
-def _place_questions(
-    questions: list[Operation],
+def _place_reads(
+    reads: list[Operation],
     ranges: dict[int, tuple[int, int]],
     log: list[t.Request],
     copy: ReferenceCopy,
     principal: PrincipalOf,
 ) -> None:
-    fitting: dict[int, list[int]] = {_id(question): [] for question in questions}
+    fitting: dict[int, list[int]] = {_id(read): [] for read in reads}
     for length in range(len(log) + 1):
-        for question in questions:
-            low, high = ranges[_id(question)]
-            if low <= length <= high and _ask(copy, question, principal) == question.result:
-                fitting[_id(question)].append(length)
+        for read in reads:
+            low, high = ranges[_id(read)]
+            if low <= length <= high and _read(copy, read, principal) == read.result:
+                fitting[_id(read)].append(length)
         if length < len(log):
             copy.execute(log[length])
     seen: list[tuple[Operation, int]] = []
-    for question in sorted(questions, key=lambda operation: operation.invoked):
-        assert question.returned is not None
-        low = max((length for other, length in seen if (other.returned or 0) < question.invoked), default=0)
-        longer = [length for length in fitting[_id(question)] if length >= low]
+    for read in sorted(reads, key=lambda operation: operation.invoked):
+        assert read.returned is not None
+        low = max((length for other, length in seen if (other.returned or 0) < read.invoked), default=0)
+        longer = [length for length in fitting[_id(read)] if length >= low]
         if not longer:
-            raise Violation("linearizable", f"{question}: no state of its time, from {ranges[_id(question)]}, says so")
-        seen.append((question, longer[0]))
+            raise Violation("linearizable", f"{read}: no state of its time, from {ranges[_id(read)]}, says so")
+        seen.append((read, longer[0]))
 
 
-def _ask(copy: ReferenceCopy, question: Operation, principal: PrincipalOf) -> tuple[int, bytes]:
-    assert isinstance(question.client, int)
-    return copy.sessions.ask(wrap(_id(question), question.call[1]), principal(question.client))
+def _read(copy: ReferenceCopy, read: Operation, principal: PrincipalOf) -> tuple[int, bytes]:
+    assert isinstance(read.client, int)
+    return copy.sessions.read(wrap(_id(read), read.call[1]), principal(read.client))
 
 
 def complete_log(known: dict[int, t.Request], begin: int = 0) -> list[t.Request]:

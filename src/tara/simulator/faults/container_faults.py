@@ -42,8 +42,8 @@ DISK_ERRORS: tuple[tuple[tuple[str, str, int], ...], ...] = (
     (("write", "life-*", errno.EIO),),
 )
 #: What is asked beyond what a front end remembers; and of each key, when values are long.
-QUESTIONS_BEYOND = 50
-LONG_QUESTIONS = 40
+READS_BEYOND = 50
+LONG_READS = 40
 
 
 def _disk_error(world: "World", container: SimulatedContainer, fault: "Fault") -> bool:
@@ -101,15 +101,17 @@ def _repair(world: "World", container: SimulatedContainer) -> None:
         world.restart_later(container, 20)
 
 
-def many_questions(world: "World", fault: "Fault") -> bool:
+def many_reads(world: "World", fault: "Fault") -> bool:
     """Two strangers ask more than a front end remembers; or, if values are long, all of them again and again."""
     site, stranger = fault.target % world.graph.sites, principal_of(b"the secret of a stranger")
-    questions = [b"\xc1"] * (world.plan.limits.reads_max // 2 + QUESTIONS_BEYOND)
+    payloads = [b"\xc1"] * (world.plan.limits.reads_max // 2 + READS_BEYOND)
     if world.plan.value_bytes:
-        keys = [f"key-{number}" for number in range(world.plan.keys)] * LONG_QUESTIONS
-        questions = [wrap(0, msgspec.msgpack.encode(Get(key))) for key in keys]
+        keys = [f"key-{number}" for number in range(world.plan.keys)] * LONG_READS
+        payloads = [wrap(0, msgspec.msgpack.encode(Get(key))) for key in keys]
     for connection in (b"one who asks", b"another one", b"one who asks"):
-        reads = [client_wire.Read(index, question, fault.other % 2 == 0) for index, question in enumerate(questions)]
+        reads = [
+            client_wire.ReadMessage(index, payload, fault.other % 2 == 0) for index, payload in enumerate(payloads)
+        ]
         world.client_links.say(site, connection, stranger, [], reads)
     return True
 

@@ -299,8 +299,8 @@ def _odd_commands(world: World, fault: Fault) -> bool:
         *(one(t.OPEN, integer) for _ in range(2 * SESSIONS_MAX if fault.other % 2 else 1)),
     ]
     world.client_links.say(site, b"a stranger", stranger, commands)
-    questions = [client_wire.Read(fault.other % 1000, b"\xc1", False, t.SESSIONS)]
-    world.client_links.say(site, b"an operator", OPERATOR + bytes(16), [one(t.SKIP, b"\xc1")], questions)
+    reads = [client_wire.ReadMessage(fault.other % 1000, b"\xc1", False, t.SESSIONS)]
+    world.client_links.say(site, b"an operator", OPERATOR + bytes(16), [one(t.SKIP, b"\xc1")], reads)
     if isinstance(client, Client) and session and not client.name:
         # Its own client may be as odd: an old number, one that is far ahead, and a claim without a name.
         mine = [
@@ -777,7 +777,7 @@ def _odd_frame(world: World, container: SimulatedContainer, choice: int) -> byte
 def _operator(world: World, fault: Fault) -> bool:
     """An operator looks at the sessions, and perhaps closes one; a stranger may not even look."""
     name, site = OPERATOR + bytes(16), fault.target % world.graph.sites
-    listing = client_wire.Read(fault.other % 1000, t.encode(t.ListSessions(0)), False, t.SESSIONS)
+    listing = client_wire.ReadMessage(fault.other % 1000, t.encode(t.ListSessions(0)), False, t.SESSIONS)
     world.client_links.say(site, b"an operator", name, [], [listing])
     world.client_links.say(site, b"a stranger", principal_of(b"the secret of a stranger"), [], [listing])
     world.client_links.say(site, b"nobody", b"", [t.Command(0, 1, 0, b"", t.OPEN)])
@@ -846,7 +846,7 @@ _STRIKES = {
     "new_era": _new_era,
     **dict.fromkeys(_STORIES, _story),
     **dict.fromkeys(container_faults.OF_CONTAINERS, _trouble),
-    "many_questions": container_faults.many_questions,
+    "many_reads": container_faults.many_reads,
     "pause": _pause,
     "suspicion": _suspicion,
     "clock_jump": _clock_jump,

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 
-from tara.client.reads import Question, Reads
+from tara.client.reads import Reads, ReadSubmission
 from tara.client.session import Session, Submission
 from tara.protocol import tuples as t
 from tara.simulator.mutants.registry import mutant, nothing, replace
@@ -108,11 +108,11 @@ def refused_number_is_missing() -> Iterator[None]:
         yield
 
 
-@mutant("a question that is not answered in time is ordered")
-def late_question_is_dropped() -> Iterator[None]:
+@mutant("a read that is not answered in time is ordered")
+def late_read_is_dropped() -> Iterator[None]:
     original = Reads.late
 
-    def late(self: Reads, now_s: float) -> list[Question]:
+    def late(self: Reads, now_s: float) -> list[ReadSubmission]:
         original(self, now_s)
         return []
 
@@ -120,8 +120,8 @@ def late_question_is_dropped() -> Iterator[None]:
         yield
 
 
-@mutant("each question has a name of its own")
-def questions_of_one_name() -> Iterator[None]:
+@mutant("each read has a name of its own")
+def reads_of_one_name() -> Iterator[None]:
     original = Reads.due
 
     def due(self: Reads, now_s: float) -> list[object]:

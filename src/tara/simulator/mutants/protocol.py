@@ -402,7 +402,7 @@ def read_does_not_wait() -> Iterator[None]:
 def recovering_committer_answers_reads() -> Iterator[None]:
     original = Committer._on_read
 
-    def on_read(self: Committer, read: t.Read) -> None:
+    def on_read(self: Committer, read: t.IndexRequest) -> None:
         recovering, self.recovering = self.recovering, False
         original(self, read)
         self.recovering = recovering

@@ -1,10 +1,10 @@
-"""A story: a question is asked where little is known, and the only witness of the rest has lost its memory.
+"""A story: something is read where little is known, and the only witness of the rest has lost its memory.
 
 The sites are those of a *victim*, of f *voters*, among them the active proposer, and of f *laggards*:
 
 1. The laggards hear no proposals and no votes. Victim and voters, f+1 in all, decide something without them.
 2. The victim loses its memory, and does not hear of a view that would bring it back.
-3. A question is asked at a laggard's site. What the voters' committers say about it is delayed. The committers of the
+3. Something is read at a laggard's site. What the voters' committers say about it is delayed. The committers of the
    laggards and of the victim make f+1.
 
 None of these knows what was decided. So the victim must not say how far the log goes: it has forgotten.
@@ -66,8 +66,8 @@ class ForgetfulWitness(Story):
 
     def _ask(self, site: int) -> None:
         number = self.graph.number(Stage.REQUEST_SOURCE, site)
-        question = t.Question(self.world.next_unique(), b"")
-        self.world.deliver(self.world.host_of(number), [(t.Ask([question]), number)])
+        read = t.ReadRequest(self.world.next_unique(), b"")
+        self.world.deliver(self.world.host_of(number), [(t.SubmitReads([read]), number)])
 
     def _others_are_ahead(self) -> bool:
         reached = {

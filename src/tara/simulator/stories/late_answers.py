@@ -1,4 +1,4 @@
-"""A story: answers to the questions of a front end's former life arrive when its next one has asked others.
+"""A story: results of the reads of a front end's former life arrive when its next one has sent others.
 
 One container per node:
 
@@ -6,7 +6,7 @@ One container per node:
 2. It restarts once more, and asks again from the first ticket on.
 3. The answers to the life before arrive. The executor, in another process, has not restarted.
 
-An answer counts only if it is to a question of this life; or a client would get the answer to another's question.
+A result counts only if it is of a read of this life; or a client would get the result of another's read.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ class LateAnswers(Story):
         self._holds = True
 
     def delays(self, sender: "SimulatedContainer", peer: "SimulatedContainer", tuple_: t.Tuple, number: int) -> bool:
-        return self._holds and isinstance(tuple_, t.Answers) and number == self._sink
+        return self._holds and isinstance(tuple_, t.ReadResults) and number == self._sink
 
     def tell(self) -> Iterator[Condition]:
         front_end = self.world.host_of(self._sink)
@@ -49,4 +49,4 @@ class LateAnswers(Story):
 
     def _has_asked(self) -> bool:
         host = self.world.host_of(self._sink).host
-        return host is not None and host.asked > 0
+        return host is not None and host.reads_sent > 0

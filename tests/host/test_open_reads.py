@@ -4,7 +4,7 @@ import msgspec
 
 from tara.application import Get, Put
 from tara.host import client_wire
-from tara.host.questions import OpenQuestions
+from tara.host.open_reads import OpenReads
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.limits import Limits
@@ -15,54 +15,54 @@ from tara.simulator.workload import wrap
 
 
 def test_an_answer_goes_to_who_asked_under_the_number_that_they_gave_it() -> None:
-    questions = OpenQuestions(10)
-    questions.ask(b"a", b"", client_wire.Read(5, b"x"))
-    questions.ask(b"b", b"", client_wire.Read(5, b"y"))
-    first, second = questions.take_asked()
-    questions.route(t.Answers(0, [t.Answer(second.ticket, t.OK, b"Y"), t.Answer(first.ticket, t.OK, b"X")]))
+    reads = OpenReads(10)
+    reads.open(b"a", b"", client_wire.ReadMessage(5, b"x"))
+    reads.open(b"b", b"", client_wire.ReadMessage(5, b"y"))
+    first, second = reads.take_new()
+    reads.route(t.ReadResults(0, [t.ReadResult(second.ticket, t.OK, b"Y"), t.ReadResult(first.ticket, t.OK, b"X")]))
 
     assert (first.payload, second.payload) == (b"x", b"y")
-    assert questions.take_answers() == {b"a": [(5, t.OK, b"X")], b"b": [(5, t.OK, b"Y")]}
-    assert questions.take_asked() == []
-    assert questions.take_answers() == {}
+    assert reads.take_outcomes() == {b"a": [(5, t.OK, b"X")], b"b": [(5, t.OK, b"Y")]}
+    assert reads.take_new() == []
+    assert reads.take_outcomes() == {}
 
 
-def test_a_question_is_answered_once() -> None:
-    questions = OpenQuestions(10)
-    questions.ask(b"a", b"", client_wire.Read(5, b"x"))
-    (asked,) = questions.take_asked()
-    answers = t.Answers(0, [t.Answer(asked.ticket, t.OK, b"X")])
-    questions.route(answers)
-    questions.route(answers)
+def test_a_read_is_answered_once() -> None:
+    reads = OpenReads(10)
+    reads.open(b"a", b"", client_wire.ReadMessage(5, b"x"))
+    (asked,) = reads.take_new()
+    answers = t.ReadResults(0, [t.ReadResult(asked.ticket, t.OK, b"X")])
+    reads.route(answers)
+    reads.route(answers)
 
-    assert questions.take_answers() == {b"a": [(5, t.OK, b"X")]}
+    assert reads.take_outcomes() == {b"a": [(5, t.OK, b"X")]}
 
 
-def test_beyond_its_capacity_the_oldest_question_is_forgotten() -> None:
-    questions = OpenQuestions(2)
+def test_beyond_its_capacity_the_oldest_read_is_forgotten() -> None:
+    reads = OpenReads(2)
     for number in range(3):
-        questions.ask(b"a", b"", client_wire.Read(number, b""))
-    asked = questions.take_asked()
-    questions.route(t.Answers(0, [t.Answer(question.ticket, t.OK, b"") for question in asked]))
+        reads.open(b"a", b"", client_wire.ReadMessage(number, b""))
+    asked = reads.take_new()
+    reads.route(t.ReadResults(0, [t.ReadResult(read.ticket, t.OK, b"") for read in asked]))
 
-    assert [id_ for id_, _, _ in questions.take_answers()[b"a"]] == [1, 2]
+    assert [id_ for id_, _, _ in reads.take_outcomes()[b"a"]] == [1, 2]
 
 
 def test_who_asks_much_does_not_have_others_forgotten() -> None:
-    questions = OpenQuestions(10)
-    questions.ask(b"few", b"", client_wire.Read(1, b""))
+    reads = OpenReads(10)
+    reads.open(b"few", b"", client_wire.ReadMessage(1, b""))
     for number in range(20):
-        questions.ask(b"many", b"", client_wire.Read(number, b""))
-    asked = questions.take_asked()
-    questions.route(t.Answers(0, [t.Answer(question.ticket, t.OK, b"") for question in asked]))
+        reads.open(b"many", b"", client_wire.ReadMessage(number, b""))
+    asked = reads.take_new()
+    reads.route(t.ReadResults(0, [t.ReadResult(read.ticket, t.OK, b"") for read in asked]))
 
-    answers = questions.take_answers()
+    answers = reads.take_outcomes()
     assert answers[b"few"] == [(1, t.OK, b"")]
     assert [id_ for id_, _, _ in answers[b"many"]] == list(range(11, 20))
 
 
-def test_an_answer_to_a_question_of_a_former_life_is_dropped() -> None:
-    """The front end restarts and its tickets begin again; the executor lives on, and answers an old question under a
+def test_an_answer_to_a_read_of_a_former_life_is_dropped() -> None:
+    """The front end restarts and its tickets begin again; the executor lives on, and answers an old read under a
     ticket that is another client's now."""
     scene = Scene(Limits(f=1, report_interval_ms=20.0, controller_timeout_ms=300.0), packing="node")
     world, graph = scene.world, scene.world.graph
@@ -82,10 +82,10 @@ def test_an_answer_to_a_question_of_a_former_life_is_dropped() -> None:
     world.client_links.reply = reply  # type: ignore[method-assign]
 
     def ask(connection: bytes, key: str) -> None:
-        read = client_wire.Read(7, wrap(0, msgspec.msgpack.encode(Get(key))))
+        read = client_wire.ReadMessage(7, wrap(0, msgspec.msgpack.encode(Get(key))))
         world.client_links.say(0, connection, principal_of(b"the secret of a client"), [], [read])
 
-    # The executor lacks the last slot, so the question waits there.
+    # The executor lacks the last slot, so the read waits there.
     held = Held(executor)
     world.stories.append(held)  # type: ignore[arg-type]
     scene.call(session, Put("c", b"new"), site=1)
