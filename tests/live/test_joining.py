@@ -1,4 +1,4 @@
-"""How a site comes to its cluster: who may start full, and who has to join without memory."""
+"""How a site comes to its cluster: who may start full, and who has to join without a journal."""
 
 from typing import Any
 

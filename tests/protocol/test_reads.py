@@ -68,7 +68,7 @@ def test_every_partition_counts() -> None:
 
 
 def test_an_answer_of_a_life_that_is_over_does_not_count() -> None:
-    """Committer 0 lost its memory and has number 4 since; committer 1 knows, and the old life still answers."""
+    """Committer 0 lost its journal and has number 4 since; committer 1 knows, and the old life still answers."""
     member = Graph(1, 1).member(Stage.COMMITTER, 0)
     known = [1] * 5
     known[member] = 4

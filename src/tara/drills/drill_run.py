@@ -50,7 +50,7 @@ class DrillVerdict(Safety, kw_only=True):
     machine_drift: float | None = None
     #: The largest growth of a process after the second minute.
     growth_mb: float | None = None
-    #: Committers that got a new memory, and checkpoints that came from other servers.
+    #: Committers that rejoined without their journals, and checkpoints that came from other servers.
     rejoined: int | None = None
     fetched: int | None = None
     #: Seconds from `tara up` to the first answered write, after a loss of everything and at a first start, in turns;

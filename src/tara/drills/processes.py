@@ -100,7 +100,7 @@ def memory(directory: Path, say: Say, kills: int = 50) -> DrillVerdict:
             drill.harm(victim["container"], victim["pid"], signal.SIGKILL)
             drill.await_full_strength((victim["container"], victim["life"]))
         verdict = drill.verdict()
-        verdict.rejoined = count_events(directory / "memory", "memory_restored")
+        verdict.rejoined = count_events(directory / "memory", "rejoined")
         return verdict
     finally:
         drill.cluster.stop()

@@ -33,7 +33,7 @@ def workers(directory: Path, say: Say) -> DrillVerdict:
             drill.load.finish()
             _lose_driver(drill)
             verdict = drill.verdict(GAP_MS_MAX)
-            verdict.rejoined = count_events(directory / "spark", "memory_restored")
+            verdict.rejoined = count_events(directory / "spark", "rejoined")
             verdict.fetched = count_events(directory / "spark", "checkpoint_fetched")
             return verdict
         finally:
@@ -44,7 +44,7 @@ def workers(directory: Path, say: Say) -> DrillVerdict:
 
 def sites(directory: Path, say: Say, down_s: float = 5.0) -> DrillVerdict:
     """A driver per site, without a common registry: the leader's site is lost as a whole, driver and all, and started
-    again; then the next leader's, together with its disk. It rejoins without memory, though it is told to found."""
+    again; then the next leader's, together with its disk. It rejoins without a journal, though it is told to found."""
     # Checkpoints come often, so that who rejoins needs one.
     cluster = Sites(directory / "sites", {"checkpoint_interval": "2000", "window": "8000"})
     try:
@@ -62,7 +62,7 @@ def sites(directory: Path, say: Say, down_s: float = 5.0) -> DrillVerdict:
             cluster.sites[number].await_endpoints()
             time.sleep(2.0)
         verdict = drill.verdict(GAP_MS_MAX)
-        verdict.rejoined = count_events(directory / "sites", "memory_restored")
+        verdict.rejoined = count_events(directory / "sites", "rejoined")
         verdict.fetched = count_events(directory / "sites", "checkpoint_fetched")
         return verdict
     finally:

@@ -49,7 +49,7 @@ class NodeEvents:
             self._events.info("view_entered", self._graph.label(number), node.view)
         if node.recovering != self._recovering.get(number, False):
             self._recovering[number] = node.recovering
-            event = "memory_lost" if node.recovering else "memory_restored"
+            event = "rejoining" if node.recovering else "rejoined"
             self._events.info(event, self._graph.label(number), node.view, incarnation=node.incarnation)
 
     def _look_at_proposer(self, number: int, node: Proposer) -> None:

@@ -314,7 +314,7 @@ class Registry:
 
     def _found(self, container: int, journal: str) -> None:
         """The container has a new journal, and no other one counts any more. A start that did not get so far changes
-        nothing: a disk that is missing for a moment costs nobody its memory."""
+        nothing: a disk that is missing for a moment costs nobody its journal."""
         state = self.state
         before = state.founded[container], state.journals[container], state.servers[container]
         found(state, container, journal)

@@ -1,8 +1,9 @@
 """Where Spark is to run a container: on the server that has its journal, as long as that one is there.
 
 Spark places a task by the locations that its data prefers. A container that comes back where its journal is goes on
-with what it promised; anywhere else it is one of the f that may be without their memory. After a restart of the driver
-that matters: all containers are placed anew, and more than f on the wrong servers would stop the service for good.
+with what it promised; anywhere else it is one of the f that may be without their journals. After a restart of the
+driver that matters: all containers are placed anew, and more than f on the wrong servers would stop the service for
+good.
 """
 
 import pickle
@@ -12,7 +13,7 @@ from collections.abc import Collection
 from typing import Any
 
 #: How long a new driver waits for the executors of servers with journals. A server that does not come in this time is
-#: taken for lost, and its container starts elsewhere, without its memory.
+#: taken for lost, and its container starts elsewhere, without its journal.
 EXECUTORS_TIMEOUT_S = 60.0
 _LOOK_S = 0.2
 

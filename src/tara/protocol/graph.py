@@ -227,7 +227,7 @@ class Graph:
 
     @property
     def members(self) -> int:
-        """Nodes of a partition whose memory matters: proposers, then committers."""
+        """Nodes of a partition whose incarnation matters: proposers, then committers."""
         return (self.f + 1) + (2 * self.f + 1)
 
     def member(self, stage: Stage, index: int) -> int:

@@ -89,7 +89,7 @@ class Marker(Struct, frozen=True, kw_only=True, array_like=True):
     segment: int
     #: The number of the last record; 0: there is none yet.
     sequence: int
-    #: What every committer that has a memory had promised after it.
+    #: What every committer that is not recovering had promised after it.
     states: list[Written]
 
     @property
@@ -382,7 +382,7 @@ class _Assembly:
             self._state(marker.states)
 
     def _state(self, states: list[Written]) -> None:
-        """What every committer with a memory has promised by now; who is not among them has none."""
+        """What every committer that is not recovering has promised by now."""
         for number, entry in states:
             self.result.entries[number].append(entry)
             self._open.discard(number)

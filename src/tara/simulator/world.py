@@ -82,7 +82,7 @@ class World:
         self.faults: Counter[str] = Counter()
         self.restarts = 0
         self.rejoins = 0
-        #: Committers that lost their memory and are not full again.
+        #: Committers that lost their journals and are not full again.
         self.rejoins_due: set[int] = set()
         #: Containers whose journal was damaged, and that have not started since.
         self.repairs_due: set[int] = set()
@@ -607,8 +607,8 @@ class World:
         ]
 
     def may_fail(self, containers: list[SimulatedContainer]) -> bool:
-        """Whether at most f replicas of each stage are down if these fail, too. One that lost its memory, a part of its
-        journal or its checkpoints counts as down until it is what it was."""
+        """Whether at most f replicas of each stage are down if these fail, too. One that lost its journal, or a
+        part of it, or its checkpoints counts as down until it is what it was."""
         down: Counter[tuple[Stage, int]] = Counter()
         for container in self.containers:
             if not container.alive or container.paused_until_ms > self.now_ms or container in containers:

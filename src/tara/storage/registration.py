@@ -102,7 +102,7 @@ def _correct(records: Records, claim: StartClaim) -> bool:
 
 def must_be_founded(genesis: bool, journal: str, found_journal: str) -> bool:
     """Whether the container has a journal that is not on record: it may begin only when it is. A start that does not
-    get so far changes nothing, so a disk that is missing for a moment costs nobody its memory."""
+    get so far changes nothing, so a disk that is missing for a moment costs nobody its journal."""
     return genesis or journal != found_journal
 
 

@@ -156,8 +156,8 @@ class SiteStorage:
         return site
 
     def _open_journal(self, start: LifeStart) -> dict[int, list[t.ReplayedEntry]]:
-        """What the journal has. From one that cannot be trusted, nothing: the committers rejoin without memory, under
-        the number of this life, which no life before it had."""
+        """What the journal has. From one that cannot be trusted, nothing: the committers rejoin without it, under the
+        number of this life, which no life before it had."""
         site = self._site
         journal = self.journal = FileJournal(
             journal_directory(self._spec.data_dir, site.container),

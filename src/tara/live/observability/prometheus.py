@@ -173,7 +173,7 @@ def _node_metrics(containers: list[dict[str, Any]]) -> Iterator[Metric]:
         for labels, node in nodes
         if labels["node"].startswith("committer-")
     ]
-    yield Metric("tara_committer_recovering", "gauge", "Whether the committer is without its memory.", recovering)
+    yield Metric("tara_committer_recovering", "gauge", "Whether the committer is without its journal.", recovering)
 
 
 def partition_of(label: str) -> int:

@@ -1,4 +1,5 @@
-"""How a site without a common registry comes to its cluster: it founds it, goes on in it, or joins it without memory.
+"""How a site without a common registry comes to its cluster: it founds it, goes on in it, or joins it without
+a journal.
 
 Who may start full, as a member that has promised nothing yet, is a question of safety: a site that has lost its data
 directory has promised something, and does not know what. So:
@@ -8,8 +9,8 @@ directory has promised something, and does not know what. So:
   number of its own, random, which is durable in its data directory before anybody hears of it; together they are the
   identity of the cluster. A site starts full only in a cluster that was founded with the number that is still in its
   directory, and the number goes when it has started. With the directory, the number is lost, too.
-- Any other site joins without memory, as soon as f+1 others agree which cluster and era that is; it could not get a new
-  memory from fewer. Its next life is higher than any before: the time in milliseconds, or what others have heard of.
+- Any other site joins without a journal, as soon as f+1 others agree which cluster and era that is; fewer could
+  not restore it. Its next life is higher than any before: the time in milliseconds, or what others have heard of.
 
 A forgotten `--found` does no harm. A site is of one cluster only, so of two clusters that a site is lost in between,
 only one can have f+1 sites.
@@ -54,7 +55,7 @@ class Found(Struct, frozen=True):
 
 
 class Join(Struct, frozen=True):
-    """Start without memory in this cluster and era."""
+    """Start without a journal in this cluster and era."""
 
     cluster: int
     era: int
@@ -172,7 +173,7 @@ class Doorway:
             for other in range(len(self._addresses))
             if other != self._site
         ]
-        purpose = "to found a cluster or to join one" if self._nonce else "to join without memory (no --found)"
+        purpose = "to found a cluster or to join one" if self._nonce else "to join without a journal (no --found)"
         return f"site {self._site} waits {purpose}: {', '.join(sites)}"
 
     @staticmethod

@@ -128,7 +128,7 @@ class SiteRegistry(Registry):
                 # Nothing can be decided in the old era any more; whoever waits for it waits in vain.
                 self.failure = ConfigurationError(
                     f"{self.settings.data_dir} is of era {state.era}, but the other sites are in era {era}: move it "
-                    "away, and start this site again; it joins without memory"
+                    "away, and start this site again; it joins without a journal"
                 )
                 self.events.error("newer_era", era=era)
                 self.down.set()

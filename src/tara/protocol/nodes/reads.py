@@ -1,7 +1,7 @@
 """Reads: answered by one executor, linearizably, without a place in the order.
 
 The committers say how far they have accepted requests. A command that was answered before the read came had been
-accepted by f+1 committers, so at least one of any f+1 that answer knows of it: unless that one lost its memory, and
+accepted by f+1 committers, so at least one of any f+1 that answer knows of it: unless that one lost its journal, and
 then the answers of the others expose it (rule R2, as for records). When this executor has executed that far, its state
 contains everything that the reading client may have heard of. (Quorum reads: Charapko et al., HotStorage 2019.)
 
@@ -153,7 +153,7 @@ def _until(graph: Graph, quorum: int, indexes: list[dict[int, t.ReadIndex]]) -> 
 
 def _position(graph: Graph, quorum: int, answers: dict[int, t.ReadIndex]) -> int | None:
     """How far everything is accepted that may be decided, by f+1 committers or more, none of which another one knows to
-    have lost its memory since."""
+    have lost its journal since."""
     if len(answers) < quorum:
         return None
     usable = current(list(answers.values()), lambda answer: graph.member(Stage.COMMITTER, answer.committer))

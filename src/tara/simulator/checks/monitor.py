@@ -8,7 +8,7 @@ Checks, by kind:
   chosen         whatever f+1 committers accepted in a view is proposed again, unchanged, in every higher view
   promises       a committer's views and votes never fall, over all its lives
   records        a record is, per slot, the accept with the highest view below the record's
-  memory         a committer that is not recovering holds, or has collected, what was chosen with its replica's votes
+  promises_kept  a committer that is not recovering holds, or has collected, what was chosen with its replica's votes
   suspicions     a view that controllers asked for was asked for by f+1 of them at the same time
   reads          who answers a read has executed what anybody had executed before the read was sent
   replay         a committer's journal holds exactly what the committer has promised
@@ -161,7 +161,7 @@ class Monitor:
                 held = node.records[slot].request
             self.require(
                 held == chosen[1],
-                "memory",
+                "promises_kept",
                 "{} voted for slot {}, which is chosen: {}; it has {}",
                 self._world.graph.label(number),
                 slot,

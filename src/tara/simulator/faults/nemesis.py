@@ -120,7 +120,7 @@ def _lost(world: World) -> list[SimulatedContainer]:
         # It needs the others to go on.
         return []
     if first is None or damaged or world.rejoins_due or (world.wiped and not _copies_everywhere(world)):
-        # Whoever lost its memory or its checkpoints counts as lost already, until it has them again.
+        # Whoever lost its journal or its checkpoints counts as lost already, until it has them again.
         return []
     if world.plan.packing == "site":
         return [container for container in world.containers if (container.site - first) % sites < f]
@@ -138,7 +138,7 @@ def _strike(world: World, fault: Fault) -> None:
     if world.healed:
         return
     if fault.kind in _LOSING and not world.journals and _victim(world, fault) is None:
-        # Whatever dies loses its memory; the next one has to wait until all are at full strength.
+        # Whatever dies loses its journal; the next one has to wait until all are at full strength.
         world.after(_WAIT_MS, _strike, world, fault)
         return
     if _STRIKES[fault.kind](world, fault):
@@ -324,8 +324,8 @@ def _stage_storm(world: World, fault: Fault) -> bool:
 
 
 def _losses_beyond_f(world: World, fault: Fault) -> bool:
-    """More committers lose their memory than the protocol survives, and perhaps checkpoints go with it. There may be no
-    progress any more, but nothing that was decided becomes anything else."""
+    """More committers lose their journals than the protocol survives, and perhaps checkpoints go with them. There may
+    be no progress any more, but nothing that was decided becomes anything else."""
     if world.fatal is not None or world.beyond or world.former:
         return False
     world.beyond = True

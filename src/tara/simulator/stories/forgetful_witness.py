@@ -1,9 +1,9 @@
-"""A story: something is read where little is known, and the only witness of the rest has lost its memory.
+"""A story: something is read where little is known, and the only witness of the rest has lost its journal.
 
 The sites are those of a *victim*, of f *voters*, among them the active proposer, and of f *laggards*:
 
 1. The laggards hear no proposals and no votes. Victim and voters, f+1 in all, decide something without them.
-2. The victim loses its memory, and does not hear of a view that would bring it back.
+2. The victim loses its journal, and does not hear of a view that would bring it back.
 3. Something is read at a laggard's site. What the voters' committers say about it is delayed. The committers of the
    laggards and of the victim make f+1.
 

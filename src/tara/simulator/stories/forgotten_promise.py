@@ -5,9 +5,9 @@ With v the next view of a partition:
 1. f sites, the *stragglers*, among them that of v's proposer, hear nothing from the other sites. These enter v; their
    records wait on the way to v's proposer.
 2. They give v up. The next view starts among them, and they decide something in it: all f+1 of them vote.
-3. One of them, the *victim*, loses its memory, and with it the promise not to vote in v any more.
-4. The stragglers hear of that loss, and then of v, and of v only. Their records name the victim's new memory; together
-   with one of step 1, which does not, they make f+1: v starts.
+3. One of them, the *victim*, loses its journal, and with it the promise not to vote in v any more.
+4. The stragglers hear of that loss, and then of v, and of v only. Their records name the victim's new incarnation;
+   together with one of step 1, which does not, they make f+1: v starts.
 
 If the victim took part in v now, f+1 committers could decide in v what contradicts the decision of step 2. So it must
 not: the start is not from f+1 others who all knew of its loss.

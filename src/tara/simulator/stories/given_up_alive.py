@@ -1,12 +1,12 @@
-"""A story: a committer is given up for lost and started again elsewhere, while its old process goes on with its memory.
+"""A story: a committer is given up for lost and started again elsewhere, while its old process goes on.
 
 1. The container of the *victim* starts on another host, with an empty disk; the old process hears everything, too. The
-   next view names the victim's new memory, and the new committer is full again in it.
+   next view names the victim's new incarnation, and the new committer is full again in it.
 2. From now on the old process alone hears anything of the other containers, and f *stragglers* get no proposals.
 
 If the old process took part in that view, it and f others could decide something there. The new one and the stragglers
-do not know it, and make f+1: the next view would start without it. So it must not: the start names a memory that is not
-its own (rule R3).
+do not know it, and make f+1: the next view would start without it. So it must not: the start names an incarnation
+that is not its own (rule R3).
 """
 
 from collections.abc import Iterator

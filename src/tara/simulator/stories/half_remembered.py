@@ -1,12 +1,12 @@
-"""A story: a container's journal rolls while one of its committers has its memory and another one has not.
+"""A story: a container's journal rolls while one of its committers is restored and another one is not.
 
 Two partitions or more, journals, and the committers of a site in one container, the *victim*:
 
 1. No checkpoint can be saved. The victim votes for slots beyond the next checkpoint.
 2. The victim loses its journal. In one partition it does not hear of the view that would bring it back; in another one
-   it gets a new memory.
+   it gets a new incarnation.
 3. Checkpoints can be saved again. The threshold rises, and the victim's journal begins a new segment.
-4. The victim starts again, and finds a journal. In the first partition it must not take that for a memory: it has voted
+4. The victim starts again, and finds a journal. In the first partition it must not take that for its own: it has voted
    for slots that may be decided, and has forgotten them.
 """
 

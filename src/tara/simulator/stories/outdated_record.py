@@ -5,13 +5,13 @@ The sites are those of a *victim* (it has no proposer), f *voters*, among them t
 
 1. The voters hear nothing of new views, and the silent committers not enough. The others go through the views up to w,
    one after the other. So the victim enters w; its record waits on the way.
-2. The victim loses its memory, and with it its promise of w. Voters and silent committers hear of that, and enter the
+2. The victim loses its journal, and with it its promise of w. Voters and silent committers hear of that, and enter the
    view that brings the victim back, u + f + 1. It starts, but the silent ones miss that.
 3. Victim and voters, f+1 in all, decide something in it.
 4. The silent ones hear of w, and enter it. Their records and the victim's outdated one make f+1.
 
 None of these knows what was decided. So the proposer of w must not start from them: a record of the silent ones names a
-newer memory of the victim than the one under which it gave its own (rule R2).
+newer incarnation of the victim than the one under which it gave its own (rule R2).
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Faults of several steps. The network delays some tuples, one committer loses its memory: nothing happens that could
+"""Faults of several steps. The network delays some tuples, one committer loses its journal: nothing happens that could
 not happen by itself, but chance alone does not bring it about in any number of runs that one could wait for."""
 
 import abc
@@ -95,7 +95,7 @@ class Story(abc.ABC):
             controller.suspect()
 
     def forget(self, replica: int) -> int:
-        """The committer loses its memory and starts again; its new incarnation. 0 if that may not be now."""
+        """The committer loses its journal and starts again; its new incarnation. 0 if that may not be now."""
         number = self.number(Stage.COMMITTER, replica)
         container = self.world.host_of(number)
         if not container.alive or not self.world.may_fail([container]):
@@ -147,7 +147,7 @@ class Story(abc.ABC):
         ]
 
     def committers(self, sites: set[int]) -> list[Committer]:
-        """Those that are alive and have their memory."""
+        """Those that are alive and not recovering."""
         return [
             node
             for node in full_committers(self.world, self.partition)
