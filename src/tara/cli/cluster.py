@@ -48,11 +48,12 @@ def up(
     host: Annotated[str | None, typer.Option(help="The address to bind; beyond loopback only with --keys.")] = None,
     keys: KeysSetting = None,
     found: Annotated[
-        bool, typer.Option("--found", help="Begin a new cluster, also in a directory that is there already.")
+        bool, typer.Option("--found", help="Create a new cluster, also in a directory that exists already.")
     ] = False,
 ) -> None:
-    """Start a cluster and serve until interrupted, or until `tara down`. One that is not there yet begins, in a new
-    directory; in one that is there, only with --found: it may be where a disk is not mounted.
+    """Start a cluster and serve until interrupted, or until `tara down`. In a new directory, a new
+    cluster is created. An existing directory without a cluster is refused unless you pass --found, because it may be
+    the mount point of a disk that is not mounted.
 
     Example: tara up --data-dir /var/lib/tara --f 1
     """

@@ -188,9 +188,8 @@ class Client:
                 self._wake_out.send(b"!")
             return True
 
-    # On the thread
-
     def _run(self) -> None:
+        """The client's thread."""
         try:
             self._serve()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Drills that last: no harm for a long time, or random harm all the time. Throughput and memory are to stay."""
+"""Drills that last: no harm for a long time, or random harm all the time. Throughput and memory must stay level."""
 
 import os
 import signal

@@ -1,7 +1,7 @@
 """A cluster without Spark: the real registries in this process, each container in a process of its own.
 
-It starts in a second, and nobody starts a container again that ends: a drill that asks whether hostile frames or a bad
-network can end one sees it.
+It starts in a second. A container that ends is not started again, so a drill sees whether hostile frames or a bad
+network have ended one.
 """
 
 import multiprocessing

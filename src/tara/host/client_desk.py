@@ -163,7 +163,8 @@ class ClientDesk:
         self._results.setdefault(connection, []).append(result)
 
     def _take_reads(self, message: Message, principal: bytes, reads: list[client_wire.ReadMessage]) -> None:
-        """Have them answered by the nodes, as far as anybody may ask, and is to be answered now."""
+        """Pass reads on to the nodes. Refused at once: those of a client that does not fetch its answers, those for
+        operators that come from others, and those that this site cannot answer now."""
         connection, open_reads = message.connection, self._reads
         if message.unread_bytes > UNREAD_ANSWERS_BYTES_MAX:
             # Who does not read the answers that wait for him gets no more of them.

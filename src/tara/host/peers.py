@@ -134,7 +134,7 @@ class Peers:
             outgoing.heard(stable)
 
     def frames(self, everything: bool) -> Iterator[Send]:
-        """Frames for each peer, as far as its link takes them; also of what is patient, if it is to be everything."""
+        """Frames for each peer, as far as its link takes them. Those of patient tuples only with `everything`."""
         for container, outgoing in enumerate(self._outgoing):
             while outgoing.is_due(everything) and not self.full[container]:
                 pieces = outgoing.take(everything)

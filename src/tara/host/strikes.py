@@ -1,4 +1,4 @@
-"""Strikes: which places of the application have ended the process, and which it is not let into any more.
+"""Strikes: which places of the application have ended the process, and which of them are barred since.
 
 A process that ends while the application runs may have been ended by it, or by an operator at a bad moment. One that
 ends at the same place in two lives in a row was ended by it: from then on, that place is *barred*. An executor halts

@@ -62,8 +62,8 @@ class ContainerSpec(Struct, frozen=True, kw_only=True):
     host: str
     #: Where its front end should be, if that port is free.
     port: int
-    #: Where it takes tuples and serves files; 0: at any free port. If they are given, others know them beforehand, and
-    #: it does without none of its ports.
+    #: Where it takes tuples and serves files; 0: at any free port. Given ports are known to others beforehand, so
+    #: the container must have exactly these.
     peer_port: int = 0
     files_port: int = 0
     #: How the container is called in logs and listings.
@@ -290,8 +290,6 @@ class Container:
                 continue
             self._addresses[container] = address
             self._links.connect(container, address)
-
-    # The loop
 
     def found(self) -> None:
         """Make what the nodes persisted when they were made durable, before anything leaves."""

@@ -1,4 +1,4 @@
-"""Something that costs, and is done only for a while after somebody has asked for it."""
+"""Whether somebody has asked for something recently: what is expensive is done only then."""
 
 
 class RecentDemand:

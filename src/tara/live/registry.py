@@ -244,9 +244,8 @@ class Registry:
             os.close(self._lock)
             self._lock = -1
 
-    # On the thread
-
     def _serve(self) -> None:
+        """The registry's thread."""
         try:
             self._loop()
         except BaseException as error:
@@ -340,7 +339,8 @@ class Registry:
         return 0 <= container < len(self.members) and life == self.state.lives[container]
 
     def _check_token(self, container: int, token: bytes) -> None:
-        """Whoever else speaks for a container would hear instead of it, and it would think that its driver is gone."""
+        """Refuse others that speak for a container: they would get its answers, and it would think
+        that its driver is gone."""
         if not secrets.compare_digest(token, self.members[container].token):
             raise MalformedTuple(f"{self.label(container)}: somebody else speaks for it")
 

@@ -113,9 +113,8 @@ class FileServer:
         else:
             self._server.close()
 
-    # On the thread
-
     def _serve(self) -> None:
+        """The thread of the server."""
         while not self._stopping.is_set():
             self._server.wait(_POLL_S)
             self._server.tick()

@@ -86,8 +86,9 @@ def make_gateway(name: str, site: GatewayHost, options: Options) -> Gateway:
 
 
 def check_gateway(name: str, host: str | None, options: Options) -> None:
-    """Whether its module has something against these options, on a host with this name (None: only the container will
-    know it): it says so with `check(host, options)`, if it has that. So the operator is told at once."""
+    """Let the gateway's module refuse these options before anything starts, so that the operator is told at once. A
+    module that wants to check them has a function `check(host, options)`; the host is None if only the container will
+    know its name."""
     check: Callable[[str | None, Options], None] | None = getattr(_module_of(name), "check", None)
     if check is not None:
         check(host, options)
@@ -133,7 +134,7 @@ class GatewaySession(Generic[Token]):
         return len(self._waiting) + len(self._in_flight)
 
     def order(self, payload: bytes, token: Token, first: bool = False) -> None:
-        """Once there is room; before others that wait if it is to be the first."""
+        """Send a command once there is room. With `first`, it goes before the others that wait."""
         if first:
             self._waiting.appendleft((payload, token))
         else:

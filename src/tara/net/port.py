@@ -444,7 +444,7 @@ class Port:
         self.hang_up(stranger)
 
     def stop_listening(self) -> None:
-        """Nobody new comes in, and who is not in yet has to go."""
+        """Accept no new connections, and close those that are still in their handshake."""
         self.epoll.unregister(self.listener)
         for incoming in [other for other in self.connections.values() if other.in_handshake]:
             self.hang_up(incoming)

@@ -28,7 +28,7 @@ class Owner:
 
 
 class Keeper(Protocol):
-    """What is to be known of a session."""
+    """What the quotas need to know of a session."""
 
     owner: bytes
     results_bytes: int

@@ -6,7 +6,7 @@ acknowledged them, so a command that is sent again gets the same answer. Session
 ordered requests move. All of this is part of the snapshot: it is replicated state, and a function of the log.
 
 A session may have a name. It never expires, and opening it again gives the same session and the number of its next
-command: a client that comes back goes on where any former life of it stopped. Two lives may be at it at once, so before
+command: a client that comes back goes on where any former life of it stopped. Two lives may use it at once, so before
 they send numbered commands they agree on them by a claim: the first one of a key wins, and both send what it says.
 
 A session belongs to the principal that opened it (`tara.protocol.principals`). What anybody else sends in it is

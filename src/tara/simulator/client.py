@@ -60,7 +60,7 @@ class Client:
         self._paused_until_ms = 0.0
         self._burst = 0
         self._poison = 0
-        #: It needs not be woken before, unless it hears something.
+        #: It need not be woken before, unless it hears something.
         self._sleeps_until_s = 0.0
         self.history: list[Operation] = []
         self.answered = 0

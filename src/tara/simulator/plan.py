@@ -161,7 +161,7 @@ DEPTH_SHARE = 0.2
 DEEP_COMMANDS = 10
 LATE_SHARE = 0.25
 LATE_MS = 3_000
-#: At most one of these is in a run: none is like it was before.
+#: At most one of these is in a run: after it, the run is judged differently.
 ENDING = ("losses_beyond_f", "new_era")
 #: In so many runs, clients of an application that has a gateway speak to that.
 WIRE_SHARE = 0.7
@@ -169,7 +169,7 @@ WIRE_SHARE = 0.7
 #: are slow and nothing else is wrong.
 FATAL_SHARE = 0.2
 BULK_SHARE = 0.04
-#: What such runs are called, where one wants them in any case.
+#: The names under which such runs can be asked for.
 KINDS = ("fatal", "bulk")
 #: Commands of all clients together in a run with long ones, and how many of its values are long.
 BULK_COMMANDS = 40
@@ -211,7 +211,7 @@ NOISE = (
     "command_skipped",
     "command_tried_again",
 )
-#: Strangers strike so often in a run, and so often somebody sends what is nothing; drawn apart, so that they change
+#: Strangers strike so often in a run, and so often somebody sends garbage; drawn apart, so that they change
 #: nothing else in it.
 STRANGERS = 6
 SESSIONS_MAX = 16

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Stores:
     def __init__(self, world: "World") -> None:
         self._world = world
-        #: Until when what is wrong.
+        #: The kinds of trouble, and until when each lasts.
         self._troubles: dict[str, float] = {}
 
     def trouble(self, kind: str, until_ms: float) -> None:
@@ -34,7 +34,7 @@ class Stores:
         return not self._world.healed and self._troubles.get(kind, 0) > self._world.now_ms
 
     def mount(self, container: SimulatedContainer) -> None:
-        """What other executors have can be read here, if that is so; whether they are up or not."""
+        """If the store is shared: let the container read what other executors hold, also while they are down."""
         own = {self._world.graph.names[number].replica for number in self._world.executors_of(container)}
         for replica in set(range(self._world.graph.sites)) - own:
             for directory in (checkpoint_directory(DATA, replica), log_directory(DATA, replica)):

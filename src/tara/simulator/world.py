@@ -123,7 +123,7 @@ class World:
         self._host = {number: container for container in self.containers for number in container.numbers}
         self.network = Network(self)
         self.zombies: list[SimulatedContainer] = []
-        #: What a container hears now is nothing.
+        #: What a container receives now is garbage.
         self.hears_garbage = False
         #: Who delays tuples on their way.
         self.stories: list[Story] = []
@@ -391,7 +391,7 @@ class World:
         return self.client_links.principals.get(secret) or principal_of(secret, key, is_member, operator)
 
     def _fragile(self, container: SimulatedContainer, life: int) -> StateMachine:
-        """An application that breaks down where it is to."""
+        """The application, made to break down at the command that is chosen for it."""
 
         def before(operation: int, counter: int) -> None:
             if self.fatal is not None:
@@ -404,7 +404,7 @@ class World:
         return application
 
     def _snapshot(self, container: SimulatedContainer, life: int, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """Of an application that cannot give it, for once: only where an executor asks."""
+        """A snapshot that fails once, if it is an executor that asks for it."""
         executors = [number for number in self.executors_of(container) if container.storage is not None]
         places = [container.kept.records[number].cell[EXECUTING] for number in executors]
         asked = [place ^ SNAPSHOT for place in places if place & SNAPSHOT]
@@ -451,7 +451,7 @@ class World:
             self.wipe(container, checkpoints=True)
 
     def end_orderly(self, container: SimulatedContainer) -> None:
-        """As a driver does it that has time for it."""
+        """Stop it in an orderly way, as a driver does."""
         try:
             for store in container.kept.stores.values():
                 store.interrupt()

@@ -76,7 +76,7 @@ class Executor(Node):
         self.starts = 0
         #: Why it does not execute; None: it does.
         self.halted: t.Halted | None = None
-        #: Its host found it broken: it only says so any more.
+        #: Its host found it broken: from then on it does nothing but say so.
         self._broken = False
         #: The newest checkpoint that the application could not restore.
         self._not_restored = 0

@@ -98,7 +98,7 @@ class Listener:
             return 0
 
     def _remember(self, path: Path) -> None:
-        """Write the port down; who cannot is served all the same, and gets another port at the next start."""
+        """Write the port down. If that fails, the gateway serves all the same; its next start may get another port."""
         try:
             LOCAL.make_directory(path.parent)
             write_small(path, str(self.front_end.port).encode())
@@ -130,8 +130,6 @@ class Listener:
             self._listener.close()
         os.close(self._more)
         self._epoll.close()
-
-    # The turn of the container's loop
 
     def receive(self) -> None:
         self.front_end.begin()
