@@ -17,7 +17,7 @@ from tara.bench.load_process import LoadPlan, LoadProcess
 from tara.drills.deployment import FULL_STRENGTH_TIMEOUT_S, Deployment, DrillError, Say
 from tara.live.observability.events import Event
 from tara.operations import health
-from tara.operations.asking import NoRegistry
+from tara.operations.registry_client import NoRegistry
 
 INTERVAL_S = 0.25
 POLL_S = 0.05

@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tara.net.where import free_ports
+from tara.net.addresses import free_ports
 from tara.protocol.errors import TaraError
 
 JAR = Path("/usr/share/java/zookeeper.jar")

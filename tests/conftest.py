@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tara.operations import asking
+from tara.operations import registry_client
 
 TESTS = Path(__file__).parent
 #: What takes longest, longest first, and while there are any, one without processes of its own after each one with.
@@ -40,7 +40,7 @@ LONGEST = (
 )
 
 # A user is told soon that nobody answers; on a machine that stands still, a test would be told a lie.
-asking.TIMEOUT_S = 60.0
+registry_client.TIMEOUT_S = 60.0
 
 # A deadline would make slow machines fail; on CI a failure must be repeatable from the log alone.
 settings.register_profile(

@@ -55,7 +55,7 @@ def test_every_event_is_in_the_table() -> None:
     logged = r'(?:events|self\._events)\.(?:info|warning|error|flood)\(\s*"([a-z_]+)"'
     events = set(re.findall(logged, RUNTIME))
     assert {"started", "failed", "halted", "kill"} <= events
-    events |= {"became_active", "became_idle", "memory_lost", "memory_restored", "registered", "restarted"}
+    events |= {"became_active", "became_idle", "rejoining", "rejoined", "registered", "restarted"}
     events |= {"checkpoint_saved", "checkpoint_loaded", "checkpoint_refused", "store_error"}
     documented = {
         name for row in re.findall(r"^\| (`[^|]*) \|", PAGE, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)

@@ -8,8 +8,8 @@ import pytest
 from tara.cli import tuples_table
 from tara.protocol.graph import EDGES, Stage
 from tara.protocol.tuples import JournalEntry, commands
-from tara.simulator.checks import CHECKS
-from tara.simulator.fault_kinds import FAULT_KINDS
+from tara.simulator.checks.kinds import CHECKS
+from tara.simulator.faults.kinds import FAULT_KINDS
 from tara.simulator.mutants.registry import mutants
 
 PAGE = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text()

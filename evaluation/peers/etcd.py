@@ -18,7 +18,7 @@ from evaluation.peers.servers import (
     await_condition,
     drive,
 )
-from tara.net.where import free_ports
+from tara.net.addresses import free_ports
 
 #: Connections that the clients share.
 CONNECTIONS = 4

@@ -21,7 +21,7 @@ from evaluation.peers.servers import (
     await_condition,
 )
 from tara.bench.processors import CpuMeter
-from tara.net.where import free_ports
+from tara.net.addresses import free_ports
 
 _MODULE = "evaluation.peers.pysyncobj_node"
 

@@ -14,7 +14,7 @@ from evaluation.peers.servers import (
     drive,
 )
 from evaluation.peers.zookeeper_wire import ZooKeeperDialect, create_nodes
-from tara.net.where import free_ports
+from tara.net.addresses import free_ports
 
 JAR = Path("/usr/share/java/zookeeper.jar")
 #: Sessions that the clients share.

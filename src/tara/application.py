@@ -49,7 +49,7 @@ class Simulation(abc.ABC):
     """How the simulator tries an application out: what clients want of it, and what must hold whatever happens. An
     instance plays one client, from its start to its end."""
 
-    #: Of an application that has a gateway: `module:Class` of its `tara.simulator.wire.Wire`.
+    #: Of an application that has a gateway: `module:Class` of its `tara.simulator.gateways.Wire`.
     wire: str = ""
 
     @abc.abstractmethod

@@ -7,12 +7,12 @@ from typer.testing import CliRunner
 
 from tara.bench.load_process import LoadPlan, LoadProcess
 from tara.cli import app
-from tara.drills.contained import Contained
+from tara.drills.process_cluster import ProcessCluster
 from tara.operations import health
 
 
 def test_every_command_of_every_pipeline_is_answered_and_counted(tmp_path: Path) -> None:
-    with Contained.whole(tmp_path, {"durability": "memory"}) as cluster:
+    with ProcessCluster.whole(tmp_path, {"durability": "memory"}) as cluster:
         plan = LoadPlan(
             endpoints=cluster.endpoints, clients=3, in_flight=5, seconds=1.0, warm_up_s=0.2, payload_bytes=50_000
         )

@@ -15,14 +15,14 @@ from tests.patience import DEADLINE_S
 
 
 class FrontEnd:
-    """Opens sessions, and echoes commands and questions; a sign of life is not answered."""
+    """Opens sessions, and echoes commands and reads; a sign of life is not answered."""
 
     def __init__(self, pause_s: float = 0.001) -> None:
         self._pause_s = pause_s
         self._front_end = serve(on_bad=print)
         self.address = self._front_end.address.removeprefix("tcp://")
         self.heard = 0
-        #: Questions that are not answered the first time.
+        #: Reads that are not answered the first time.
         self.lost: set[bytes] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve)
@@ -35,8 +35,8 @@ class FrontEnd:
                 self.heard += 1
                 request = client_wire.decode_request(data)
                 results = [self._answer(command) for command in request.commands if command.kind != t.KEEPALIVE]
-                answers = [(read.id, t.OK, read.question) for read in request.reads if read.question not in self.lost]
-                self.lost.difference_update(read.question for read in request.reads)
+                answers = [(read.id, t.OK, read.payload) for read in request.reads if read.payload not in self.lost]
+                self.lost.difference_update(read.payload for read in request.reads)
                 self._front_end.send(
                     name, client_wire.encode(client_wire.ClientReply(t.FORMAT_VERSION, results, [], answers))
                 )
@@ -107,7 +107,7 @@ def test_a_client_moves_on_at_once_when_its_front_end_dies(monkeypatch: pytest.M
             front_end.close()
 
 
-def test_one_lost_question_makes_a_client_change_its_front_end_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_lost_read_makes_a_client_change_its_front_end_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was asked there is asked again at the next one: nobody answers it any more, and it would be late, too."""
     monkeypatch.setattr(reads, "PATIENCE_S_MAX", 0.5)
     front_ends = [FrontEnd(0.02), FrontEnd(0.02)]

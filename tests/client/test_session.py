@@ -22,8 +22,8 @@ from tara.client.session import (
     PATIENCE_S,
     QUICK_S,
     UNACKNOWLEDGED_S,
-    Call,
     Session,
+    Submission,
 )
 from tara.protocol import tuples as t
 
@@ -39,7 +39,7 @@ def make(name: str = "") -> Session:
 
 
 def call(session: Session, outcomes: list[bytes | ClientError], deadline_s: float = 10.0) -> None:
-    session.submit(Call(b"do", t.EXECUTE, deadline_s, outcomes.append))
+    session.submit(Submission(b"do", t.EXECUTE, deadline_s, outcomes.append))
 
 
 def test_commands_wait_for_the_session_and_are_numbered() -> None:
@@ -100,7 +100,7 @@ def test_long_commands_wait_until_others_are_answered() -> None:
     opened(session)
     long = ON_WAY_BYTES_MAX // 2
     for length in (ON_WAY_BYTES_MAX + 1, long, long, 1):
-        session.submit(Call(bytes(length), t.EXECUTE, 100.0, lambda outcome: None))
+        session.submit(Submission(bytes(length), t.EXECUTE, 100.0, lambda outcome: None))
 
     def numbers_due() -> list[int]:
         return [command.number for command in session.due(0.1)]
@@ -109,7 +109,7 @@ def test_long_commands_wait_until_others_are_answered() -> None:
     session.hear(t.Result(9, 0, 2, t.OK, b""), 0.1)
     assert numbers_due() == [1, 2]
     session.hear(t.Result(9, 1, 0, t.TOO_LARGE, b""), 0.1)
-    # The question that takes the refused one's number, and what there is room for now.
+    # The read that takes the refused one's number, and what there is room for now.
     assert numbers_due() == [1, 3]
     for number in (1, 2, 3):
         session.hear(t.Result(9, number, 3, t.OK, b""), 0.1)
@@ -126,7 +126,7 @@ def test_less_is_on_its_way_when_answers_are_late_and_more_again_when_they_come(
     opened(session)
     quarter = ON_WAY_BYTES_FIRST // 4
     for _ in range(12):
-        session.submit(Call(bytes(quarter), t.EXECUTE, 1000.0, lambda outcome: None))
+        session.submit(Submission(bytes(quarter), t.EXECUTE, 1000.0, lambda outcome: None))
 
     def numbers_due(now_s: float) -> list[int]:
         return [command.number for command in session.due(now_s)]
@@ -154,7 +154,7 @@ def test_slow_answers_make_no_room_for_more() -> None:
         session = make()
         opened(session)
         for _ in range(4):
-            session.submit(Call(bytes(ON_WAY_BYTES_FIRST), t.EXECUTE, 1000.0, lambda outcome: None))
+            session.submit(Submission(bytes(ON_WAY_BYTES_FIRST), t.EXECUTE, 1000.0, lambda outcome: None))
         assert len(session.due(0.0)) == 1
         session.hear(t.Result(9, 0, 2, t.OK, b""), took_s)
         assert len(session.due(took_s)) == following
@@ -164,7 +164,7 @@ def test_a_long_command_that_is_said_to_wait_is_waited_for() -> None:
     """It would be ordered a second time."""
     session = make()
     opened(session)
-    session.submit(Call(bytes(ON_WAY_BYTES_FIRST), t.EXECUTE, 1000.0, lambda outcome: None))
+    session.submit(Submission(bytes(ON_WAY_BYTES_FIRST), t.EXECUTE, 1000.0, lambda outcome: None))
     assert len(session.due(0.0)) == 1
     now_s = 0.0
     for _ in range(60):
@@ -251,7 +251,7 @@ def test_a_command_that_one_front_end_may_have_taken_is_not_said_to_be_refused()
 def test_a_command_that_is_refused_as_too_long_after_its_time_does_not_stop_the_others() -> None:
     session, outcomes = make(), list[bytes | ClientError]()
     opened(session)
-    session.submit(Call(bytes(2 * ON_WAY_BYTES_MAX), t.EXECUTE, 0.3, outcomes.append))
+    session.submit(Submission(bytes(2 * ON_WAY_BYTES_MAX), t.EXECUTE, 0.3, outcomes.append))
     call(session, outcomes)
     session.due(0.0)
     assert session.due(0.35) == []
@@ -264,7 +264,7 @@ def test_a_command_that_is_refused_as_too_long_after_its_time_does_not_stop_the_
 def test_a_claim_that_is_too_long_leaves_nothing_behind() -> None:
     session, outcomes = make("name"), list[bytes | ClientError]()
     opened(session)
-    session.submit(Call(b"claim", t.CLAIM, 10.0, outcomes.append))
+    session.submit(Submission(b"claim", t.CLAIM, 10.0, outcomes.append))
     call(session, outcomes)
     (claim,) = session.due(0.0)
     session.hear(t.Result(9, claim.number, 0, t.TOO_LARGE, b""), 0.1)
@@ -331,11 +331,11 @@ def test_numbers_do_not_run_away_from_one_that_is_not_answered() -> None:
     assert highest == IN_FLIGHT_MAX - 1
 
 
-def test_questions_with_long_answers_are_not_ordered_all_at_once() -> None:
+def test_reads_with_long_answers_are_not_ordered_all_at_once() -> None:
     session = make()
     opened(session)
     for _ in range(8):
-        session.submit(Call(b"?", t.QUERY, 10.0, lambda outcome: None, expected=ON_WAY_BYTES_FIRST // 3))
+        session.submit(Submission(b"?", t.QUERY, 10.0, lambda outcome: None, expected=ON_WAY_BYTES_FIRST // 3))
 
     assert len(session.due(0.0)) == 2
 
@@ -442,7 +442,7 @@ def test_nothing_else_is_on_its_way_with_a_claim_which_sets_the_next_number() ->
     session, outcomes = Session(30_000, lambda: next(nonces), name="orders"), list[bytes | ClientError]()
     session.due(0.0)
     session.hear(t.Result(0, 1, 0, t.OK, msgspec.msgpack.encode((9, 0, 5))), 0.0)
-    session.submit(Call(b"claim", t.CLAIM, 10.0, outcomes.append))
+    session.submit(Submission(b"claim", t.CLAIM, 10.0, outcomes.append))
     call(session, outcomes)
 
     assert [(c.kind, c.number) for c in session.due(0.1)] == [(t.CLAIM, 4711)]
@@ -460,7 +460,7 @@ def test_who_may_not_open_a_session_is_told_at_once() -> None:
     session.hear(t.Result(0, opening.number, 1, t.FORBIDDEN, b"not yours"), 0.1)
     assert [type(outcome) for outcome in outcomes] == [Forbidden]
     assert str(outcomes[0]) == "not yours"
-    # Another try is another question: an operator may have closed the session meanwhile.
+    # Another try asks anew: an operator may have closed the session meanwhile.
     call(session, outcomes)
     assert [command.kind for command in session.due(0.2)] == [t.OPEN]
 
@@ -572,7 +572,7 @@ def test_who_gets_no_session_is_told_why() -> None:
 def test_a_long_command_that_was_refused_goes_first_whatever_is_on_its_way_behind_it() -> None:
     """The others wait for its number at the replicas; if it waited for room here, nothing would move any more."""
     session, outcomes = make(), list[bytes | ClientError]()
-    session.submit(Call(bytes(200_000), t.EXECUTE, 100.0, outcomes.append))
+    session.submit(Submission(bytes(200_000), t.EXECUTE, 100.0, outcomes.append))
     for _ in range(3):
         call(session, outcomes, 100.0)
     opened(session)
@@ -590,7 +590,7 @@ def test_a_command_that_is_longer_than_the_front_end_takes_is_not_sent() -> None
     session, outcomes = make(), list[bytes | ClientError]()
     opened(session)
     session.bytes_max = 10
-    session.submit(Call(bytes(11), t.EXECUTE, 10.0, outcomes.append))
+    session.submit(Submission(bytes(11), t.EXECUTE, 10.0, outcomes.append))
     call(session, outcomes)
 
     commands = session.due(0.1)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tara.client import KeyValueClient
 from tara.drills.bad_network import Network, ProxiedRegistry, Weather, network
-from tara.drills.contained import Contained
 from tara.drills.fuzz import SHARES, fuzz
+from tara.drills.process_cluster import ProcessCluster
 from tara.net.links import Links
 from tara.operations import health
 
@@ -36,7 +36,7 @@ def test_a_bad_network(tmp_path: Path) -> None:
 def test_a_leader_that_is_heard_but_hears_nothing_is_replaced_and_comes_back(tmp_path: Path) -> None:
     with (
         Network(3) as links,
-        Contained.whole(tmp_path / "data", {}, lambda settings: ProxiedRegistry(settings, links)) as cluster,
+        ProcessCluster.whole(tmp_path / "data", {}, lambda settings: ProxiedRegistry(settings, links)) as cluster,
         KeyValueClient(cluster.endpoints, timeout_s=20.0) as client,
     ):
         client.put("city", b"Erlangen")

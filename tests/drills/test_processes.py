@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tara.drills import processes, servers
-from tara.drills.course import Course
+from tara.drills.drill_run import DrillRun
 from tara.drills.processes import harm_leader, lose_everything
 
 pytestmark = pytest.mark.spark
@@ -22,18 +22,18 @@ def test_leaders_die_and_hang_and_then_everything_dies(tmp_path: Path) -> None:
     """The leader is killed, then the next one; the one after it hangs, and is replaced without anybody's help; at last
     every process is killed, the driver as well, and started again. The clients of one load just retry."""
     # A machine that stands still for some seconds is not to pass for a container that hangs.
-    course = Course("all", tmp_path, print, {"hung_after_s": "6"})
+    drill = DrillRun("all", tmp_path, print, {"hung_after_s": "6"})
     try:
         for number in (signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP):
             time.sleep(1.0)
-            harm_leader(course, number)
-        replaced = sum(container["restarts"] for container in course.cluster.status()["containers"])
+            harm_leader(drill, number)
+        replaced = sum(container["restarts"] for container in drill.cluster.status()["containers"])
         time.sleep(1.0)
-        lose_everything(course)
+        lose_everything(drill)
         time.sleep(1.0)
-        verdict = course.verdict()
+        verdict = drill.verdict()
     finally:
-        course.cluster.stop()
+        drill.cluster.stop()
     assert verdict.failures == []
     assert verdict.recorded > 100
     assert verdict.faults == 4

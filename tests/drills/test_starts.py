@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tara.drills import processes
-from tara.drills.course import SLOWER_MAX, Verdict
-from tara.drills.starts import Start, Starts
+from tara.drills.drill_run import SLOWER_MAX, DrillVerdict
+from tara.drills.starts import MeasuredStart, Starts
 from tara.live import worker_daemon
 from tara.live.start_phases import PHASES, StartPhases, process_began_s
 
 
-def verdict(answers_s: float | None, first_start_answers_s: float | None) -> Verdict:
-    return Verdict(
+def verdict(answers_s: float | None, first_start_answers_s: float | None) -> DrillVerdict:
+    return DrillVerdict(
         drill="loss",
         faults=1,
         throughput_per_s=1.0,
@@ -45,7 +45,7 @@ def test_a_loss_may_cost_no_more_than_a_first_start() -> None:
 def test_medians_are_of_all_starts() -> None:
     starts = Starts()
     for seconds in (9.0, 1.0, 2.0):
-        starts.add(Start(seconds, seconds + 1, dict.fromkeys(PHASES, seconds)))
+        starts.add(MeasuredStart(seconds, seconds + 1, dict.fromkeys(PHASES, seconds)))
 
     assert starts.answers_s == [9.0, 1.0, 2.0]
     assert (starts.answers_s_median, starts.phases_s_median) == (2.0, dict.fromkeys(PHASES, 2.0))

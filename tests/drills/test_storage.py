@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 
 from tara.client import KeyValueClient
-from tara.drills.contained import Contained
+from tara.drills.process_cluster import ProcessCluster
 from tara.drills.storage import (
     SETTINGS,
     Harvest,
@@ -33,7 +33,7 @@ def harvested(tmp_path_factory: pytest.TempPathFactory) -> Harvest:
     flags = {key: int(value) for key, value in SETTINGS.items()} | {"checkpoint_interval": 64, "window": 256}
     written: dict[str, bytes] = {}
     for turn in range(2):
-        with Contained.whole(root / "data", flags) as cluster, KeyValueClient(cluster.endpoints) as client:
+        with ProcessCluster.whole(root / "data", flags) as cluster, KeyValueClient(cluster.endpoints) as client:
             for number in range(400):
                 client.put(f"{turn}-{number}", b"value" * 10)
             cluster.await_status(health.full_strength, "full strength")

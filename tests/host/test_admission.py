@@ -9,19 +9,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from tara.drills.hostile import ClientFrames, ControlMessages, FileQuestions, Identity, PeerFrames, recorded
+from tara.drills.hostile import ClientFrames, ControlMessages, FileRequests, Identity, PeerFrames, recorded
 from tara.host import client_wire, peer_wire
 from tara.host.admission import Admission, Arrivals
 from tara.host.placement import placement_of
 from tara.live import control
 from tara.live.observability.heartbeats import decode_status
-from tara.net.file_exchange import Ask
+from tara.net.file_exchange import FileRequest
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple
 from tara.protocol.graph import EDGES, Graph, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.proposer import HeldRequests
-from tara.simulator.container import Container
+from tara.simulator.container import SimulatedContainer
 from tara.simulator.network import Network
 from tara.simulator.plan import make_plan
 from tara.simulator.run import play
@@ -72,7 +72,7 @@ def test_whatever_happens_an_honest_node_is_not_refused(
     seen: Counter[type[t.Tuple]] = Counter()
     travel = Network._travel
 
-    def watch(network: Network, sender: Container, peer: Container, data: bytes) -> None:
+    def watch(network: Network, sender: SimulatedContainer, peer: SimulatedContainer, data: bytes) -> None:
         """One that is refused where it arrives ends the run."""
         frame = peer_wire.decode_frame(data)
         seen.update([type(tuple_) for _, tuple_ in frame.parcels])
@@ -132,8 +132,8 @@ BEYOND = msgspec.structs.replace(REQUEST, source=3)
         t.Proposal(0, 0, 1, 0, 0, [REQUEST, BEYOND]),
         t.Commit(3, 0, 1, 0, [REQUEST]),
         t.Commit(0, 0, 1, 0, [BEYOND]),
-        t.Read(3, 1, 1, 0),
-        t.Read(0, 1, 1, 3),
+        t.IndexRequest(3, 1, 1, 0),
+        t.IndexRequest(0, 1, 1, 3),
         t.ReadIndex(3, 0, 1, INCARNATIONS, 0, 1, 1, 0),
         t.ReadIndex(0, 0, 1, INCARNATIONS[1:], 0, 1, 1, 0),
         t.CommitterStatus(3, 0, 1, 1, 1, 1, 0, 0),
@@ -178,7 +178,7 @@ def test_what_would_break_a_node_is_refused(tuple_: t.Tuple) -> None:
         (takers(t.Vote) * 1000, t.Vote(0, 0, 1, 1, 1)),
         (takers(t.Commit), t.Vote(0, 0, 1, 1, 1)),
         ([number for number in HERE if GRAPH.names[number].stage is Stage.REQUEST_SOURCE], t.Submit([])),
-        ([number for number in HERE if GRAPH.names[number].stage is Stage.REQUEST_SOURCE], t.Ask([])),
+        ([number for number in HERE if GRAPH.names[number].stage is Stage.REQUEST_SOURCE], t.SubmitReads([])),
         (placement_of(GRAPH, "site")[1], t.View(0, 0, 1, INCARNATIONS)),
     ],
 )
@@ -216,7 +216,7 @@ def test_a_progress_far_away_costs_no_time() -> None:
     ("make", "decode"),
     [
         (lambda random: ClientFrames(random), client_wire.decode_request),
-        (lambda random: FileQuestions(random, 5, 1), msgspec.msgpack.Decoder(Ask).decode),
+        (lambda random: FileRequests(random, 5, 1), msgspec.msgpack.Decoder(FileRequest).decode),
         (lambda random: ControlMessages(random, {0: 3}), None),
     ],
     ids=["clients", "files", "control"],

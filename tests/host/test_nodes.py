@@ -16,7 +16,7 @@ VOTED = t.Voted(1, 0, [])
 COMMIT = t.Commit(0, 0, 1, 0, [])
 INDEX = t.ReadIndex(0, 0, 1, [], 0, 1, 1, 5)
 PROPOSAL = t.Proposal(1, 0, 1, 0, 0, [])
-READ = t.Read(0, 1, 1, 0)
+READ = t.IndexRequest(0, 1, 1, 0)
 
 
 class Acceptor(Node):
@@ -26,7 +26,7 @@ class Acceptor(Node):
         if isinstance(tuple_, t.Stable):
             raise NodeHalted("broken")
         executors = self.graph.all(Stage.EXECUTOR)
-        if isinstance(tuple_, t.Read):
+        if isinstance(tuple_, t.IndexRequest):
             self.tell(INDEX, executors)
         else:
             self.persist(VOTED)

@@ -7,7 +7,7 @@ import msgspec
 from tara.application import Get, KeyValueStore, Put
 from tara.host import client_wire, peer_wire
 from tara.host.counters import Counters
-from tara.host.effects import Answer, Effect, Inputs, Message, Store, Sync, Trouble
+from tara.host.effects import Effect, Inputs, Message, Replies, Store, Sync, Trouble
 from tara.host.site import Site, SiteSpec
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph
@@ -52,7 +52,7 @@ class Alone:
             self.site.step(Inputs(frames=frames or [], messages=heard, tuples=answers, tick=tick), self.now_ms)
         )
 
-    def say(self, *commands: t.Command, reads: list[client_wire.Read] | None = None) -> list[Effect]:
+    def say(self, *commands: t.Command, reads: list[client_wire.ReadMessage] | None = None) -> list[Effect]:
         (message,) = client_wire.encode_request(list(commands), reads or [], SECRET)
         return self.step(message)
 
@@ -62,7 +62,7 @@ class Alone:
 
 
 def replies_of(effects: list[Effect]) -> list[client_wire.ClientReply]:
-    replies = [reply for one in effects if isinstance(one, Answer) for reply in one.replies]
+    replies = [reply for one in effects if isinstance(one, Replies) for reply in one.replies]
     return [client_wire.decode_reply(data) for reply in replies for data in reply.messages]
 
 
@@ -80,7 +80,7 @@ def test_a_command_is_durable_before_it_is_answered() -> None:
     kinds = [type(effect) for effect in effects]
     synced = next(effect for effect in effects if isinstance(effect, Sync))
     assert any(isinstance(entry, t.Voted) for _, entry in synced.entries)
-    assert kinds.index(Sync) < kinds.index(Answer)
+    assert kinds.index(Sync) < kinds.index(Replies)
     assert [result.status for result in results_of(effects)] == [t.OK]
 
 
@@ -128,8 +128,8 @@ def test_what_there_is_no_room_for_is_refused_with_its_number() -> None:
 def test_a_read_for_which_any_state_will_do_is_answered_in_the_same_step() -> None:
     alone = Alone()
     alone.say(put(alone.open(), 0))
-    question = msgspec.msgpack.encode(Get("key"))
-    effects = alone.say(reads=[client_wire.Read(7, question, stale=True)])
+    payload = msgspec.msgpack.encode(Get("key"))
+    effects = alone.say(reads=[client_wire.ReadMessage(7, payload, stale=True)])
     ((id_, status, payload),) = [answer for reply in replies_of(effects) for answer in reply.answers]
     assert (id_, status, msgspec.msgpack.decode(payload)) == (7, t.OK, b"value")
 
@@ -155,7 +155,7 @@ def test_reads_are_refused_where_the_request_source_has_stopped() -> None:
     alone = Alone()
     source = next(number for number, node in alone.site.nodes.items() if isinstance(node, RequestSource))
     del alone.site._nodes._nodes[source]
-    effects = alone.say(reads=[client_wire.Read(7, b"question")])
+    effects = alone.say(reads=[client_wire.ReadMessage(7, b"?")])
     answers = [answer for reply in replies_of(effects) for answer in reply.answers]
     assert answers == [(7, t.OVERLOADED, b"")]
-    assert alone.site._desk._questions._ids == {}
+    assert alone.site._desk._reads._ids == {}

@@ -67,7 +67,7 @@ def test_a_tuple_that_is_longer_than_a_piece_leaves_as_fragments() -> None:
 
 def test_a_clients_pipeline_leaves_in_pieces() -> None:
     commands = [t.Command(9, number, 0, bytes(50_000)) for number in range(10)]
-    reads = [client_wire.Read(number, bytes(50_000)) for number in range(3)]
+    reads = [client_wire.ReadMessage(number, bytes(50_000)) for number in range(3)]
     pieces = client_wire.encode_request(commands, reads, bytes(16))
     requests = [client_wire.decode_request(piece) for piece in pieces]
 

@@ -11,7 +11,7 @@ from tara.live.container import Container, ContainerSpec
 from tara.net.gateway import Options
 from tara.protocol.graph import Graph
 from tara.protocol.limits import Limits
-from tara.storage.site_storage import Start
+from tara.storage.site_storage import LifeStart
 from tests.patience import DEADLINE_S
 
 
@@ -36,7 +36,7 @@ def container_of(
         gateway=gateway or {},
     )
     container = Container(spec, application)
-    container.start(Start(life=1, genesis=True))
+    container.start(LifeStart(life=1, genesis=True))
     container.found()
     return container
 

@@ -51,7 +51,7 @@ def test_a_container_that_lost_its_disk_gets_everything_from_the_others(tmp_path
             for number in (0, INTERVAL * 5, INTERVAL * 13 - 1):
                 assert client.get(f"key-{number}") == str(number).encode() * 100
 
-    assert "memory_restored" in processes.events("site-0")
+    assert "rejoined" in processes.events("site-0")
     assert "checkpoint_fetched" in processes.events("site-0")
     assert not (tmp_path / "driver" / "checkpoints-0").exists()
     assert sorted(path.name for path in (tmp_path / "host-1").iterdir()) == [
@@ -89,10 +89,10 @@ def test_a_container_on_another_host_has_no_memory_and_an_old_journal_is_none(tm
             ]
 
     there, back = [[line["event"] for line in _events(tmp_path / f"host-{where}")] for where in (7, 0)]
-    assert there.index("memory_lost") < there.index("memory_restored")
+    assert there.index("rejoining") < there.index("rejoined")
     aside = back.index("journal_set_aside")
-    assert back[aside:].index("memory_lost") < back[aside:].index("memory_restored")
-    assert back.count("memory_lost") == 1
+    assert back[aside:].index("rejoining") < back[aside:].index("rejoined")
+    assert back.count("rejoining") == 1
 
 
 def _events(directory: Path) -> list[dict[str, object]]:

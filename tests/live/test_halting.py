@@ -234,7 +234,7 @@ def test_a_command_that_one_replica_has_executed_is_not_skipped(cluster: Process
     assert halted_at(cluster) == [3, 3, None]
 
 
-def test_a_question_that_takes_the_process_with_it_is_refused_the_third_time(cluster: Processes) -> None:
+def test_a_read_that_takes_the_process_with_it_is_refused_the_third_time(cluster: Processes) -> None:
     where = cluster.registry.endpoints[0]
     for _ in range(2):
         with Client(where, timeout_s=PATIENCE_S) as client:

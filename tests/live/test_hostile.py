@@ -57,8 +57,8 @@ def resident_mb() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / (1 << 20)
 
 
-def question(id_: int, stale: bool) -> client_wire.Read:
-    return client_wire.Read(id_, msgspec.msgpack.encode(Get("large")), stale)
+def read_of(id_: int, stale: bool) -> client_wire.ReadMessage:
+    return client_wire.ReadMessage(id_, msgspec.msgpack.encode(Get("large")), stale)
 
 
 def test_thousands_of_idle_connections(site: Container) -> None:
@@ -70,7 +70,7 @@ def test_thousands_of_idle_connections(site: Container) -> None:
 
 
 def test_a_frame_that_comes_byte_by_byte_disturbs_nobody(site: Container) -> None:
-    message = t.encode(client_wire.ClientRequest(t.FORMAT_VERSION, [], [client_wire.Read(7, b"", True)]))
+    message = t.encode(client_wire.ClientRequest(t.FORMAT_VERSION, [], [client_wire.ReadMessage(7, b"", True)]))
     data = struct.pack("<I", len(message)) + message
     with closing(open_to(site.client_address)) as slow, Frames(site.client_address) as quick:
         for position in range(len(data)):
@@ -94,7 +94,7 @@ def test_a_client_that_never_reads_its_answers(site: Container, monkeypatch: pyt
 
         def given_up() -> bool:
             nonlocal asked
-            reads = [question(asked + index, stale) for index in range(10)]
+            reads = [read_of(asked + index, stale) for index in range(10)]
             asked += len(reads)
             message = t.encode(client_wire.ClientRequest(t.FORMAT_VERSION, [], reads))
             with suppress(ConnectionError):
@@ -107,10 +107,10 @@ def test_a_client_that_never_reads_its_answers(site: Container, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("stale", [True, False])
-def test_a_few_questions_cannot_ask_for_much_at_once(site: Container, stale: bool) -> None:
+def test_a_few_reads_cannot_ask_for_much_at_once(site: Container, stale: bool) -> None:
     with KeyValueClient(site.client_address) as client:
         client.put("large", bytes(LARGE - 100))
-    reads = [question(index, stale) for index in range(1_000)]
+    reads = [read_of(index, stale) for index in range(1_000)]
     statuses: list[int] = []
     size = 0
     with Frames(site.client_address, DEADLINE_S) as asking:

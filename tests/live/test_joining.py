@@ -1,4 +1,4 @@
-"""How a site comes to its cluster: who may start full, and who has to join without memory."""
+"""How a site comes to its cluster: who may start full, and who has to join without a journal."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from tara.configuration.settings import Settings, load_settings
 from tara.live.sites.joining import Found, Join, decide
-from tara.live.sites.neighbours import SiteCard
+from tara.live.sites.other_sites import SiteCard
 from tara.live.sites.site import site_settings
 from tara.protocol.errors import ConfigurationError
 

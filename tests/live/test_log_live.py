@@ -13,7 +13,7 @@ from tara.client import KeyValueClient
 from tara.configuration.settings import Settings, load_settings
 from tara.live.spark import Cluster
 from tara.operations.backup import back_up, restore
-from tara.operations.fresh import await_fresh_checkpoint
+from tara.operations.fresh_checkpoint import await_fresh_checkpoint
 from tara.storage.log import log_directory
 from tara.storage.log_reader import LogReader
 from tara.storage.store import checkpoint_directory

@@ -7,7 +7,7 @@ import msgspec
 
 from tara.application import Get, Put
 from tara.client import Client
-from tara.drills.contained import Contained
+from tara.drills.process_cluster import ProcessCluster
 from tests.patience import DEADLINE_S
 
 #: The shortest frames that these commands allow.
@@ -17,7 +17,7 @@ COMMANDS = 200
 
 def test_a_pipeline_of_long_commands_is_executed_also_when_a_site_dies(tmp_path: Path) -> None:
     value = bytes(19_000)
-    with Contained.whole(tmp_path, LIMITS) as cluster, Client(cluster.endpoints, timeout_s=DEADLINE_S) as client:
+    with ProcessCluster.whole(tmp_path, LIMITS) as cluster, Client(cluster.endpoints, timeout_s=DEADLINE_S) as client:
         for round_ in range(2):
             puts = [
                 client.submit(msgspec.msgpack.encode(Put(f"key-{number}", value + bytes([round_]))))
@@ -35,7 +35,7 @@ def test_the_longest_commands_do_not_make_the_sites_depose_each_other(tmp_path: 
     """A hundred megabytes at once, more than the sites can pass on in any patience: everything waits for its turn, and
     nothing is sent again and again. The answers are as long."""
     value = bytes(1_000_000)
-    with Contained.whole(tmp_path, {}) as cluster, Client(cluster.endpoints, timeout_s=DEADLINE_S) as client:
+    with ProcessCluster.whole(tmp_path, {}) as cluster, Client(cluster.endpoints, timeout_s=DEADLINE_S) as client:
         puts = [client.submit(msgspec.msgpack.encode(Put(f"key-{number}", value))) for number in range(100)]
         for put in puts:
             put.result()
@@ -48,7 +48,7 @@ def test_the_longest_commands_do_not_make_the_sites_depose_each_other(tmp_path: 
 
 def test_the_longest_commands_are_executed_also_when_a_site_dies(tmp_path: Path) -> None:
     value = bytes(1_000_000)
-    with Contained.whole(tmp_path, {}) as cluster, Client(cluster.endpoints, timeout_s=DEADLINE_S) as client:
+    with ProcessCluster.whole(tmp_path, {}) as cluster, Client(cluster.endpoints, timeout_s=DEADLINE_S) as client:
         puts = [client.submit(msgspec.msgpack.encode(Put(f"key-{number}", value))) for number in range(60)]
         puts[10].result()
         cluster.processes[1].kill()
@@ -62,7 +62,7 @@ def test_many_clients_with_the_longest_commands_are_served_without_sending_them_
     """Together they have more than the sites order in any patience. They wait; nothing is refused or ordered again and
     again, and nobody's session expires."""
     value = bytes(1_000_000)
-    with Contained.whole(tmp_path, {"durability": "memory"}) as cluster, ExitStack() as stack:
+    with ProcessCluster.whole(tmp_path, {"durability": "memory"}) as cluster, ExitStack() as stack:
         clients = [stack.enter_context(Client(cluster.endpoints, timeout_s=DEADLINE_S)) for _ in range(32)]
         puts = [
             client.submit(msgspec.msgpack.encode(Put(f"key-{index}", value)))

@@ -141,7 +141,7 @@ def test_a_new_era_goes_on_from_the_checkpoint_and_refuses_the_old_one(loss: Los
         shutil.rmtree(journal_directory(loss.directory, 1))
         shutil.rmtree(checkpoint_directory(loss.directory, 1))
         cluster.restart(1)
-        await_condition(lambda: cluster.node(1, "committer-1").get("state") == "voting", "a new memory")
+        await_condition(lambda: cluster.node(1, "committer-1").get("state") == "voting", "it is restored")
         await_condition(lambda: equal(cluster), "equal replicas")
 
 

@@ -26,10 +26,10 @@ from tara.live import control
 from tara.live import registry as registry_module
 from tara.live.observability import prometheus
 from tara.live.observability.prometheus import COUNTERS, HISTOGRAMS, READERS_MAX
+from tara.live.recent_demand import RecentDemand
 from tara.live.registry import Registry, RegistryFailed
 from tara.live.spark import Cluster
-from tara.live.wish import Wish
-from tara.operations.asking import NoRegistry, Refused, StillUp, ask, await_down
+from tara.operations.registry_client import NoRegistry, RegistryRefused, StillUp, ask, await_down
 from tara.protocol.errors import ConfigurationError
 from tests.frames import Frames
 from tests.live.processes import settings_for
@@ -244,7 +244,7 @@ def test_a_question_for_another_cluster_is_refused(tmp_path: Path, registry: Reg
     other.write(state)
 
     for question in (control.AskStatus(), control.AskKill("site-0"), control.AskDown()):
-        with pytest.raises(Refused, match=f"registry of cluster {registry.state.cluster:x}"):
+        with pytest.raises(RegistryRefused, match=f"registry of cluster {registry.state.cluster:x}"):
             ask(tmp_path / "other", question)
     assert not registry.down.is_set()
 
@@ -456,7 +456,7 @@ def test_the_shape_stands_for_what_must_agree() -> None:
 
 def test_executors_tell_digests_for_a_while_after_they_were_asked_for(registry: Registry, member: Member) -> None:
     assert not registry.with_digests()
-    with mock.patch.object(registry, "_digests", Wish(0.5)):
+    with mock.patch.object(registry, "_digests", RecentDemand(0.5)):
         member.say(control.AskStatus(digests=True))
         member.hear(control.Answer)
         assert registry.with_digests()

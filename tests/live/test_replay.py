@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from tara import cli
 from tara.application import KeyValueStore, Put
 from tara.configuration.state import StateFile
-from tara.operations.replay import LISTED_MAX, ReplayError, Request, replay
+from tara.operations.replay import LISTED_MAX, ReplayError, ReplayOrder, replay
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.executor import Executor, ExecutorState
@@ -93,7 +93,7 @@ def test_the_state_as_of_every_checkpoint_is_that_of_the_checkpoint(tmp_path: Pa
     assert len(saves) == 200 // INTERVAL
 
     for save in saves:
-        report = replay(tmp_path, Request(to=counter_of(save), diff=True))
+        report = replay(tmp_path, ReplayOrder(to=counter_of(save), diff=True))
         assert report.state.digest == digest_of(b"", save.chunks).hex()
         assert (report.began_after, report.checkpoint, report.differing) == (0, 0, 0)
 
@@ -102,7 +102,7 @@ def test_the_application_is_told_what_it_was_told_the_first_time(tmp_path: Path)
     """Counter, session, both clocks, sessions that open, close and expire: recorded results have them all."""
     data_of(tmp_path, history(1, 300), app=CLOCKED)
 
-    report = replay(tmp_path, Request(diff=True))
+    report = replay(tmp_path, ReplayOrder(diff=True))
 
     assert (report.state.app, report.differing) == (CLOCKED, 0)
     assert report.commands == report.to > 70
@@ -113,17 +113,17 @@ def test_without_the_logs_beginning_the_oldest_checkpoint_that_joins_it_is_taken
     whole = data_of(tmp_path / "whole", puts(200))
     assert len(whole) == len(saves)
 
-    report = replay(tmp_path, Request(to=190, diff=True, query="key-100"))
+    report = replay(tmp_path, ReplayOrder(to=190, diff=True, query="key-100"))
 
     assert report.checkpoint > 1
     assert report.began_after == report.checkpoint * INTERVAL
     assert report.commands == 190 - report.began_after
-    assert report.state == replay(tmp_path / "whole", Request(to=190, query="key-100")).state
+    assert report.state == replay(tmp_path / "whole", ReplayOrder(to=190, query="key-100")).state
     assert report.state.answer == ["ok", "value"]
     with pytest.raises(ReplayError, match=rf"command 3: out of range.* {report.began_after} to 200 can be rebuilt"):
-        replay(tmp_path, Request(to=3))
+        replay(tmp_path, ReplayOrder(to=3))
     with pytest.raises(ReplayError, match="command 201: out of range"):
-        replay(tmp_path, Request(to=201))
+        replay(tmp_path, ReplayOrder(to=201))
 
 
 def test_a_log_without_beginning_and_checkpoint_cannot_be_replayed(tmp_path: Path) -> None:
@@ -132,14 +132,14 @@ def test_a_log_without_beginning_and_checkpoint_cannot_be_replayed(tmp_path: Pat
         path.unlink()
 
     with pytest.raises(ReplayError, match="no checkpoint joins it"):
-        replay(tmp_path, Request())
+        replay(tmp_path, ReplayOrder())
 
 
 def test_a_new_version_is_compared_with_the_record_and_with_the_old_one(tmp_path: Path) -> None:
     data_of(tmp_path, puts(40))
 
-    recorded = replay(tmp_path, Request(app=POLITER, diff=True))
-    against = replay(tmp_path, Request(against=POLITER, query="key-7"))
+    recorded = replay(tmp_path, ReplayOrder(app=POLITER, diff=True))
+    against = replay(tmp_path, ReplayOrder(against=POLITER, query="key-7"))
 
     assert recorded.differing == against.differing == 1
     (difference,) = recorded.differences
@@ -156,7 +156,7 @@ def test_a_new_version_is_compared_with_the_record_and_with_the_old_one(tmp_path
 def test_differences_are_counted_but_not_listed_without_end(tmp_path: Path) -> None:
     data_of(tmp_path, puts(LISTED_MAX + 50))
 
-    report = replay(tmp_path, Request(app=CLOCKED, diff=True))
+    report = replay(tmp_path, ReplayOrder(app=CLOCKED, diff=True))
 
     assert report.differing == LISTED_MAX + 49
     assert len(report.differences) == LISTED_MAX

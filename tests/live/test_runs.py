@@ -69,8 +69,8 @@ def runs(container: Container) -> int:
 
 
 def ask(container: Container, count: int) -> None:
-    """Turns until this many questions of a client are answered."""
-    reads = [client_wire.Read(number, msgspec.msgpack.encode(["get", "key"])) for number in range(count)]
+    """Turns until this many reads of a client are answered."""
+    reads = [client_wire.ReadMessage(number, msgspec.msgpack.encode(["get", "key"])) for number in range(count)]
     connection = Connection.connect(container.client_address, 1 << 20)
     connection.send(client_wire.encode(client_wire.ClientRequest(t.FORMAT_VERSION, [], reads)))
     deadline_s = time.monotonic() + DEADLINE_S
@@ -94,7 +94,7 @@ def test_what_comes_together_is_proposed_together(container: Container) -> None:
 @pytest.fixture
 def busy(container: Container, monkeypatch: pytest.MonkeyPatch) -> Container:
     """Many read there, and it has just made a run."""
-    monkeypatch.setattr(pacing, "BUSY_QUESTIONS", 0)
+    monkeypatch.setattr(pacing, "BUSY_READS", 0)
     monkeypatch.setattr(pacing, "BUSY_RUN", 3)
     monkeypatch.setattr(pacing, "BUSY_PAUSE_MS", 1e3 * DEADLINE_S)
     tick(container)
@@ -129,15 +129,15 @@ def test_they_do_not_wait_long(busy: Container, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("durability", "questions", "waits"),
+    ("durability", "reads", "waits"),
     [
-        ("disk", pacing.BUSY_QUESTIONS, True),
-        ("disk", pacing.BUSY_QUESTIONS - 1, False),
-        ("memory", pacing.BUSY_QUESTIONS, False),
+        ("disk", pacing.BUSY_READS, True),
+        ("disk", pacing.BUSY_READS - 1, False),
+        ("memory", pacing.BUSY_READS, False),
     ],
 )
-def test_many_questions_make_them_wait_where_there_is_a_journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, questions: int, waits: bool
+def test_many_reads_make_them_wait_where_there_is_a_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, reads: int, waits: bool
 ) -> None:
     monkeypatch.setattr(pacing, "BUSY_PAUSE_MS", 1e3 * DEADLINE_S)
     with started(tmp_path, durability) as container:
@@ -147,7 +147,7 @@ def test_many_questions_make_them_wait_where_there_is_a_journal(
         # All of them within one tick, and what follows within the next.
         monkeypatch.setattr(module, "TICK_MS", math.inf)
         container._next_tick_ms = math.inf
-        ask(container, questions)
+        ask(container, reads)
         container._next_tick_ms = 0.0
         turn(container)
         submit(container, 1)

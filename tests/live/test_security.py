@@ -12,8 +12,8 @@ from tara.live import control
 from tara.net.certificates import load_keys
 from tara.net.channel import Channel
 from tara.net.keygen import make_client_keys, make_cluster_keys
-from tara.operations import asking
-from tara.operations.asking import ask
+from tara.operations import registry_client
+from tara.operations.registry_client import ask
 from tara.protocol.errors import ConfigurationError
 from tests.live.processes import Processes, settings_for
 from tests.patience import await_condition, patient
@@ -128,7 +128,7 @@ def test_the_command_line_finds_the_keys_and_others_are_refused(keyed: Processes
     assert ask(data_dir, control.AskStatus())
     before = keyed.registry.connections_refused
 
-    with pytest.raises(asking.Refused, match="unknown authority"):
+    with pytest.raises(registry_client.RegistryRefused, match="unknown authority"):
         ask(data_dir, control.AskStatus(), root / "other")
     with pytest.raises(ConfigurationError, match="a client's keys"):
         ask(data_dir, control.AskDown(), root / "keys" / "clients" / "alice")

@@ -14,7 +14,7 @@ from tara.bench.load_process import LoadPlan, LoadProcess
 from tara.client import KeyValueClient
 from tara.drills.deployment import Deployment
 from tara.operations import health
-from tara.simulator.linearizability import KeyValueModel, check
+from tara.simulator.checks.linearizability import KeyValueModel, check
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

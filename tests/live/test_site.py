@@ -20,15 +20,15 @@ from tara.live.hosting import run_container
 from tara.live.observability.events import log_path
 from tara.live.registry import Registry
 from tara.live.sites.joining import FOUNDING_FILE
-from tara.live.sites.neighbours import SiteCard
+from tara.live.sites.other_sites import SiteCard
 from tara.live.sites.site import SiteRegistry
+from tara.net.addresses import free_row
 from tara.net.keygen import make_cluster_keys
 from tara.net.server import Address
 from tara.net.site_address import PORTS, parse_sites
-from tara.net.where import free_row
 from tara.operations import health
-from tara.operations.asking import ask
 from tara.operations.recovery import Recovery
+from tara.operations.registry_client import ask
 from tara.protocol.errors import ConfigurationError
 from tests.live.processes import Processes, settings_for
 from tests.net.terms import serve
@@ -151,9 +151,9 @@ def test_sites_found_a_cluster_lose_one_and_get_it_back(sites: Sites) -> None:
         sites.start(1)
         sites.await_strength()
         assert sites.sites[1].registry.state.lives[1] == 2
-        assert [event["event"] for event in sites.events(1)].count("memory_lost") == 0
+        assert [event["event"] for event in sites.events(1)].count("rejoining") == 0
 
-        # Without: it joins without memory, although it is told to found a cluster.
+        # Without: it joins without a journal, although it is told to found a cluster.
         sites.lose(2)
         for number in range(150):
             client.put("number", str(number).encode())
@@ -161,7 +161,7 @@ def test_sites_found_a_cluster_lose_one_and_get_it_back(sites: Sites) -> None:
         sites.start(2, found=True)
         sites.await_strength()
         names = [event["event"] for event in sites.events(2)]
-        assert names.index("memory_lost") < names.index("memory_restored")
+        assert names.index("rejoining") < names.index("rejoined")
         assert "checkpoint_fetched" in names
         assert sites.sites[2].registry.state.lives[2] > 1_000_000_000_000
         assert client.get("city") == b"Bamberg"
@@ -284,7 +284,7 @@ def test_the_directory_of_a_whole_cluster_may_be_given_to_its_sites(sites: Sites
     sites.await_strength()
     with patient(sites.endpoints) as client:
         assert client.get("city") == b"Erlangen"
-    assert [event["event"] for site in range(SITES) for event in sites.events(site)].count("memory_lost") == 0
+    assert [event["event"] for site in range(SITES) for event in sites.events(site)].count("rejoining") == 0
 
 
 def test_one_driver_does_not_run_sites_that_have_their_own(sites: Sites) -> None:

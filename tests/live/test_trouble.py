@@ -49,7 +49,7 @@ def cut(segment: Path) -> None:
 
 @pytest.mark.parametrize("harm", [flip, cut, Path.unlink], ids=["flip", "cut", "remove"])
 def test_a_damaged_journal_is_repaired(tmp_path: Path, harm: Callable[[Path], None]) -> None:
-    """The committer keeps its promises and its memory, and the next view tells it what it lacks."""
+    """The committer keeps its promises and its journal, and the next view tells it what it lacks."""
     stderr = io.StringIO()
     with Processes(settings_for(tmp_path), stderr) as processes:
         expected = put_some(processes, 50)
@@ -74,12 +74,12 @@ def test_a_damaged_journal_is_repaired(tmp_path: Path, harm: Callable[[Path], No
 
     events = processes.events("site-0")
     assert "journal_repaired" in events
-    assert "memory_lost" not in events
+    assert "rejoining" not in events
     assert "journal_repaired" in stderr.getvalue()
 
 
 def test_a_journal_that_does_not_tell_what_was_promised_is_set_aside(tmp_path: Path) -> None:
-    """Its end is damaged, and so is the end marker: the committer rejoins without memory."""
+    """Its end is damaged, and so is the end marker: the committer rejoins without a journal."""
     stderr = io.StringIO()
     with Processes(settings_for(tmp_path), stderr) as processes:
         expected = put_some(processes, 50)
@@ -99,7 +99,7 @@ def test_a_journal_that_does_not_tell_what_was_promised_is_set_aside(tmp_path: P
 
     assert list((tmp_path / "journal-0.damaged-1").glob("*.journal"))
     events = [event for event in processes.events("site-0") if event != "checkpoint_saved"]
-    assert events.index("journal_set_aside") < events.index("memory_lost") < events.index("memory_restored")
+    assert events.index("journal_set_aside") < events.index("rejoining") < events.index("rejoined")
     assert "journal_set_aside" in stderr.getvalue()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tara.net import file_exchange as exchange
 from tara.net.certificates import load_keys
-from tara.net.file_exchange import CHECKPOINTS, LOG, PIECE_BYTES, ExchangeError, FileServer, RemoteFiles
+from tara.net.file_exchange import CHECKPOINTS, LOG, PIECE_BYTES, ExchangeError, FetchedFiles, FileServer
 from tara.net.keygen import make_cluster_keys
 from tara.net.server import Address
 from tests.frames import Frames
@@ -61,9 +61,9 @@ def host(there: Path) -> Iterator[Host]:
     running.stop()
 
 
-def remote_files(tmp_path: Path, host: Host | None, kind: str = CHECKPOINTS, cluster: int = 5) -> RemoteFiles:
+def remote_files(tmp_path: Path, host: Host | None, kind: str = CHECKPOINTS, cluster: int = 5) -> FetchedFiles:
     address = None if host is None else host.address
-    return RemoteFiles(kind, (cluster, 1), tmp_path / "here" / "incoming", lambda replica: address)
+    return FetchedFiles(kind, (cluster, 1), tmp_path / "here" / "incoming", lambda replica: address)
 
 
 def test_a_file_of_many_pieces_arrives(tmp_path: Path, host: Host) -> None:
@@ -87,11 +87,11 @@ def test_an_interrupted_file_goes_on_where_it_was(tmp_path: Path, there: Path, m
     asked: list[int] = []
     answer = exchange._piece
 
-    def piece(path: Path, ask: exchange.Ask) -> exchange.Reply:
-        asked.append(ask.offset)
+    def piece(path: Path, request: exchange.FileRequest) -> exchange.FileReply:
+        asked.append(request.offset)
         if len(asked) == 2:
             raise OSError(5, "the disk is gone")
-        return answer(path, ask)
+        return answer(path, request)
 
     monkeypatch.setattr(exchange, "_piece", piece)
     with remote_files(tmp_path, first) as remote, pytest.raises(ExchangeError, match="the disk is gone"):
@@ -173,10 +173,10 @@ def test_nonsense_does_not_end_the_server(tmp_path: Path, host: Host) -> None:
 
 
 def test_one_that_asks_for_much_and_reads_nothing_is_answered_little(tmp_path: Path, host: Host) -> None:
-    ask = exchange._encode(exchange.Ask(1, 5, 1, CHECKPOINTS, 0, NAME, 0))
+    request = exchange._encode(exchange.FileRequest(1, 5, 1, CHECKPOINTS, 0, NAME, 0))
     with Frames(host.address) as greedy:
         for _ in range(2000):
-            greedy.send(ask)
+            greedy.send(request)
         with remote_files(tmp_path, host) as remote:
             assert remote.fetch(0, NAME).read_bytes() == CONTENT
         unread = [incoming.connection.unsent_bytes for incoming in host._server._server._port.by_name.values()]
@@ -191,6 +191,6 @@ def test_files_are_for_members_only(tmp_path: Path, there: Path, monkeypatch: py
         with pytest.raises(ExchangeError, match="not reachable"):
             remote.names(0)
     keys = load_keys(tmp_path / "keys")
-    with RemoteFiles(CHECKPOINTS, (5, 1), tmp_path / "in", lambda replica: host.address, keys) as remote:
+    with FetchedFiles(CHECKPOINTS, (5, 1), tmp_path / "in", lambda replica: host.address, keys) as remote:
         assert remote.fetch(0, NAME).read_bytes() == CONTENT
     host.stop()

@@ -149,8 +149,8 @@ def test_a_checkpoint_holds_application_filter_and_results(bench: Bench) -> None
     original, save, result = filled_executor(bench)
     copy = restored(bench, save)
     duplicate = t.Command(result.session, 0, 0, b"whatever")
-    question = t.Command(result.session, 1, 0, msgspec.msgpack.encode(Get("k")), t.QUERY)
-    run = [batch(4, [duplicate, question])]
+    read = t.Command(result.session, 1, 0, msgspec.msgpack.encode(Get("k")), t.QUERY)
+    run = [batch(4, [duplicate, read])]
     answers = [executor.feed(*commits(run, first=4)).only(t.Results).results for executor in (original, copy)]
     assert answers[0] == answers[1]
     assert answers[1][0] == result

@@ -386,9 +386,9 @@ def test_results_leave_in_tuples_that_fit_a_frame() -> None:
     bench = Bench(command_bytes_max=1_000, result_bytes_max=1_000, run_bytes_max=1_000, frame_bytes_max=8_000)
     executor = bench.make(Executor, Stage.EXECUTOR, application=AppendRegister)
     executor.feed(*commits([batch(0, [open_session()]), batch(1, [t.Command(1, 0, 0, bytes(900))])]))
-    questions = [t.Command(1, number, 0, b"", t.QUERY) for number in range(1, 9)]
-    step = executor.feed(*commits([batch(2, questions)], first=2))
-    assert sum(len(tuple_.results) for tuple_ in step.of(t.Results)) == len(questions)
+    reads = [t.Command(1, number, 0, b"", t.QUERY) for number in range(1, 9)]
+    step = executor.feed(*commits([batch(2, reads)], first=2))
+    assert sum(len(tuple_.results) for tuple_ in step.of(t.Results)) == len(reads)
     assert max(len(t.encode(tuple_)) for tuple_ in step.of(t.Results)) <= bench.limits.frame_bytes_max // 2
 
 

@@ -818,7 +818,7 @@ def test_r1_a_restarted_proposer_does_not_use_records_of_its_former_life(bench: 
 
 
 def test_r2_a_record_of_a_committers_former_life_does_not_count(bench: Bench) -> None:
-    """Another record knows that its sender has lost its memory since."""
+    """Another record knows that its sender has lost its journal since."""
     proposer = collecting_proposer(bench)
     newer = named(bench, Stage.COMMITTER, 0, 2)
     step = proposer.feed(bench.record(0, 2, accepted(1, 0)), bench.record(1, 2, incarnations=newer))

@@ -14,7 +14,7 @@ from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.executor import Executor
-from tara.simulator.container import Container, Parcel
+from tara.simulator.container import Parcel, SimulatedContainer
 from tara.simulator.scene import Scene
 from tests.protocol.driver import Bench, Driven, open_session, session_id
 
@@ -156,10 +156,10 @@ class Held:
 
     def __init__(self, executor: int) -> None:
         self._executor = executor
-        self.kept: list[tuple[Container, Parcel]] = []
+        self.kept: list[tuple[SimulatedContainer, Parcel]] = []
         self.holds = True
 
-    def take(self, sender: Container, peer: Container, parcel: Parcel) -> bool:
+    def take(self, sender: SimulatedContainer, peer: SimulatedContainer, parcel: Parcel) -> bool:
         if self.holds and isinstance(parcel[0], t.Commit) and parcel[1] == self._executor:
             self.kept.append((peer, parcel))
             return True
@@ -216,7 +216,7 @@ def test_a_replica_that_executes_right_after_a_checkpoint_was_loaded_agrees_with
     world.stores.trouble("store_failing", 0)
     to_store = world.stores.submit
 
-    def late(container: Container, life: int, number: int, job: t.Tuple) -> None:
+    def late(container: SimulatedContainer, life: int, number: int, job: t.Tuple) -> None:
         """The commits that it has missed arrive after the threshold, before the checkpoint is there."""
         if number == executor and isinstance(job, t.Load) and job.minimum:
             held.holds = False

@@ -17,9 +17,9 @@ S = Stage
 EDGE_TABLE: list[tuple[list[Stage], list[list[Stage]], list[type[t.Tuple]]]] = [
     ([S.REQUEST_SOURCE], [[S.PROPOSER]], [t.Requests]),
     ([S.REQUEST_SOURCE], [[S.CONTROLLER]], [t.Target]),
-    ([S.REQUEST_SOURCE], [[S.COMMITTER]], [t.Read]),
-    # The questions themselves; the table knows only what is asked of the committers.
-    ([S.REQUEST_SOURCE], [[S.EXECUTOR]], [t.Questions]),
+    ([S.REQUEST_SOURCE], [[S.COMMITTER]], [t.IndexRequest]),
+    # The reads themselves; the table knows only what is asked of the committers.
+    ([S.REQUEST_SOURCE], [[S.EXECUTOR]], [t.PendingReads]),
     # A skip is a proposal of no-ops.
     ([S.PROPOSER], [[S.COMMITTER]], [t.Start, t.Proposal]),
     ([S.COMMITTER], [[S.EXECUTOR]], [t.Commit, t.ReadIndex]),
@@ -30,7 +30,7 @@ EDGE_TABLE: list[tuple[list[Stage], list[list[Stage]], list[type[t.Tuple]]]] = [
     ([S.GC_SOURCE], [[S.PROPOSER], [S.COMMITTER], [S.EXECUTOR], [S.REQUEST_SOURCE]], [t.Stable]),
     ([S.EXECUTOR], [[S.CONTROLLER]], [t.Progress]),
     # Events travel with the results.
-    ([S.EXECUTOR], [[S.REPLY_SINK]], [t.Results, t.Answers, t.Halted, t.AskIndex]),
+    ([S.EXECUTOR], [[S.REPLY_SINK]], [t.Results, t.ReadResults, t.Halted, t.StartIndexRequest]),
     ([S.CONTROLLER], [[S.VIEW_SINK, S.VIEW_SOURCE]], [t.Vote]),
     ([S.PROPOSER], [[S.CONTROLLER]], [t.Advance]),
     ([S.COMMITTER, S.PROPOSER], [[S.VIEW_SINK, S.VIEW_SOURCE]], [t.Presence]),
@@ -48,16 +48,16 @@ SOURCE_QUEUES = {
 #: Between a node and its own host.
 HOST_EDGES: set[tuple[Stage, type[t.Tuple], Stage]] = {
     (S.CLIENT, t.Submit, S.REQUEST_SOURCE),
-    (S.CLIENT, t.Ask, S.REQUEST_SOURCE),
+    (S.CLIENT, t.SubmitReads, S.REQUEST_SOURCE),
     (S.CLIENT, t.Unkept, S.REQUEST_SOURCE),
     (S.REQUEST_SOURCE, t.Refused, S.CLIENT),
     (S.REQUEST_SOURCE, t.Waiting, S.CLIENT),
-    (S.CLIENT, t.AskHere, S.EXECUTOR),
-    (S.REPLY_SINK, t.Answers, S.CLIENT),
+    (S.CLIENT, t.SubmitStaleReads, S.EXECUTOR),
+    (S.REPLY_SINK, t.ReadResults, S.CLIENT),
     (S.REPLY_SINK, t.Results, S.CLIENT),
     (S.REPLY_SINK, t.Halted, S.CLIENT),
-    (S.REPLY_SINK, t.AskIndex, S.CLIENT),
-    (S.CLIENT, t.AskIndex, S.REQUEST_SOURCE),
+    (S.REPLY_SINK, t.StartIndexRequest, S.CLIENT),
+    (S.CLIENT, t.StartIndexRequest, S.REQUEST_SOURCE),
     (S.CLIENT, t.Halted, S.REQUEST_SOURCE),
     *((S.EXECUTOR, kind, S.STORE) for kind in (t.Save, t.Load, t.Discard, t.Executed, t.Halted, t.Unbarred)),
     *((S.STORE, kind, S.EXECUTOR) for kind in (t.Saved, t.Unsaved, t.Loaded)),

@@ -137,10 +137,10 @@ def test_a_halted_executor_learns_on_but_executes_and_answers_nothing(replica: R
     step = replica.feed(replica.commands(b"a"))
     assert results_of(step) == []
     assert replica.node._learners[0].position == 3
-    assert replica.node.ask(b"", b"") == (t.HALTED, NO_MEMORY.encode())
-    replica.driven.feed(t.Questions(0, 1, 1, [t.Question(1, b"")]))
+    assert replica.node.read(b"", b"") == (t.HALTED, NO_MEMORY.encode())
+    replica.driven.feed(t.PendingReads(0, 1, 1, [t.ReadRequest(1, b"")]))
     indexes = [t.ReadIndex(c, 0, 1, replica.bench.incarnations, 0, 1, 1, 1) for c in range(2)]
-    assert replica.driven.feed(*indexes).of(t.Answers) == []
+    assert replica.driven.feed(*indexes).of(t.ReadResults) == []
 
 
 def test_a_halted_executor_says_so_again_and_again_and_reports_no_sessions(replica: Replica) -> None:
@@ -224,13 +224,13 @@ def test_a_restoration_that_fails_halts_the_executor_until_there_is_another_chec
     assert replica.node.next == 16
 
 
-@pytest.mark.parametrize(("question", "name"), [(b"exit", b"SystemExit"), (b"memory", b"MemoryError")])
-def test_a_question_that_fails_is_answered_and_halts_nothing(replica: Replica, question: bytes, name: bytes) -> None:
-    assert replica.node.ask(question, b"") == (t.FAILED, b"the application raised " + name)
+@pytest.mark.parametrize(("payload", "name"), [(b"exit", b"SystemExit"), (b"memory", b"MemoryError")])
+def test_a_read_that_fails_is_answered_and_halts_nothing(replica: Replica, payload: bytes, name: bytes) -> None:
+    assert replica.node.read(payload, b"") == (t.FAILED, b"the application raised " + name)
     assert replica.node.halted is None
 
 
-def test_an_ordered_question_without_memory_halts_like_a_command(replica: Replica) -> None:
+def test_an_ordered_read_without_memory_halts_like_a_command(replica: Replica) -> None:
     """Its answer has to be the same everywhere."""
     step = replica.feed([t.Command(replica.session, 0, 0, b"memory", t.QUERY)])
     assert halts(step)[0] == (2, 0, NO_MEMORY, Stage.STORE)
@@ -288,11 +288,11 @@ def test_the_cell_has_what_the_application_is_doing_and_nothing_between() -> Non
         [t.Command(replica.session, 3, 0, b"", t.CLOSE)],
         [],
     )
-    replica.node.ask(b"question", b"")
+    replica.node.read(b"question", b"")
     save = step.only(t.Save)
     other = Replica(replica.bench, application=Spying, cell=Spying.cell)
     other.driven.feed(t.Loaded(t.CheckpointId(1, b""), save.state, list(save.chunks)))
-    expected = [1, 2, 3, 4, 5, places.SNAPSHOT | 1, places.question(b"question"), 1, places.RESTORATION | 1]
+    expected = [1, 2, 3, 4, 5, places.SNAPSHOT | 1, places.read(b"question"), 1, places.RESTORATION | 1]
     assert Spying.seen == expected
     assert Spying.cell == [0, 0, 5]
 
@@ -358,10 +358,10 @@ def test_a_barred_restoration_is_not_tried() -> None:
     assert halts(step)[0] == (1, 1, ENDED, Stage.STORE)
 
 
-def test_a_barred_question_is_refused_and_others_are_not() -> None:
-    replica = barred(places.question(b"fatal"))
-    assert replica.node.ask(b"fatal", b"") == (t.FAILED, ENDED.encode())
-    assert replica.node.ask(b"harmless", b"")[0] == t.OK
+def test_a_barred_read_is_refused_and_others_are_not() -> None:
+    replica = barred(places.read(b"fatal"))
+    assert replica.node.read(b"fatal", b"") == (t.FAILED, ENDED.encode())
+    assert replica.node.read(b"harmless", b"")[0] == t.OK
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_a_barred_question_is_refused_and_others_are_not() -> None:
         (17, "command 17"),
         (places.SNAPSHOT | 3, "the snapshot for checkpoint 3"),
         (places.RESTORATION | 3, "the restoration of checkpoint 3"),
-        (places.QUESTION | 0xAB, "a question (000000ab)"),
+        (places.READ | 0xAB, "a read (000000ab)"),
     ],
 )
 def test_places_can_be_read(place: int, described: str) -> None:

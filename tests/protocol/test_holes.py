@@ -103,7 +103,7 @@ def test_it_votes_on_and_says_how_far_it_is(bench: Bench) -> None:
     copy = holed(bench)
     commit = copy.feed(bench.proposal(1, 6, [request(6)])).only(t.Commit)
     assert (commit.first, commit.requests) == (6, [request(6)])
-    assert copy.feed(blank(t.Read, nonce=7)).only(t.ReadIndex).position == 7
+    assert copy.feed(blank(t.IndexRequest, nonce=7)).only(t.ReadIndex).position == 7
 
 
 def test_it_promises_a_view_but_has_no_record_for_it(bench: Bench) -> None:

@@ -344,7 +344,7 @@ def installed(number: int, first: int, end: int) -> journal.Written:
 def test_a_segment_is_obsolete_when_every_vote_is_below_its_nodes_window(
     runs: list[tuple[Callable[[int, int, int], journal.Written], int, int, int]], data: st.DataObject
 ) -> None:
-    """A new memory that a committer installed is votes like any other."""
+    """What a restored committer installed is votes like any other."""
     segment = journal.Segment()
     for make, number, first, length in runs:
         segment.note([make(number, first, first + length)], 10)

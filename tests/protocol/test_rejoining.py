@@ -1,4 +1,4 @@
-"""A committer and its memory: the journal that it starts from, and how it comes back without one."""
+"""A committer and its journal: how it starts from it, and how it comes back without it."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tara.protocol.nodes.proposer import Mode, Proposer
 from tara.protocol.nodes.view_source import ViewSource
 from tests.protocol.driver import FIRST_INCARNATION, Bench, Driven, Step, request, requests
 
-#: The committer that loses its memory, and the number of its next one.
+#: The committer that loses its journal, and the number of its next one.
 LOST = 1
 MEMORY = 2
 #: The view that knows of it, in a system that was in view 1.
@@ -65,7 +65,7 @@ def is_silent(step: Step) -> bool:
 
 
 def test_at_genesis_the_journal_begins_before_anything_is_promised(bench: Bench) -> None:
-    """From then on, a start without a journal is a loss of memory and cannot be taken for the first start."""
+    """From then on, a start without a journal means that it was lost, and cannot be taken for the first start."""
     committer = bench.make(Committer, Stage.COMMITTER)
     (first,) = committer.take().persisted
     assert first == t.Resumed(FIRST_INCARNATION, 0, [FIRST_INCARNATION] * bench.graph.members, False, 0, 0, 0)

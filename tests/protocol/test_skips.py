@@ -241,19 +241,19 @@ def test_it_asks_how_far_something_may_be_decided_and_executes_nothing_before_it
     bench = Bench(window=64, checkpoint_interval=32)
     driven, log = started(bench)
     step = driven.feed(t.Loaded(None, b"", []))
-    assert step.only(t.AskIndex) == t.AskIndex(0, 2)
+    assert step.only(t.StartIndexRequest) == t.StartIndexRequest(0, 2)
     source = bench.make(RequestSource, Stage.REQUEST_SOURCE)
-    asked = source.feed(t.AskIndex(0, 2))
-    assert asked.only(t.Read) == t.Read(0, 2, t.START_NONCE, 0)
-    assert asked.receivers(t.Read) == [bench.graph.everywhere(Stage.COMMITTER)]
+    asked = source.feed(t.StartIndexRequest(0, 2))
+    assert asked.only(t.IndexRequest) == t.IndexRequest(0, 2, t.START_NONCE, 0)
+    assert asked.receivers(t.IndexRequest) == [bench.graph.everywhere(Stage.COMMITTER)]
     assert results_of(driven.feed(*commits(log[:2]))) == []
     # Again with every tick, until it is known.
-    assert len(driven.tick(10_000).of(t.AskIndex)) == 1
+    assert len(driven.tick(10_000).of(t.StartIndexRequest)) == 1
     assert results_of(driven.feed(*indexes(bench, 2, committers=[0]))) == []
     assert results_of(driven.feed(*indexes(bench, 2, committers=[1], life=1))) == []
     assert len(results_of(driven.feed(*indexes(bench, 2, committers=[1])))) == 2
     assert driven.node.ready
-    assert driven.tick(20_000).of(t.AskIndex) == []
+    assert driven.tick(20_000).of(t.StartIndexRequest) == []
 
 
 def test_it_executes_nothing_before_it_has_looked_through_all_that() -> None:
@@ -278,7 +278,7 @@ def test_it_halts_at_a_command_that_is_to_be_skipped_and_is_not_yet() -> None:
 def test_the_very_first_start_looks_at_nothing() -> None:
     replica = Replica(Bench())
     assert replica.node.ready
-    assert replica.driven.tick(10_000).of(t.AskIndex) == []
+    assert replica.driven.tick(10_000).of(t.StartIndexRequest) == []
 
 
 @pytest.mark.parametrize("partitions", [2, 3])

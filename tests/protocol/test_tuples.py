@@ -16,7 +16,7 @@ from tests.protocol.driver import blank
 WIRE: list[type[t.Tuple]] = list(get_args(t.WireTuple))
 HOST_ONLY: list[type[t.Tuple]] = [
     t.Save, t.Saved, t.Unsaved, t.Unbarred, t.Load, t.Loaded, t.Discard, t.Executed, t.Refused, t.Waiting, t.Unkept,
-    t.AskHere,
+    t.SubmitStaleReads,
 ]  # fmt: skip
 
 pack = msgspec.msgpack.encode

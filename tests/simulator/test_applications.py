@@ -17,9 +17,9 @@ from tara.application import Context, Execute, Query, Simulation, StateMachine
 from tara.cli import app
 from tara.protocol.errors import ConfigurationError
 from tara.simulator.campaign import Job, run_seed
+from tara.simulator.contract_check import broken_contract, check_contract
 from tara.simulator.mutants.registry import applied
-from tara.simulator.rehearsal import broken_contract, rehearse
-from tara.simulator.subject import subject_of
+from tara.simulator.system_under_test import subject_of
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 HERE = "tests.simulator.test_applications"
@@ -147,7 +147,7 @@ def test_what_keeps_the_contract_passes(name: str) -> None:
         ("InTheOrderOfASet", "is not deterministic: step .* another process has another result"),
         ("Forgetful", "is not deterministic: step .* two replicas have different results"),
         ("Lossy", "a restored copy has another snapshot"),
-        ("Curious", "is a question, but it changed the state"),
+        ("Curious", "is a read, but it changed the state"),
         ("VeryFew", "invariant: VeryFewSimulation.check: AssertionError: too many words"),
     ],
 )
@@ -187,7 +187,7 @@ def test_what_cannot_be_simulated_is_refused(name: str, message: str) -> None:
 
 def test_a_simulation_that_draws_something_else_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="must be an Execute or a Query"):
-        rehearse(f"{HERE}:Wrong")
+        check_contract(f"{HERE}:Wrong")
 
 
 #: Ways in which the protocol could break an application of one's own, and the seeds that they need.

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tara.simulator import linearizability
-from tara.simulator.linearizability import (
+from tara.simulator.checks import linearizability
+from tara.simulator.checks.linearizability import (
     CheckBudgetExceeded,
     Effect,
     KeyValueModel,

@@ -12,7 +12,7 @@ import pytest
 from tara.client.session import PATIENCE_S_MAX
 from tara.protocol.errors import ConfigurationError
 from tara.simulator.campaign import Job, run_seed, summarize
-from tara.simulator.container import DATA, Container
+from tara.simulator.container import DATA, SimulatedContainer
 from tara.simulator.plan import APART, BEYOND_MEMORY, NOISE, SCHEDULED, make_plan
 from tara.simulator.run import RECOVERY_MS, Outcome, answer_ms, play
 from tara.simulator.transcript import Transcript
@@ -82,7 +82,7 @@ def test_without_journals_what_crashes_rejoins_and_never_more_than_f_at_once(f: 
     lost: list[int] = []
     crash = World.crash
 
-    def crash_and_count(self: World, container: Container, power: bool = False) -> None:
+    def crash_and_count(self: World, container: SimulatedContainer, power: bool = False) -> None:
         crash(self, container, power)
         assert not any(box.disk.paths(DATA, (".journal",)) for box in self.containers)
         down = Counter(self.graph.names[number].partition for number in self.rejoins_due)

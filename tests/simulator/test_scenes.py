@@ -16,10 +16,10 @@ from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.controller import Controller
 from tara.protocol.nodes.executor import Executor
 from tara.simulator.campaign import Job, run_seed
-from tara.simulator.container import Container
-from tara.simulator.fatal_command import FatalCommand
+from tara.simulator.checks.violation import Violation
+from tara.simulator.container import SimulatedContainer
+from tara.simulator.faults.fatal_command import FatalCommand
 from tara.simulator.scene import Scene
-from tara.simulator.violation import Violation
 from tara.simulator.workload import wrap
 
 #: Silent request sources stay silent, so that a scene has only the requests that it sends.
@@ -46,7 +46,7 @@ def saving(scene: Scene, delay_ms: Callable[[int, int], float]) -> Iterator[None
     world = scene.world
     to_store = world.stores.submit
 
-    def to_slow_store(container: Container, life: int, number: int, job: t.Tuple) -> None:
+    def to_slow_store(container: SimulatedContainer, life: int, number: int, job: t.Tuple) -> None:
         if isinstance(job, t.Save):
             world.after(delay_ms(container.site, job.number), to_store, container, life, number, job)
         else:
@@ -274,7 +274,7 @@ def test_one_slow_store_holds_up_nobody_and_does_not_fall_behind() -> None:
 # A committer loses its journal
 
 
-def lose_memory(scene: Scene, containers: list[Container], checkpoints: bool = False) -> None:
+def lose_journal(scene: Scene, containers: list[SimulatedContainer], checkpoints: bool = False) -> None:
     for container in containers:
         scene.crash(container)
         scene.world.wipe(container, checkpoints)
@@ -296,8 +296,8 @@ def rejoin(scene: Scene, session: int, site: int) -> float:
     return longest_ms
 
 
-def check_one_more_loss(scene: Scene, session: int, lost: list[Container], site: int) -> None:
-    """Others die for good: the committer that lost its memory is needed now, and what it was told holds."""
+def check_one_more_loss(scene: Scene, session: int, lost: list[SimulatedContainer], site: int) -> None:
+    """Others die for good: the committer that lost its journal is needed now, and what it was told holds."""
     for container in lost:
         scene.world.lose(container)
     assert scene.call(session, Get("first"), site=site) == b"1"
@@ -315,7 +315,7 @@ def test_a_site_that_lost_its_journal_rejoins(site: int, next_loss: int, checkpo
     leader = scene.leader()
     assert leader is not None
     assert leader.site == 1
-    lose_memory(scene, [scene.world.containers[site]], checkpoints)
+    lose_journal(scene, [scene.world.containers[site]], checkpoints)
     longest_ms = rejoin(scene, session, site)
     assert longest_ms < NO_OUTAGE_MS
     assert (scene.view, scene.leader()) == (3, leader)
@@ -327,7 +327,7 @@ def test_a_site_that_lost_its_journal_rejoins(site: int, next_loss: int, checkpo
 def test_the_site_of_the_active_proposer_rejoins_too() -> None:
     """Its proposer may not become active again in that view, so the view moves on to another one."""
     scene, session = running(SMALL)
-    lose_memory(scene, [scene.world.containers[1]])
+    lose_journal(scene, [scene.world.containers[1]])
     rejoin(scene, session, site=1)
     assert leader_site(scene) == scene.world.graph.proposer_of(scene.view)
     check_one_more_loss(scene, session, [scene.world.containers[0]], site=1)
@@ -338,7 +338,7 @@ def test_two_sites_rejoin_where_two_may_fail() -> None:
     leader = scene.leader()
     assert leader is not None
     forgetful = [container for container in scene.world.containers if container is not leader][-2:]
-    lose_memory(scene, forgetful)
+    lose_journal(scene, forgetful)
     rejoin(scene, session, site=forgetful[0].site)
     assert scene.world.rejoins == 2
     assert scene.leader() is leader
@@ -352,7 +352,7 @@ def test_a_committer_alone_rejoins() -> None:
     world = scene.world
     leader = scene.leader()
     container = world.host_of(world.graph.number(Stage.COMMITTER, 2))
-    lose_memory(scene, [container])
+    lose_journal(scene, [container])
     longest_ms = rejoin(scene, session, site=2)
     assert longest_ms < NO_OUTAGE_MS
     assert (scene.view, scene.leader()) == (3, leader)
@@ -363,7 +363,7 @@ def test_after_a_restart_it_is_who_it_was_when_it_rejoined() -> None:
     """What it installed is its journal now; another start needs no other view."""
     scene, session = running(SMALL)
     site = scene.world.containers[2]
-    lose_memory(scene, [site])
+    lose_journal(scene, [site])
     rejoin(scene, session, site=2)
     view = scene.view
     scene.crash(site)
@@ -386,7 +386,7 @@ def test_a_stand_by_that_everybody_has_forgotten_takes_over() -> None:
     active = scene.leader()
     (standby,) = [container for container in proposers if container is not active]
 
-    def restart(containers: list[Container]) -> None:
+    def restart(containers: list[SimulatedContainer]) -> None:
         for container in containers:
             scene.crash(container)
         scene.run(20)
@@ -495,7 +495,7 @@ class Withholding:
     def __init__(self) -> None:
         self.rules: dict[str, Callable[[int, t.Tuple], bool]] = {}
 
-    def take(self, sender: Container, peer: Container, parcel: tuple[t.Tuple, int]) -> bool:
+    def take(self, sender: SimulatedContainer, peer: SimulatedContainer, parcel: tuple[t.Tuple, int]) -> bool:
         tuple_, number = parcel
         return any(rule(number, tuple_) for rule in self.rules.values())
 
@@ -526,9 +526,9 @@ def write_until(scene: Scene, session: int, condition: Callable[[], bool]) -> No
     raise AssertionError("the condition never holds")
 
 
-def test_an_answered_write_survives_a_journal_that_rolled_while_one_committer_had_no_memory() -> None:
-    """Two partitions. A site loses its journal, and gets a new memory in partition 0, but not yet in partition 1, where
-    it and another site had decided a write. Its journal rolls, and it restarts: in partition 1 it still knows nothing,
+def test_an_answered_write_survives_a_journal_that_rolled_while_one_committer_was_not_restored() -> None:
+    """Two partitions. A site loses its journal, and is restored in partition 0, but not yet in partition 1, where it
+    and another site had decided a write. Its journal rolls, and it restarts: in partition 1 it still knows nothing,
     and must not count as one that does when the other site is cut off."""
     limits = Limits(
         partitions=2, checkpoint_interval=32, window=64, report_interval_ms=20, keepalive_interval_ms=SILENT_MS
@@ -562,7 +562,7 @@ def test_an_answered_write_survives_a_journal_that_rolled_while_one_committer_ha
     never_suspect(scene, partition=1)
     withhold_orders(forgetful)
     site = world.containers[forgetful]
-    lose_memory(scene, [site])
+    lose_journal(scene, [site])
     never_suspect(scene, partition=1)
     scene.run(2_000)
     assert [committer_at(scene, forgetful, partition).recovering for partition in range(2)] == [False, True]

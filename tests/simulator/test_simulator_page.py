@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tara.simulator import nemesis, tables
-from tara.simulator.checks import CHECKS
+from tara.simulator import tables
+from tara.simulator.checks.kinds import CHECKS
 from tara.simulator.disk import DAMAGES
-from tara.simulator.fault_kinds import FAULT_KINDS, SECTIONS
+from tara.simulator.faults import nemesis
+from tara.simulator.faults.kinds import FAULT_KINDS, SECTIONS
 from tara.simulator.plan import APART, NOISE, SCHEDULED
 
 CHECKOUT = Path(__file__).parent.parent.parent

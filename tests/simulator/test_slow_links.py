@@ -6,7 +6,7 @@ from tara.application import Put
 from tara.protocol.graph import Stage
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.controller import Controller
-from tara.simulator.bulk import VIEW_CHANGES_MAX
+from tara.simulator.checks.bulk import VIEW_CHANGES_MAX
 from tara.simulator.scene import Scene
 from tara.simulator.slow_links import play
 

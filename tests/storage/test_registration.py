@@ -8,7 +8,7 @@ import pytest
 from tara.live import hosting
 from tara.live.control import Go, Welcome
 from tara.storage.lives import Lives
-from tara.storage.registration import Claim, admit, found, must_be_founded
+from tara.storage.registration import StartClaim, admit, found, must_be_founded
 
 
 @dataclass
@@ -19,8 +19,8 @@ class Records:
     begun: list[int] = field(default_factory=lambda: [0])
 
 
-def claim(life: int = 0, journal: str = "", begun: bool = False) -> Claim:
-    return Claim(container=0, life=life, begun=begun, journal=journal, fresh_journal="fresh")
+def claim(life: int = 0, journal: str = "", begun: bool = False) -> StartClaim:
+    return StartClaim(container=0, life=life, begun=begun, journal=journal, fresh_journal="fresh")
 
 
 def test_only_a_container_that_has_never_been_founded_is_there_for_the_first_time() -> None:
@@ -94,7 +94,7 @@ def test_a_life_is_noted_only_when_an_outdated_journal_is_out_of_the_way(monkeyp
         monkeypatch.setattr(hosted, name, value, raising=False)
     monkeypatch.setattr(hosting, "Container", Container)
     monkeypatch.setattr(hosting, "application_of", lambda app: None)
-    monkeypatch.setattr(hosting, "Watch", lambda *_: None)
+    monkeypatch.setattr(hosting, "NodeEvents", lambda *_: None)
     monkeypatch.setattr(hosting, "write_lives", lambda data_dir, lives: done.append(f"life {lives.life}"))
 
     hosted.start("key-value")

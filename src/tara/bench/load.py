@@ -22,15 +22,15 @@ from tara.net.channel import Channel, Channels
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.protocol.principals import SECRET_BYTES_MIN
-from tara.simulator.linearizability import Operation
+from tara.simulator.checks.linearizability import Operation
 
 SESSION_TIMEOUT_MS = 60_000
 #: An opening that is not answered for so long is asked for again.
 OPEN_PATIENCE_S = 5.0
 
 
-#: What a session sends: a command, or a question that is not ordered.
-Message = t.Command | client_wire.Read
+#: What a session sends: a command, or a read that is not ordered.
+Message = t.Command | client_wire.ReadMessage
 
 
 class LoadError(TaraError):
@@ -60,7 +60,7 @@ class LoadReport(Struct, kw_only=True):
 
 
 class _Session:
-    """Waits for the result of `command`, or for the answer to `question`, or for nothing."""
+    """Waits for the result of `command`, or for the result of `read`, or for nothing."""
 
     __slots__ = (
         "call",
@@ -73,7 +73,7 @@ class _Session:
         "next",
         "patience_s",
         "put",
-        "question",
+        "read",
         "sent_s",
     )
 
@@ -84,8 +84,8 @@ class _Session:
         self.key = key
         self.connection = connection
         self.command: t.Command | None = None
-        #: The id of its question that is not ordered; 0: none.
-        self.question = 0
+        #: The id of its read that is not ordered; 0: none.
+        self.read = 0
         self.get = t.encode(Get(key))
         self.put = b""
         self.call: tuple[object, ...] = ()
@@ -95,7 +95,7 @@ class _Session:
 
     @property
     def waits(self) -> bool:
-        return self.command is not None or self.question != 0
+        return self.command is not None or self.read != 0
 
 
 class Load:
@@ -127,8 +127,8 @@ class Load:
         self._by_id: dict[int, _Session] = {}
         #: Sessions that nobody needs: an opening that came late had been asked for again.
         self._spare: dict[int, _Session] = {}
-        self._by_question: dict[int, _Session] = {}
-        self._question = 0
+        self._by_read: dict[int, _Session] = {}
+        self._read = 0
         self._writes = 0
         self._latencies_s: list[float] = []
         self._last_answer_s = 0.0
@@ -290,10 +290,10 @@ class Load:
 
     def _hear_answer(self, answer: tuple[int, int, bytes], now_s: float, following: list[Message]) -> None:
         id_, status, payload = answer
-        session = self._by_question.pop(id_, None)
-        if session is None or session.question != id_:
+        session = self._by_read.pop(id_, None)
+        if session is None or session.read != id_:
             return
-        session.question = 0
+        session.read = 0
         if status == t.OVERLOADED:
             following.append(self._order(session, now_s))
         else:
@@ -317,10 +317,10 @@ class Load:
         session.patience_s = PATIENCE_S
         if self._reads and self._random.random() < self._reads:
             session.call = ("get",)
-            self._question += 1
-            session.question = self._question
-            self._by_question[self._question] = session
-            return client_wire.Read(self._question, session.get)
+            self._read += 1
+            session.read = self._read
+            self._by_read[self._read] = session
+            return client_wire.ReadMessage(self._read, session.get)
         payload = session.put
         if session.key in self._recorded:
             # Values must differ for the check; the others may as well be equal.
@@ -332,9 +332,9 @@ class Load:
         return session.command
 
     def _order(self, session: _Session, now_s: float) -> t.Command:
-        """A question that was not answered in time takes its place in the order."""
-        self._by_question.pop(session.question, None)
-        session.question, session.sent_s = 0, now_s
+        """A read that was not answered in time takes its place in the order."""
+        self._by_read.pop(session.read, None)
+        session.read, session.sent_s = 0, now_s
         session.command = t.Command(session.id, session.next, session.next, session.get, t.QUERY)
         return session.command
 
@@ -374,7 +374,7 @@ class Load:
 
 def _send(channel: Channel, messages: list[Message], secret: bytes) -> None:
     commands = [message for message in messages if type(message) is t.Command]
-    reads = [message for message in messages if type(message) is client_wire.Read]
+    reads = [message for message in messages if type(message) is client_wire.ReadMessage]
     for piece in client_wire.encode_request(commands, reads, secret):
         channel.send(piece)
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from tara.bench.load import Load, LoadError, LoadReport
 from tara.bench.pipelines import Pipelines
 from tara.bench.processors import CpuMeter, CpuUse
-from tara.simulator.linearizability import Operation
+from tara.simulator.checks.linearizability import Operation
 
 
 class LoadPlan(Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from tara.application import Put
 from tara.bench.load import LoadReport, quantile
 from tara.client import Client
 from tara.protocol import tuples as t
-from tara.simulator.linearizability import Operation
+from tara.simulator.checks.linearizability import Operation
 
 #: All clients write these, in turn: so one client fills the state with as much as many do.
 KEYS = 64

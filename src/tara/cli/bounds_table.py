@@ -10,9 +10,9 @@ from tara.apps.coordination import limits as zookeeper_limits
 from tara.host import client_desk, client_wire, routes
 from tara.live.observability import prometheus
 from tara.net import bounds
-from tara.protocol.kept import OVERHEAD_BYTES
 from tara.protocol.limits import Limits
 from tara.protocol.nodes import reads
+from tara.protocol.session_quotas import OVERHEAD_BYTES
 
 
 class Row(NamedTuple):
@@ -65,7 +65,7 @@ def sections() -> list[Section]:
             [
                 setting("frame_bytes_max", "bytes", "a frame of a peer", "closed"),
                 net("CLIENT_FRAME_COMMANDS", "", "a message of a client, in longest commands", "closed"),
-                net("FILE_QUESTION_BYTES_MAX", "bytes", "a question to a file server", "closed"),
+                net("FILE_REQUEST_BYTES_MAX", "bytes", "a request to a file server", "closed"),
                 net("CONTROL_BYTES_MAX", "bytes", "a message to a registry", "closed"),
                 net("FRAMES_PER_TURN", "", "frames taken in one turn", "the others wait for the next turn"),
                 net("FRAME_S_MAX", "s", "for a frame, from its first byte to its last", "closed"),

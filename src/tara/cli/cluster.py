@@ -113,7 +113,7 @@ def show_endpoints(data_dir: DataDir = DATA_DIR) -> None:
 def down(data_dir: DataDir = DATA_DIR, keys: Keys = None) -> None:
     """Stop the cluster of a data directory, and wait until it is down. Example: tara down"""
     from tara.live import control
-    from tara.operations.asking import ask, await_down
+    from tara.operations.registry_client import ask, await_down
 
     typer.echo(ask(data_dir, control.AskDown(), keys).decode())
     await_down(data_dir)
@@ -126,7 +126,7 @@ def status(data_dir: DataDir = DATA_DIR, keys: Keys = None, as_json: Json = Fals
 
     from tara.cli.listing import show, status_tables
     from tara.live import control
-    from tara.operations.asking import ask
+    from tara.operations.registry_client import ask
 
     answer = ask(data_dir, control.AskStatus(), keys)
     if as_json:
@@ -142,7 +142,7 @@ def nodes(data_dir: DataDir = DATA_DIR, keys: Keys = None, as_json: Json = False
 
     from tara.cli.listing import node_rows, node_table, show
     from tara.live import control
-    from tara.operations.asking import ask
+    from tara.operations.registry_client import ask
 
     rows = node_rows(msgspec.json.decode(ask(data_dir, control.AskStatus(), keys)))
     if as_json:
@@ -159,6 +159,6 @@ def kill(
 ) -> None:
     """A fault drill: end the process of a node or site with SIGKILL. Example: tara kill proposer-1"""
     from tara.live import control
-    from tara.operations.asking import ask
+    from tara.operations.registry_client import ask
 
     typer.echo(ask(data_dir, control.AskKill(target), keys).decode())

@@ -60,11 +60,11 @@ def replay(
 
     Example: tara replay --to 1000 --app stock:Stock --diff
     """
-    from tara.operations.replay import Request
+    from tara.operations.replay import ReplayOrder
     from tara.operations.replay_text import run_replay
 
     sys.path.insert(0, str(Path.cwd()))
-    request = Request(to=to, app=app_name, against=against, diff=diff, query=query)
+    request = ReplayOrder(to=to, app=app_name, against=against, diff=diff, query=query)
     if run_replay(data_dir, request, as_json, typer.echo):
         raise typer.Exit(1)
 
@@ -83,7 +83,7 @@ def backup(
     Example: tara backup city.backup --fresh --data-dir /var/lib/tara
     """
     from tara.operations.backup import back_up
-    from tara.operations.fresh import await_fresh_checkpoint
+    from tara.operations.fresh_checkpoint import await_fresh_checkpoint
 
     if fresh:
         await_fresh_checkpoint(data_dir)
@@ -235,8 +235,8 @@ def skip(
 
     from tara.live import control
     from tara.operations import skipping
-    from tara.operations.asking import ask
     from tara.operations.operator import Operator
+    from tara.operations.registry_client import ask
 
     operator = Operator(data_dir, keys)
     if retry:

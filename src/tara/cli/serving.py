@@ -59,8 +59,8 @@ def serve_site(config: Path | None, flags: Mapping[str, object], number: int, fo
 
 def _check_gateway(settings: "Settings") -> None:
     from tara.named import application_of
+    from tara.net.addresses import is_fixed
     from tara.net.gateway import check_gateway
-    from tara.net.where import is_fixed
 
     gateway, host = application_of(settings.app).gateway, settings.container_host or settings.host
     if gateway is not None:

@@ -46,8 +46,8 @@ def sim_run(
     from rich.progress import track
 
     from tara.simulator.campaign import Job, outcomes, summarize
+    from tara.simulator.contract_check import broken_contract
     from tara.simulator.plan import make_plan
-    from tara.simulator.rehearsal import broken_contract
 
     look_here()
     console = Console(stderr=True)
@@ -84,7 +84,7 @@ def _print_summary(summary: "Summary", shape: str) -> None:
     typer.echo(
         f"{runs} runs in {summary.seconds:.0f} s ({', '.join(f'{n} {kind}' for kind, n in summary.durability.items())})"
         f": {summary.commands} commands (median {summary.commands_median:.0f}), {summary.view_changes / runs:.1f} view "
-        f"changes, {summary.restarts / runs:.1f} restarts, {summary.rejoins / runs:.1f} rejoins without memory and "
+        f"changes, {summary.restarts / runs:.1f} restarts, {summary.rejoins / runs:.1f} rejoins without a journal and "
         f"{summary.checkpoints_loaded / runs:.1f} loaded checkpoints a run"
     )
     typer.echo("faults  " + "  ".join(f"{kind} {count}" for kind, count in summary.faults.items()))
@@ -186,7 +186,7 @@ def sim_shrink(
     from tara.simulator.campaign import run_plan
     from tara.simulator.mutants.registry import applied, mutant_of
     from tara.simulator.plan import make_plan
-    from tara.simulator.subject import subject_of
+    from tara.simulator.system_under_test import subject_of
 
     look_here()
     kind = ""

@@ -21,7 +21,7 @@ from tara.configuration.settings import load_settings
 from tara.live.registry import Registry
 from tara.live.spark import Cluster
 from tara.operations import health
-from tara.simulator.linearizability import KeyValueModel, check
+from tara.simulator.checks.linearizability import KeyValueModel, check
 
 CLIENTS = 64
 RECORDED_KEYS = 8

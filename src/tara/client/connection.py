@@ -17,8 +17,8 @@ import msgspec
 
 from tara.client.conversation import Conversation
 from tara.client.errors import ClientClosed, ClientError, NotReachable, Refused
-from tara.client.reads import Question
-from tara.client.session import Call, Session, State
+from tara.client.reads import ReadSubmission
+from tara.client.session import Session, State, Submission
 from tara.host import client_wire
 from tara.net.channel import Channel, Channels
 from tara.protocol import tuples as t
@@ -98,8 +98,8 @@ class Client:
         self._timeout_s = timeout_s
         self._on_state = on_state
         self._state = State.CONNECTING
-        self._calls: deque[Call] = deque()
-        self._questions: deque[Question] = deque()
+        self._calls: deque[Submission] = deque()
+        self._reads: deque[ReadSubmission] = deque()
         self._closing = False
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -124,7 +124,7 @@ class Client:
 
     def submit_query(self, question: bytes, timeout_s: float | None = None, stale: bool = False) -> Future[bytes]:
         future, done = self._future()
-        self._questions.append(Question(question, stale, self._deadline_s(timeout_s), done))
+        self._reads.append(ReadSubmission(question, stale, self._deadline_s(timeout_s), done))
         self._notify()
         return future
 
@@ -147,7 +147,7 @@ class Client:
 
     def _submit(self, payload: bytes, kind: int, timeout_s: float | None) -> Future[bytes]:
         future, done = self._future()
-        self._calls.append(Call(payload, kind, self._deadline_s(timeout_s), done))
+        self._calls.append(Submission(payload, kind, self._deadline_s(timeout_s), done))
         self._notify()
         return future
 
@@ -188,9 +188,8 @@ class Client:
                 self._wake_out.send(b"!")
             return True
 
-    # On the thread
-
     def _run(self) -> None:
+        """The client's thread."""
         try:
             self._serve()
         except Exception as error:
@@ -213,8 +212,8 @@ class Client:
     def _pass_on(self) -> None:
         while self._calls:
             self._conversation.submit(self._calls.popleft())
-        while self._questions:
-            self._conversation.ask(self._questions.popleft())
+        while self._reads:
+            self._conversation.read(self._reads.popleft())
 
     def _serve(self) -> None:
         conversation, channel = self._conversation, self._connect()

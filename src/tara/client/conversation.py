@@ -7,8 +7,8 @@ Its owner has one connection at a time. In a turn it calls `turn`, changes the c
 from collections.abc import Callable
 
 from tara.client.errors import ClientError, ServiceHalted
-from tara.client.reads import Question, Reads
-from tara.client.session import Call, Session
+from tara.client.reads import Reads, ReadSubmission
+from tara.client.session import Session, Submission
 from tara.host import client_wire
 from tara.protocol import tuples as t
 
@@ -28,7 +28,7 @@ class Conversation:
         self._reads = Reads()
         self._secret = secret
         self._on_event = on_event
-        #: Questions that had to be ordered, because they were not answered in time.
+        #: Reads that had to be ordered, because they were not answered in time.
         self.ordered = 0
         #: Front ends that have said, since something last executed, that their replica executes nothing.
         self._halted_at: set[str] = set()
@@ -38,11 +38,11 @@ class Conversation:
         """The front end that it talks to."""
         return self.endpoints[self._current]
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: Submission) -> None:
         self.session.submit(call)
 
-    def ask(self, question: Question) -> None:
-        self._reads.submit(question)
+    def read(self, read: ReadSubmission) -> None:
+        self._reads.submit(read)
 
     def fail(self, reason: ClientError) -> None:
         """It ends: no answer will come any more."""
@@ -54,7 +54,7 @@ class Conversation:
         for late in self._reads.late(now_s):
             self.ordered += 1
             expected = int(self._reads.usual_bytes)
-            self.session.submit(Call(late.payload, t.QUERY, late.deadline_s, late.done, expected))
+            self.session.submit(Submission(late.payload, t.QUERY, late.deadline_s, late.done, expected))
         self.session.check(now_s)
         if self._reads.move_on and not self.session.move_on:
             self.session.give_up()
@@ -64,7 +64,7 @@ class Conversation:
         self.session.move_on = self._reads.move_on = False
         self._current = (self._current + 1) % len(self.endpoints)
         self.session.take_back()
-        self._reads.ask_again()
+        self._reads.send_again()
         return True
 
     def messages(self, now_s: float) -> list[bytes]:

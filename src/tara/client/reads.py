@@ -1,6 +1,6 @@
-"""Questions on their way without I/O: which to send, which were answered, which are late and have to be ordered.
+"""Reads on their way without I/O: which to send, which were answered, which are late and have to be ordered.
 
-A question is not part of a session: it changes nothing, so asking twice does no harm. One that is not answered in time
+A read is not part of a session: it changes nothing, so sending it twice does no harm. One that is not answered in time
 (its front end is gone, or a quorum of committers is not there) goes the safe way, as a command in the order.
 """
 
@@ -12,19 +12,19 @@ from tara.client.errors import ClientError, CommandFailed, NotReachable, too_lar
 from tara.host import client_wire
 from tara.protocol import tuples as t
 
-#: How long nothing may be heard before the oldest question is ordered; and how long its answer may take at all, while
+#: How long nothing may be heard before the oldest read is ordered; and how long its answer may take at all, while
 #: others come: they may be long.
 PATIENCE_S = 0.4
 PATIENCE_S_MAX = 3.0
 
-#: Questions in flight at once, and bytes of the answers that are to be expected; more wait here.
+#: Reads in flight at once, and bytes of the answers that are to be expected; more wait here.
 IN_FLIGHT_MAX = 512
 ANSWERS_BYTES_MAX = 8 << 20
 
 Done = Callable[[bytes | ClientError], None]
 
 
-class Question:
+class ReadSubmission:
     __slots__ = ("deadline_s", "done", "payload", "refused", "sent_s", "stale")
 
     def __init__(self, payload: bytes, stale: bool, deadline_s: float, done: Done) -> None:
@@ -38,10 +38,10 @@ class Question:
 
 class Reads:
     def __init__(self) -> None:
-        self._new: deque[Question] = deque()
-        self._in_flight: dict[int, Question] = {}
+        self._new: deque[ReadSubmission] = deque()
+        self._in_flight: dict[int, ReadSubmission] = {}
         self._id = 0
-        self._refused: list[Question] = []
+        self._refused: list[ReadSubmission] = []
         self._heard_s = 0.0
         #: The first deadline of those that are not answered.
         self._deadline_s = math.inf
@@ -56,23 +56,23 @@ class Reads:
         #: The replica behind this front end executes nothing, as it said; the owner looks whether there are others.
         self.halted: str | None = None
 
-    def submit(self, question: Question) -> None:
-        self._new.append(question)
-        self._deadline_s = min(self._deadline_s, question.deadline_s)
+    def submit(self, read: ReadSubmission) -> None:
+        self._new.append(read)
+        self._deadline_s = min(self._deadline_s, read.deadline_s)
 
-    def due(self, now_s: float) -> list[client_wire.Read]:
+    def due(self, now_s: float) -> list[client_wire.ReadMessage]:
         """What has to be sent now."""
-        reads = []
+        messages = []
         while self._new and self._has_room():
-            question = self._new.popleft()
-            if self.bytes_max and len(question.payload) > self.bytes_max:
-                question.done(too_large(self.bytes_max))
+            read = self._new.popleft()
+            if self.bytes_max and len(read.payload) > self.bytes_max:
+                read.done(too_large(self.bytes_max))
                 continue
             self._id += 1
-            question.sent_s = now_s
-            self._in_flight[self._id] = question
-            reads.append(client_wire.Read(self._id, question.payload, question.stale))
-        return reads
+            read.sent_s = now_s
+            self._in_flight[self._id] = read
+            messages.append(client_wire.ReadMessage(self._id, read.payload, read.stale))
+        return messages
 
     def _has_room(self) -> bool:
         if not self.long_may_go and len(self._new[0].payload) > client_wire.REQUEST_BYTES_MAX:
@@ -80,70 +80,68 @@ class Reads:
         count = len(self._in_flight)
         return count == 0 or (count < IN_FLIGHT_MAX and (count + 1) * self.usual_bytes <= ANSWERS_BYTES_MAX)
 
-    def ask_again(self) -> None:
-        """The connection is gone, and with it perhaps what was asked on it."""
+    def send_again(self) -> None:
+        """The connection is gone, and with it perhaps what was sent on it."""
         self._new.extendleft(reversed(self._in_flight.values()))
         self._in_flight.clear()
 
-    def late(self, now_s: float) -> list[Question]:
-        """Questions that should be ordered instead. Stale ones are asked again, at whatever front end is next."""
+    def late(self, now_s: float) -> list[ReadSubmission]:
+        """Reads that should be ordered instead. Stale ones are sent again, to whatever front end is next."""
         late, self._refused = self._refused, []
         while self._in_flight:
             oldest = next(iter(self._in_flight))
             if now_s < self._late_s(self._in_flight[oldest]):
                 break
-            question = self._in_flight.pop(oldest)
+            read = self._in_flight.pop(oldest)
             self.move_on = True
-            if question.stale:
-                self._new.append(question)
+            if read.stale:
+                self._new.append(read)
             else:
-                late.append(question)
+                late.append(read)
         if now_s >= self._deadline_s:
             late += self._expired(now_s)
         return late
 
-    def _expired(self, now_s: float) -> list[Question]:
+    def _expired(self, now_s: float) -> list[ReadSubmission]:
         """Those whose time is up; the owner tells them so."""
-        expired = [question for question in self._new if now_s >= question.deadline_s]
-        for id_, question in list(self._in_flight.items()):
-            if now_s >= question.deadline_s:
+        expired = [read for read in self._new if now_s >= read.deadline_s]
+        for id_, read in list(self._in_flight.items()):
+            if now_s >= read.deadline_s:
                 expired.append(self._in_flight.pop(id_))
-        self._new = deque(question for question in self._new if now_s < question.deadline_s)
-        self._deadline_s = min(
-            (question.deadline_s for question in (*self._new, *self._in_flight.values())), default=math.inf
-        )
-        for question in expired:
-            if question.stale:
-                question.done(NotReachable("no replica answered in time"))
-        return [question for question in expired if not question.stale]
+        self._new = deque(read for read in self._new if now_s < read.deadline_s)
+        self._deadline_s = min((read.deadline_s for read in (*self._new, *self._in_flight.values())), default=math.inf)
+        for read in expired:
+            if read.stale:
+                read.done(NotReachable("no replica answered in time"))
+        return [read for read in expired if not read.stale]
 
-    def _late_s(self, question: Question) -> float:
-        return min(max(question.sent_s, self._heard_s) + PATIENCE_S, question.sent_s + PATIENCE_S_MAX)
+    def _late_s(self, read: ReadSubmission) -> float:
+        return min(max(read.sent_s, self._heard_s) + PATIENCE_S, read.sent_s + PATIENCE_S_MAX)
 
     def hear(self, id_: int, status: int, payload: bytes, now_s: float) -> None:
         self._heard_s = now_s
-        question = self._in_flight.pop(id_, None)
-        if question is None:
+        read = self._in_flight.pop(id_, None)
+        if read is None:
             return
         if status == t.OK:
             self.usual_bytes += (len(payload) - self.usual_bytes) / 8
-            question.done(payload)
+            read.done(payload)
         elif status == t.HALTED:
             self.halted = payload.decode(errors="replace")
-            self._new.append(question)
+            self._new.append(read)
         elif status != t.OVERLOADED:
-            question.done(CommandFailed(payload.decode(errors="replace")))
-        elif question.refused:
-            self._refused.append(question)
+            read.done(CommandFailed(payload.decode(errors="replace")))
+        elif read.refused:
+            self._refused.append(read)
         else:
             # The answers to all at once may have been too long.
-            question.refused = True
-            self._new.append(question)
+            read.refused = True
+            self._new.append(read)
 
     def fail(self, reason: ClientError) -> None:
         """The owner ends: no answer will come any more."""
-        for question in (*self._new, *self._in_flight.values(), *self._refused):
-            question.done(reason)
+        for read in (*self._new, *self._in_flight.values(), *self._refused):
+            read.done(reason)
         self._new.clear()
         self._in_flight.clear()
         self._refused.clear()

@@ -63,7 +63,7 @@ class State(enum.Enum):
     LOST = "lost"
 
 
-class Call:
+class Submission:
     """One command of the user."""
 
     __slots__ = (
@@ -105,7 +105,7 @@ class Call:
         return len(self.payload) + self.expected
 
     def empty(self) -> None:
-        """Keep its number, and nothing else: a question that changes nothing takes its place."""
+        """Keep its number, and nothing else: a read that changes nothing takes its place."""
         self.payload, self.kind, self.expected = b"", t.QUERY, 0
 
     def finish(self, outcome: bytes | ClientError) -> None:
@@ -127,11 +127,11 @@ class Session:
         self._openings: deque[int] = deque(maxlen=OPENINGS_MAX)
         self._opened_s = 0.0
         self._number = 0
-        self._waiting: deque[Call] = deque()
+        self._waiting: deque[Submission] = deque()
         #: All that have a number and no answer, oldest first. Each is on its way, or has to be sent (again), or was
         #: refused and waits for the time to do so.
-        self._in_flight: dict[int, Call] = {}
-        self._unsent: deque[Call] = deque()
+        self._in_flight: dict[int, Submission] = {}
+        self._unsent: deque[Submission] = deque()
         self._on_way = self._on_way_bytes = 0
         self._room_bytes = ON_WAY_BYTES_FIRST
         self._window = float(IN_FLIGHT_MAX)
@@ -156,7 +156,7 @@ class Session:
         #: The replica behind this front end executes nothing, as it said; the owner looks whether there are others.
         self.halted: str | None = None
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: Submission) -> None:
         self._waiting.append(call)
 
     @property
@@ -211,16 +211,16 @@ class Session:
         self._unsent = deque(self._in_flight.values())
         self._on_way = self._on_way_bytes = 0
 
-    def _oldest_on_way(self) -> Call | None:
+    def _oldest_on_way(self) -> Submission | None:
         return next((call for call in self._in_flight.values() if call.on_way), None)
 
-    def _late_s(self, call: Call) -> float:
+    def _late_s(self, call: Submission) -> float:
         """When its answer is late. All that is on its way is waited for: the oldest may be behind the others. A front
         end that has said that it has it may be slow in saying so again."""
         patience_s = self._patience_s if call.heard_s == call.sent_s else max(self._patience_s, PATIENCE_S_MAX)
         return call.heard_s + patience_s + max(self._on_way_bytes - ON_WAY_BYTES_MIN, 0) / PATIENCE_BYTES_PER_S
 
-    def _next(self, now_s: float) -> Call | None:
+    def _next(self, now_s: float) -> Submission | None:
         """What may be sent next: first what has to be sent again, in its order. After a refusal nothing, for a while:
         what follows would be refused, too, or would wait for what was."""
         if self._retry_s is not None:
@@ -248,7 +248,7 @@ class Session:
                 return call
         return None
 
-    def _number_it(self, call: Call) -> None:
+    def _number_it(self, call: Submission) -> None:
         if call.kind == t.CLAIM:
             # Not the next command's number: all who share the name would claim under it, and the answer to one
             # claim would be taken for the answer to another.
@@ -258,12 +258,12 @@ class Session:
             self._number += 1
         self._in_flight[call.number] = call
 
-    def _has_room(self, call: Call) -> bool:
+    def _has_room(self, call: Submission) -> bool:
         if self._on_way == 0:
             return True
         return self._on_way < self._window and self._on_way_bytes + call.cost <= self._room_bytes
 
-    def _must_wait(self, call: Call) -> bool:
+    def _must_wait(self, call: Submission) -> bool:
         """For room. A claim says what the next numbers stand for, so nothing else is on its way with it."""
         if self._number - next(iter(self._in_flight), self._number) >= IN_FLIGHT_MAX or not self._has_room(call):
             return True
@@ -271,7 +271,7 @@ class Session:
             return bool(self._in_flight)
         return any(other.kind == t.CLAIM for other in self._in_flight.values()) if len(self._in_flight) == 1 else False
 
-    def _command(self, call: Call, now_s: float) -> t.Command:
+    def _command(self, call: Submission, now_s: float) -> t.Command:
         call.unsure = call.unsure or (call.sent_s >= 0 and not call.refused)
         call.sent_s = call.heard_s = now_s
         call.refused, call.on_way = False, True
@@ -414,7 +414,7 @@ class Session:
         self._refuse(number, now_s, UNACKNOWLEDGED_S)
 
     def _fill(self, refused: t.Result) -> None:
-        """A front end did not pass a command on. Its number must not be missing, so a question takes its place. Not in
+        """A front end did not pass a command on. Its number must not be missing, so a read takes its place. Not in
         a session with a name: whoever sends it there again is to be told, too."""
         call = self._in_flight.get(refused.number)
         if call is None or not call.payload:
@@ -427,11 +427,11 @@ class Session:
             self._unsent.appendleft(call)
         call.finish(CommandTooLarge(refused.payload.decode(errors="replace")))
 
-    def _empty(self, call: Call) -> None:
+    def _empty(self, call: Submission) -> None:
         self._leave_way(call)
         call.empty()
 
-    def _leave_way(self, call: Call) -> None:
+    def _leave_way(self, call: Submission) -> None:
         """It was answered or refused: nothing of it is on its way."""
         if call.on_way:
             call.on_way = False

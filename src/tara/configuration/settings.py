@@ -16,9 +16,9 @@ import msgspec
 from msgspec import Struct
 
 from tara.named import NAMED
+from tara.net.addresses import check_host, is_fixed
 from tara.net.gateway import Options
 from tara.net.site_address import check_sites
-from tara.net.where import check_host, is_fixed
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.limits import Limits
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from tara.configuration.settings import Settings
 from tara.host.placement import placement_of, serves_clients
-from tara.net.where import free_ports
+from tara.net.addresses import free_ports
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import Graph
 from tara.storage.disk import LOCAL
@@ -199,8 +199,8 @@ class StateFile:
         if self.exists() or not self._directory.exists() or found:
             return
         raise ConfigurationError(
-            f"data_dir = {self._directory}: is there, but has no cluster. If a new one is to begin here, say so with "
-            "--found; if there should be one, look whether the disk is mounted"
+            f"data_dir = {self._directory}: exists but holds no cluster; pass --found to create one, or check that the "
+            "disk is mounted"
         )
 
     def lock(self) -> int:

@@ -28,11 +28,11 @@ from msgspec import Struct
 
 from tara.apps.coordination import jute
 from tara.apps.coordination.codes import Op
-from tara.drills.hostile import ClientFrames, ControlMessages, FileQuestions, Identity, PeerFrames, recorded
+from tara.drills.hostile import ClientFrames, ControlMessages, FileRequests, Identity, PeerFrames, recorded
 from tara.drills.nuisances import Nuisances
-from tara.drills.targets import Target
+from tara.drills.targets import AttackTarget
 from tara.live import control
-from tara.net.file_exchange import Ask
+from tara.net.file_exchange import FileRequest
 from tara.net.framing import framed
 from tara.protocol.errors import TaraError
 from tara.protocol.graph import Graph
@@ -72,7 +72,7 @@ class Sent(Struct):
 class Attack(abc.ABC):
     """Frames for one port, on a thread of its own."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: AttackTarget) -> None:
         self.target = target
         self.random = Random(target.seed)
         self.sent = 0
@@ -118,7 +118,7 @@ class Attack(abc.ABC):
 class FrameAttack(Attack):
     """Many frames per connection, without waiting for answers."""
 
-    def __init__(self, target: Target, make: Callable[[Random], tuple[bytes, bool]]) -> None:
+    def __init__(self, target: AttackTarget, make: Callable[[Random], tuple[bytes, bool]]) -> None:
         """`make` gives a frame, and whether it has to be refused."""
         super().__init__(target)
         self._make = make
@@ -180,7 +180,9 @@ def end(connection: socket.socket, hang_up: bool = True) -> None:
 class MessageAttack(Attack):
     """For ports that answer messages; now and then, something that is no frame."""
 
-    def __init__(self, target: Target, make: Callable[[Random], tuple[bytes, bool]], last: bytes, mark: bytes) -> None:
+    def __init__(
+        self, target: AttackTarget, make: Callable[[Random], tuple[bytes, bool]], last: bytes, mark: bytes
+    ) -> None:
         """`last` is a question whose answer contains `mark`: it is answered when everything before it was looked at."""
         super().__init__(target)
         self._make = make
@@ -296,7 +298,7 @@ def _framed(body: bytes) -> bytes:
 _recorded = lru_cache(maxsize=4)(recorded)
 
 
-def attack_on(target: Target) -> Attack:
+def attack_on(target: AttackTarget) -> Attack:
     random = Random(f"{target.seed}/frames")
     match target.kind:
         case "peers":
@@ -304,8 +306,8 @@ def attack_on(target: Target) -> Attack:
         case "clients":
             return FrameAttack(target, _mixed(ClientFrames(random), ODD))
         case "files":
-            last = msgspec.msgpack.encode(Ask(_MARK, 0, 0, "", 0))
-            made = _mixed(FileQuestions(random, target.cluster, target.era), 0.5)
+            last = msgspec.msgpack.encode(FileRequest(_MARK, 0, 0, "", 0))
+            made = _mixed(FileRequests(random, target.cluster, target.era), 0.5)
             return MessageAttack(target, made, last, msgspec.msgpack.encode(_MARK))
         case "registry":
             last = control.encode(control.AskStatus(_MARK))
@@ -316,7 +318,7 @@ def attack_on(target: Target) -> Attack:
             return MetricsAttack(target)
 
 
-def _peer_attack(target: Target, random: Random) -> Attack:
+def _peer_attack(target: AttackTarget, random: Random) -> Attack:
     limits: Limits = target.limits
     sender = Identity(target.cluster, target.era, target.sender, target.life, target.shape)
     graph = Graph(limits.f, limits.partitions)
@@ -324,7 +326,7 @@ def _peer_attack(target: Target, random: Random) -> Attack:
     return FrameAttack(target, lambda _: (made.next(), True))
 
 
-def _mixed(made: ClientFrames | ControlMessages | FileQuestions, odd: float) -> Callable[[Random], tuple[bytes, bool]]:
+def _mixed(made: ClientFrames | ControlMessages | FileRequests, odd: float) -> Callable[[Random], tuple[bytes, bool]]:
     def make(random: Random) -> tuple[bytes, bool]:
         return (made.odd(), False) if random.random() < odd else (made.bad(), True)
 
@@ -334,7 +336,7 @@ def _mixed(made: ClientFrames | ControlMessages | FileQuestions, odd: float) -> 
 class Attackers:
     """The process. It is made ready, and attacks when it is told to."""
 
-    def __init__(self, targets: list[Target]) -> None:
+    def __init__(self, targets: list[AttackTarget]) -> None:
         context = multiprocessing.get_context("spawn")
         self._messages: Queue[Any] = context.Queue()
         self._begin = context.Event()
@@ -368,7 +370,7 @@ class Attackers:
             return value
 
 
-def _work(targets: list[Target], messages: "Queue[Any]", begin: Event) -> None:
+def _work(targets: list[AttackTarget], messages: "Queue[Any]", begin: Event) -> None:
     # Those who attack a cluster have machines of their own.
     os.nice(NICE)
     try:

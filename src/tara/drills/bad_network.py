@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 from tara.bench.load_process import LoadPlan, LoadProcess
 from tara.configuration.settings import Settings
-from tara.drills.contained import Contained
 from tara.drills.deployment import Say
+from tara.drills.process_cluster import ProcessCluster
 from tara.drills.safety import Safety
 from tara.live import control
 from tara.live.registry import Registry
 from tara.operations import health
-from tara.simulator.linearizability import KeyValueModel, check
+from tara.simulator.checks.linearizability import KeyValueModel, check
 
 CHUNK_BYTES = 1 << 16
 SLOW_S = 0.03
@@ -265,7 +265,7 @@ def network(directory: Path, say: Say, seconds: float = 60.0, seed: int = 1) -> 
     with contextlib.ExitStack() as stack:
         links = stack.enter_context(Network(3, seed))
         cluster = stack.enter_context(
-            Contained.whole(directory / "network", sizes, lambda settings: ProxiedRegistry(settings, links))
+            ProcessCluster.whole(directory / "network", sizes, lambda settings: ProxiedRegistry(settings, links))
         )
         load = LoadProcess(
             LoadPlan(

@@ -29,7 +29,7 @@ from tara.storage.lives import read_lives
 from tara.storage.log import DecidedLog, log_directory
 from tara.storage.log_format import LogError
 from tara.storage.log_reader import LogReader
-from tara.storage.site_storage import Start
+from tara.storage.site_storage import LifeStart
 
 #: How long a start may take.
 PATIENCE_S = 20.0
@@ -128,7 +128,7 @@ def start(directory: Path, spec_json: bytes, app: str) -> Found:
 
     try:
         container.start(
-            Start(
+            LifeStart(
                 life=life + 1,
                 genesis=not (state.founded[spec.container] or begun),
                 keep_journal=keep,

@@ -14,10 +14,10 @@ import msgspec
 
 from tara.configuration.state import StateFile
 from tara.live import control
+from tara.net.addresses import free_row
 from tara.net.site_address import PORTS
-from tara.net.where import free_row
 from tara.operations import health
-from tara.operations.asking import NoRegistry, ask
+from tara.operations.registry_client import NoRegistry, ask
 from tara.protocol.errors import TaraError
 
 #: Generous: a slow machine is not a failed drill.

@@ -21,19 +21,19 @@ from msgspec import Struct
 from tara.bench.load_process import LoadPlan, LoadProcess
 from tara.client import KeyValueClient
 from tara.drills.attacks import Attackers, Sent
-from tara.drills.contained import Contained
 from tara.drills.deployment import Say
 from tara.drills.increments import Increments
 from tara.drills.nuisances import LARGE_BYTES, LARGE_KEY
+from tara.drills.process_cluster import ProcessCluster
 from tara.drills.safety import Safety
-from tara.drills.targets import TIMEOUT_S, Target
+from tara.drills.targets import TIMEOUT_S, AttackTarget
 from tara.live.registry import Registry
 from tara.net.allocator import give_memory_back
 from tara.net.keygen import make_client_keys, make_cluster_keys
 from tara.operations import health
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
-from tara.simulator.linearizability import KeyValueModel, check
+from tara.simulator.checks.linearizability import KeyValueModel, check
 
 #: Of so many frames, how many go to each kind of port. What needs a connection per frame, or an order, gets few.
 SHARES = {"peers": 0.48, "clients": 0.37, "files": 0.06, "registry": 0.06, "zookeeper": 0.028, "metrics": 0.002}
@@ -173,7 +173,7 @@ class Mode:
             prepared = self._prepare(store)
             load = LoadProcess(self._plan(store))
             stack.callback(load.stop)
-            answers = Answers(load)
+            answers = AnswerCount(load)
             hosts = ",".join(gateway for registry in service.registries for gateway in registry.gateways)
             client = None if self._keys is None else self._keys.client
             increments = stack.enter_context(Increments(hosts, client))
@@ -183,14 +183,14 @@ class Mode:
             time.sleep(WARM_UP_S)
             growth = Growth(clusters)
             counted = Counted(clusters)
-            before = Progress(answers, increments)
+            before = AttackProgress(answers, increments)
             time.sleep(BEFORE_S)
-            during = Progress(answers, increments)
+            during = AttackProgress(answers, increments)
             growth.begin()
             self._say(f"fuzz, {self.name}: {sum(target.count for target in targets)} frames at {len(targets)} ports")
             attackers.attack()
             sent, nuisances = attackers.finish()
-            after = Progress(answers, increments)
+            after = AttackProgress(answers, increments)
             refusable = sum(attack.refusable for attack in sent)
             refused = counted.await_total(refusable)
             self._say(f"fuzz, {self.name}: all sent, {refused} of {refusable} refused and counted")
@@ -231,19 +231,21 @@ class Mode:
                 ),
             )
 
-    def _start(self, stack: contextlib.ExitStack) -> Iterator[Contained]:
+    def _start(self, stack: contextlib.ExitStack) -> Iterator[ProcessCluster]:
         flags: dict[str, Any] = dict(_SIZES)
         gateway: dict[str, Any] = {"port": 0, "tick_time_ms": 1_000, "max_client_connections": 0}
         if self._keys is not None:
             flags["keys"] = self._keys.member
             gateway |= self._keys.gateway
-        yield stack.enter_context(Contained.whole(self._directory / "store", flags))
-        service = Contained.sites(self._directory / "service", {**flags, "app": "coordination", "gateway": gateway})
+        yield stack.enter_context(ProcessCluster.whole(self._directory / "store", flags))
+        service = ProcessCluster.sites(
+            self._directory / "service", {**flags, "app": "coordination", "gateway": gateway}
+        )
         stack.enter_context(service)
         service.await_status(lambda _: all(site.gateways_serve() for site in service.registries), "gateways")
         yield service
 
-    def _prepare(self, store: Contained) -> int:
+    def _prepare(self, store: ProcessCluster) -> int:
         """Put something long there; how many commands that took."""
         keys = None if self._keys is None else self._keys.client
         with KeyValueClient(store.endpoints, timeout_s=TIMEOUT_S, keys=keys) as client:
@@ -257,7 +259,7 @@ class Mode:
             counts.append(health.counter(store.status()))
         return counts[-1]
 
-    def _plan(self, store: Contained) -> LoadPlan:
+    def _plan(self, store: ProcessCluster) -> LoadPlan:
         return LoadPlan(
             endpoints=store.endpoints,
             clients=CLIENTS,
@@ -267,9 +269,9 @@ class Mode:
             keys=None if self._keys is None else self._keys.client,
         )
 
-    def _targets(self, clusters: list[Contained], frames: int, seed: int) -> Iterator[Target]:
+    def _targets(self, clusters: list[ProcessCluster], frames: int, seed: int) -> Iterator[AttackTarget]:
         """Of each kind, the ports share the frames; each has its own sequence."""
-        ports: dict[str, list[Target]] = {kind: [] for kind in SHARES}
+        ports: dict[str, list[AttackTarget]] = {kind: [] for kind in SHARES}
         for cluster in clusters:
             for registry in cluster.registries:
                 for target in self._ports_of(cluster, registry):
@@ -284,13 +286,13 @@ class Mode:
                     seed=f"{seed}/{self.name}/{kind}/{index}",
                 )
 
-    def _ports_of(self, cluster: Contained, registry: Registry) -> Iterator[Target]:
-        def target(kind: str, address: str, **changes: Any) -> Target:
+    def _ports_of(self, cluster: ProcessCluster, registry: Registry) -> Iterator[AttackTarget]:
+        def target(kind: str, address: str, **changes: Any) -> AttackTarget:
             keys = self._keys
             if keys is not None and kind != "metrics":
                 changes["keys"] = keys.client if kind in ("clients", "zookeeper") else keys.member
                 changes["foreign_keys"] = keys.foreign
-            return Target(kind=kind, mode=self.name, address=address, count=0, rate_per_s=1.0, seed="", **changes)
+            return AttackTarget(kind=kind, mode=self.name, address=address, count=0, rate_per_s=1.0, seed="", **changes)
 
         state = registry.state
         identity = {"cluster": state.cluster, "era": state.era, "shape": registry.shape}
@@ -322,7 +324,7 @@ class Mode:
             yield target("zookeeper", address)
 
 
-def _life(cluster: Contained, container: int) -> int:
+def _life(cluster: ProcessCluster, container: int) -> int:
     for registry in cluster.registries:
         if container in registry.hosted:
             return registry.state.lives[container]
@@ -336,7 +338,7 @@ def _by_port(sent: list[Sent]) -> dict[str, int]:
     return found
 
 
-class Answers:
+class AnswerCount:
     """How many answers the load has got, second by second."""
 
     def __init__(self, load: LoadProcess) -> None:
@@ -353,15 +355,15 @@ class Answers:
         self._thread.join()
 
 
-class Progress:
+class AttackProgress:
     """How far the clients are at one moment."""
 
-    def __init__(self, answers: Answers, increments: Increments) -> None:
+    def __init__(self, answers: AnswerCount, increments: Increments) -> None:
         self._at_s = time.monotonic()
         self._answers = answers.count
         self._increments = increments.done
 
-    def since(self, before: "Progress") -> tuple[float, float]:
+    def since(self, before: "AttackProgress") -> tuple[float, float]:
         """Answers and increments per second."""
         seconds = max(self._at_s - before._at_s, 0.001)
         return (
@@ -373,7 +375,7 @@ class Progress:
 class Growth:
     """How much the processes of the clusters take, and at most took since the beginning."""
 
-    def __init__(self, clusters: list[Contained]) -> None:
+    def __init__(self, clusters: list[ProcessCluster]) -> None:
         self._clusters = clusters
         self._before: dict[str, float] = {}
         self._most: dict[str, float] = {}
@@ -413,7 +415,7 @@ def _resident_mb(pid: int) -> float:
 class Counted:
     """What the clusters say they have refused since this was made."""
 
-    def __init__(self, clusters: list[Contained]) -> None:
+    def __init__(self, clusters: list[ProcessCluster]) -> None:
         self._clusters = clusters
         self._before = self._total()
 
@@ -477,7 +479,7 @@ def _together(modes: list[FuzzVerdict]) -> FuzzVerdict:
     )
 
 
-def _settled(cluster: Contained) -> dict[str, Any]:
+def _settled(cluster: ProcessCluster) -> dict[str, Any]:
     cluster.want_digests()
     return cluster.await_status(lambda found: health.replicas_equal(found) is not None, "replicas that are equally far")
 

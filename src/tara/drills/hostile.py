@@ -17,7 +17,7 @@ from tara.application import Get, Put
 from tara.bench.protocol_speed import InProcessCluster
 from tara.host import client_wire
 from tara.live import control
-from tara.net.file_exchange import Ask
+from tara.net.file_exchange import FileRequest
 from tara.protocol import tuples as t
 from tara.protocol.graph import EDGES, Graph, Stage
 from tara.protocol.limits import Limits
@@ -56,8 +56,8 @@ class Recorder(InProcessCluster):
                     kept.append(tuple_)
         super().collect(number)
 
-    def ask(self, questions: list[t.Question]) -> None:
-        self.deliver(t.Ask(questions), self.graph.number(Stage.REQUEST_SOURCE, 0))
+    def read(self, reads: list[t.ReadRequest]) -> None:
+        self.deliver(t.SubmitReads(reads), self.graph.number(Stage.REQUEST_SOURCE, 0))
         self.work()
 
 
@@ -70,7 +70,7 @@ def recorded(limits: Limits) -> dict[type[t.Tuple], list[t.Tuple]]:
     sessions = [_decode(result.payload)[0] for result in cluster.take_results()]
     for number in range(20):
         cluster.submit([t.Command(s, number, number, encode(Put(f"key-{s}", b"value"))) for s in sessions])
-        cluster.ask([t.Question(number + 1, encode(Get("key-1")))])
+        cluster.read([t.ReadRequest(number + 1, encode(Get("key-1")))])
         cluster.tick(500.0 + number * 20.0)
     cluster.tuples[t.Vote] = [t.Vote(index, 0, 1, 1, 2) for index in range(limits.replicas)]
     return cluster.tuples
@@ -296,7 +296,7 @@ class PeerFrames:
     def _from_nobody(self) -> bytes:
         """What only a host gives its own nodes."""
         command = t.Command(_NOBODY, 0, 0, b"")
-        tuple_ = self._random.choice((t.Submit([command]), t.Ask([t.Question(1, b"")])))
+        tuple_ = self._random.choice((t.Submit([command]), t.SubmitReads([t.ReadRequest(1, b"")])))
         return self._frame(self._sources or [0], tuple_)
 
     def _swapped(self) -> bytes:
@@ -344,7 +344,7 @@ class ClientFrames:
     def odd(self) -> bytes:
         random = self._random
         commands: list[t.Command] = []
-        reads: list[client_wire.Read] = []
+        reads: list[client_wire.ReadMessage] = []
         for _ in range(random.randrange(1, 4)):
             session = _NOBODY + random.randrange(1 << 62)
             number, acknowledged = random.getrandbits(random.randrange(1, 65)), random.getrandbits(64)
@@ -353,7 +353,7 @@ class ClientFrames:
                 case 0:
                     commands.append(t.Command(0, number, acknowledged, b"\xc1" + payload, t.OPEN))
                 case 1:
-                    reads.append(client_wire.Read(random.getrandbits(63), payload, random.random() < 0.5))
+                    reads.append(client_wire.ReadMessage(random.getrandbits(63), payload, random.random() < 0.5))
                 case _:
                     kind = random.choice((t.EXECUTE, t.QUERY, t.CLOSE, t.CLAIM))
                     commands.append(t.Command(session, number, acknowledged, payload, kind))
@@ -408,7 +408,7 @@ class ControlMessages:
         )
 
 
-class FileQuestions:
+class FileRequests:
     """Messages for a file server."""
 
     def __init__(self, random: Random, cluster: int, era: int) -> None:
@@ -435,7 +435,7 @@ class FileQuestions:
         names = ("", "../cluster.json", "000000000001.checkpoint", "/etc/passwd", "x" * 1000, "\0", "٠" * 12)
         cluster, era = self._identity
         return encode(
-            Ask(
+            FileRequest(
                 random.getrandbits(63),
                 random.choice((cluster, cluster, 5)),
                 era,

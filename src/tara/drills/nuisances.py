@@ -15,10 +15,10 @@ import msgspec
 from tara.application import Get
 from tara.apps.coordination import jute
 from tara.apps.coordination.codes import Op
-from tara.drills.targets import Target, foreign_context
+from tara.drills.targets import AttackTarget, foreign_context
 from tara.host import client_wire
 from tara.live import control
-from tara.net.file_exchange import Ask, Reply
+from tara.net.file_exchange import FileReply, FileRequest
 from tara.net.framing import framed, head
 from tara.protocol import tuples as t
 
@@ -43,7 +43,7 @@ _GREETING = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 
 
 class Nuisances:
-    def __init__(self, target: Target, turn: int) -> None:
+    def __init__(self, target: AttackTarget, turn: int) -> None:
         """At each port another trick is the first one, by its turn: so all are played, however short the attack."""
         self._target = target
         self._turn = turn
@@ -151,7 +151,10 @@ class Nuisances:
         target = self._target
         match target.kind:
             case "clients":
-                reads = [client_wire.Read(number, msgspec.msgpack.encode(Get(LARGE_KEY)), True) for number in range(10)]
+                reads = [
+                    client_wire.ReadMessage(number, msgspec.msgpack.encode(Get(LARGE_KEY)), True)
+                    for number in range(10)
+                ]
                 return framed(client_wire.encode(client_wire.ClientRequest(t.FORMAT_VERSION, [], reads)))
             case "registry":
                 return framed(control.encode(control.AskStatus()))
@@ -170,11 +173,11 @@ class Nuisances:
     def _piece(self, sock: socket.socket) -> bytes:
         """Of a file that is there; else, of what is there."""
         target = self._target
-        ask = Ask(1, target.cluster, target.era, "checkpoints", target.replica)
+        ask = FileRequest(1, target.cluster, target.era, "checkpoints", target.replica)
         sock.sendall(framed(msgspec.msgpack.encode(ask)))
         with contextlib.suppress(TimeoutError, msgspec.DecodeError):
-            names = msgspec.msgpack.decode(sock.recv(1 << 16)[4:], type=Reply).names
-            ask = Ask(2, target.cluster, target.era, "checkpoints", target.replica, names[0] if names else "")
+            names = msgspec.msgpack.decode(sock.recv(1 << 16)[4:], type=FileReply).names
+            ask = FileRequest(2, target.cluster, target.era, "checkpoints", target.replica, names[0] if names else "")
         return framed(msgspec.msgpack.encode(ask))
 
     def _stranger(self) -> None:

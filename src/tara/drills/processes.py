@@ -6,101 +6,101 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tara.client import KeyValueClient
-from tara.drills.course import GAP_MS_MAX, Course, Others, Verdict, count_events
 from tara.drills.deployment import START_TIMEOUT_S, Say
+from tara.drills.drill_run import GAP_MS_MAX, DrillRun, DrillVerdict, Others, count_events
 from tara.drills.starts import SITES, Starts, first_start, measure
-from tara.net.where import free_row
+from tara.net.addresses import free_row
 
 
-def kill(directory: Path, say: Say) -> Verdict:
+def kill(directory: Path, say: Say) -> DrillVerdict:
     """SIGKILL of the active proposer's container."""
     return _harm_leaders("kill", directory, say, [signal.SIGKILL])
 
 
-def kill_twice(directory: Path, say: Say) -> Verdict:
+def kill_twice(directory: Path, say: Say) -> DrillVerdict:
     """The same, and when all is well again, the next leader."""
     return _harm_leaders("kill-twice", directory, say, [signal.SIGKILL, signal.SIGKILL])
 
 
-def hang(directory: Path, say: Say) -> Verdict:
+def hang(directory: Path, say: Say) -> DrillVerdict:
     """SIGSTOP of the active proposer's container: hung, not dead. It is to be replaced without anybody's help."""
     return _harm_leaders("hang", directory, say, [signal.SIGSTOP])
 
 
-def _harm_leaders(name: str, directory: Path, say: Say, signals: Sequence[signal.Signals]) -> Verdict:
-    course = Course(name, directory, say)
+def _harm_leaders(name: str, directory: Path, say: Say, signals: Sequence[signal.Signals]) -> DrillVerdict:
+    drill = DrillRun(name, directory, say)
     try:
         time.sleep(4.0)
         for number in signals:
-            harm_leader(course, number)
+            harm_leader(drill, number)
             time.sleep(2.0)
-        return course.verdict(GAP_MS_MAX)
+        return drill.verdict(GAP_MS_MAX)
     finally:
-        course.cluster.stop()
+        drill.cluster.stop()
 
 
-def harm_leader(course: Course, number: signal.Signals) -> None:
+def harm_leader(drill: DrillRun, number: signal.Signals) -> None:
     """Send a signal to the active proposer's container, and wait until all is well again."""
-    leader = course.cluster.await_leader()
-    course.harm(leader["container"], leader["pid"], number)
-    course.await_full_strength((leader["container"], leader["life"]))
+    leader = drill.cluster.await_leader()
+    drill.harm(leader["container"], leader["pid"], number)
+    drill.await_full_strength((leader["container"], leader["life"]))
 
 
-def loss(directory: Path, say: Say, times: int = 10) -> Verdict:
+def loss(directory: Path, say: Say, times: int = 10) -> DrillVerdict:
     """SIGKILL of every process, driver included, under load; then a start on the same data. The clients just retry. In
     turns with it, a new cluster is started for the first time: a loss should cost no more than that."""
     hosts = {"port": str(free_row(SITES))}
-    course = Course("loss", directory, say, hosts)
+    drill = DrillRun("loss", directory, say, hosts)
     lost, first = Starts(), Starts()
     try:
-        with KeyValueClient(course.cluster.endpoints, timeout_s=START_TIMEOUT_S) as client:
+        with KeyValueClient(drill.cluster.endpoints, timeout_s=START_TIMEOUT_S) as client:
             # Its session is there before anything is lost. (That its opening and end count is known by `verdict`.)
             client.put("loss", b"")
             for number in range(times):
                 time.sleep(3.0)
-                _kill_everything(course)
+                _kill_everything(drill)
                 first.add(first_start(directory / f"first-{number}", say))
-                lost.add(measure(course.cluster, lambda: client.put("loss", b"")))
-                course.full_strength_s.append(lost.full_strength_s[-1])
+                lost.add(measure(drill.cluster, lambda: client.put("loss", b"")))
+                drill.full_strength_s.append(lost.full_strength_s[-1])
                 say(f"loss: again {lost.said}")
         time.sleep(2.0)
-        verdict = course.verdict(others=Others(sessions=1, commands=1 + times))
+        verdict = drill.verdict(others=Others(sessions=1, commands=1 + times))
         verdict.answers_s, verdict.answers_s_each = lost.answers_s_median, lost.answers_s
         verdict.first_start_answers_s, verdict.first_start_answers_s_each = first.answers_s_median, first.answers_s
         verdict.first_start_full_strength_s = first.full_strength_s
         verdict.phases_s, verdict.first_start_phases_s = lost.phases_s_median, first.phases_s_median
         return verdict
     finally:
-        course.cluster.stop()
+        drill.cluster.stop()
 
 
-def _kill_everything(course: Course) -> None:
-    course.say(f"{course.name}: SIGKILL to the driver and all containers")
-    course.faults += 1
-    course.cluster.kill_everything()
+def _kill_everything(drill: DrillRun) -> None:
+    drill.say(f"{drill.name}: SIGKILL to the driver and all containers")
+    drill.faults += 1
+    drill.cluster.kill_everything()
 
 
-def lose_everything(course: Course) -> None:
+def lose_everything(drill: DrillRun) -> None:
     """SIGKILL to every process, and a start on the same data."""
-    _kill_everything(course)
+    _kill_everything(drill)
     began_s = time.monotonic()
-    course.cluster.start()
-    course.full_strength_s.append(round(time.monotonic() - began_s, 2))
-    course.say(f"{course.name}: up again after {course.full_strength_s[-1]:.1f} s")
+    drill.cluster.start()
+    drill.full_strength_s.append(round(time.monotonic() - began_s, 2))
+    drill.say(f"{drill.name}: up again after {drill.full_strength_s[-1]:.1f} s")
 
 
-def memory(directory: Path, say: Say, kills: int = 50) -> Verdict:
+def memory(directory: Path, say: Say, kills: int = 50) -> DrillVerdict:
     """Durability in memory: SIGKILL of each committer's process in turn, at full strength each time."""
-    course = Course("memory", directory, say, {"durability": "memory"})
+    drill = DrillRun("memory", directory, say, {"durability": "memory"})
     try:
         time.sleep(2.0)
         for number in range(kills):
-            containers = course.cluster.status()["containers"]
+            containers = drill.cluster.status()["containers"]
             victim = containers[number % len(containers)]
-            course.harm(victim["container"], victim["pid"], signal.SIGKILL)
-            course.await_full_strength((victim["container"], victim["life"]))
-        verdict = course.verdict()
-        verdict.rejoined = count_events(directory / "memory", "memory_restored")
+            drill.harm(victim["container"], victim["pid"], signal.SIGKILL)
+            drill.await_full_strength((victim["container"], victim["life"]))
+        verdict = drill.verdict()
+        verdict.rejoined = count_events(directory / "memory", "rejoined")
         return verdict
     finally:
-        course.cluster.stop()
+        drill.cluster.stop()

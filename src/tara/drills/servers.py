@@ -3,13 +3,13 @@
 import time
 from pathlib import Path
 
-from tara.drills.course import GAP_MS_MAX, Course, Verdict, count_events
 from tara.drills.deployment import DrillError, Say, Sites
+from tara.drills.drill_run import GAP_MS_MAX, DrillRun, DrillVerdict, count_events
 from tara.drills.processes import lose_everything
 from tara.drills.standalone import Standalone
 
 
-def workers(directory: Path, say: Say) -> Verdict:
+def workers(directory: Path, say: Say) -> DrillVerdict:
     """A standalone Spark cluster of four workers, one to spare: the leader's server is lost, its container moves to the
     spare one and rejoins without its journal; then the next leader's server is lost, and the service still goes on;
     then there is a new server. At last the driver is lost, too: containers return to where their journals are."""
@@ -19,73 +19,73 @@ def workers(directory: Path, say: Say) -> Verdict:
         say(f"workers: {spark.url} with workers {', '.join(spark.workers)}")
         # Checkpoints come often, so that who rejoins needs one.
         settings = {**spark.settings, "checkpoint_interval": "2000", "window": "8000"}
-        course = Course("workers", directory, say, settings, environment=spark.environment)
+        drill = DrillRun("workers", directory, say, settings, environment=spark.environment)
         try:
             time.sleep(5.0)
-            _lose_server(course, spark)
+            _lose_server(drill, spark)
             time.sleep(5.0)
-            lost = _lose_server(course, spark, moves=False)
+            lost = _lose_server(drill, spark, moves=False)
             time.sleep(10.0)
             say(f"workers: a new server, {spark.add_worker()}")
-            course.await_full_strength(lost)
+            drill.await_full_strength(lost)
             # Without a driver there is no service, for as long as it takes to start one: no gap to measure.
-            course.load.stop()
-            course.load.finish()
-            _lose_driver(course)
-            verdict = course.verdict(GAP_MS_MAX)
-            verdict.rejoined = count_events(directory / "spark", "memory_restored")
+            drill.load.stop()
+            drill.load.finish()
+            _lose_driver(drill)
+            verdict = drill.verdict(GAP_MS_MAX)
+            verdict.rejoined = count_events(directory / "spark", "rejoined")
             verdict.fetched = count_events(directory / "spark", "checkpoint_fetched")
             return verdict
         finally:
-            course.cluster.stop()
+            drill.cluster.stop()
     finally:
         spark.stop()
 
 
-def sites(directory: Path, say: Say, down_s: float = 5.0) -> Verdict:
+def sites(directory: Path, say: Say, down_s: float = 5.0) -> DrillVerdict:
     """A driver per site, without a common registry: the leader's site is lost as a whole, driver and all, and started
-    again; then the next leader's, together with its disk. It rejoins without memory, though it is told to found."""
+    again; then the next leader's, together with its disk. It rejoins without a journal, though it is told to found."""
     # Checkpoints come often, so that who rejoins needs one.
     cluster = Sites(directory / "sites", {"checkpoint_interval": "2000", "window": "8000"})
     try:
-        course = Course("sites", directory, say, cluster=cluster)
+        drill = DrillRun("sites", directory, say, cluster=cluster)
         time.sleep(3.0)
         for with_disk in (False, True):
             leader = cluster.await_leader()
             (number,) = leader["sites"]
             say(f"sites: SIGKILL to everything of {leader['container']}{', and its disk is lost' * with_disk}")
-            course.faults += 1
+            drill.faults += 1
             cluster.kill_site(number, with_disk)
             time.sleep(down_s)
             cluster.sites[number].launch()
-            course.await_full_strength((leader["container"], leader["life"]))
+            drill.await_full_strength((leader["container"], leader["life"]))
             cluster.sites[number].await_endpoints()
             time.sleep(2.0)
-        verdict = course.verdict(GAP_MS_MAX)
-        verdict.rejoined = count_events(directory / "sites", "memory_restored")
+        verdict = drill.verdict(GAP_MS_MAX)
+        verdict.rejoined = count_events(directory / "sites", "rejoined")
         verdict.fetched = count_events(directory / "sites", "checkpoint_fetched")
         return verdict
     finally:
         cluster.stop()
 
 
-def _lose_server(course: Course, spark: Standalone, moves: bool = True) -> tuple[str, int]:
+def _lose_server(drill: DrillRun, spark: Standalone, moves: bool = True) -> tuple[str, int]:
     """SIGKILL to everything on the leader's server; if there is another one, wait until the container is back there.
     Returns the container, and the life that it had."""
-    leader = course.cluster.await_leader()
+    leader = drill.cluster.await_leader()
     server, lost = leader["server"], (leader["container"], leader["life"])
     killed = spark.workers[server].kill()
-    course.faults += 1
-    course.say(f"{course.name}: SIGKILL to worker {server} with {leader['container']}, {killed} processes")
+    drill.faults += 1
+    drill.say(f"{drill.name}: SIGKILL to worker {server} with {leader['container']}, {killed} processes")
     if moves:
-        course.await_full_strength(lost)
-        course.say(f"{course.name}: {leader['container']} is on {course.cluster.servers()[leader['container']]} now")
+        drill.await_full_strength(lost)
+        drill.say(f"{drill.name}: {leader['container']} is on {drill.cluster.servers()[leader['container']]} now")
     return lost
 
 
-def _lose_driver(course: Course) -> None:
-    before = course.cluster.servers()
-    lose_everything(course)
-    after = course.cluster.servers()
+def _lose_driver(drill: DrillRun) -> None:
+    before = drill.cluster.servers()
+    lose_everything(drill)
+    after = drill.cluster.servers()
     if after != before:
         raise DrillError(f"containers were on {before}, and came back on {after}: without their journals")

@@ -14,14 +14,14 @@ from tara.client import KeyValueClient
 from tara.drills.deployment import START_TIMEOUT_S, Deployment, DrillError, Say
 from tara.live.observability.events import log_path
 from tara.live.start_phases import PHASES
-from tara.net.where import free_row
+from tara.net.addresses import free_row
 from tara.operations import health
 
 #: Of a cluster with f = 1.
 SITES = 3
 
 
-class Start(Struct, frozen=True):
+class MeasuredStart(Struct, frozen=True):
     answers_s: float
     full_strength_s: float
     phases_s: dict[str, float]
@@ -31,9 +31,9 @@ class Starts:
     """Several of one kind."""
 
     def __init__(self) -> None:
-        self._all: list[Start] = []
+        self._all: list[MeasuredStart] = []
 
-    def add(self, start: Start) -> None:
+    def add(self, start: MeasuredStart) -> None:
         self._all.append(start)
 
     @property
@@ -58,12 +58,12 @@ class Starts:
         return describe(self._all[-1])
 
 
-def describe(start: Start) -> str:
+def describe(start: MeasuredStart) -> str:
     phases = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in start.phases_s.items())
     return f"answers after {start.answers_s:.1f} s, full strength after {start.full_strength_s:.1f} s ({phases})"
 
 
-def measure(deployment: Deployment, write: Callable[[], None]) -> Start:
+def measure(deployment: Deployment, write: Callable[[], None]) -> MeasuredStart:
     """Start it, while somebody wants to write: `write` returns when it is answered."""
     began_s = time.monotonic()
 
@@ -82,10 +82,10 @@ def measure(deployment: Deployment, write: Callable[[], None]) -> Start:
         except BaseException:
             deployment.stop()
             raise
-    return Start(round(answers_s, 2), round(full_strength_s, 2), _phases_s(deployment.data_dir))
+    return MeasuredStart(round(answers_s, 2), round(full_strength_s, 2), _phases_s(deployment.data_dir))
 
 
-def first_start(directory: Path, say: Say) -> Start:
+def first_start(directory: Path, say: Say) -> MeasuredStart:
     """Of a new cluster, which is not left running."""
     port = free_row(SITES)
     endpoints = ",".join(f"127.0.0.1:{port + site}" for site in range(SITES))

@@ -65,7 +65,7 @@ class StorageVerdict(Struct, kw_only=True):
     accepted_wrong: int = 0
     #: Everything is there again, or known to be missing in single slots: nobody's memory was given up.
     repaired: int = 0
-    #: A journal was given up, and its committers rejoin without memory.
+    #: A journal was given up, and its committers rejoin without it.
     rejoined: int = 0
     #: The container refused to start, and said why.
     refused: int = 0

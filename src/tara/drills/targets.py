@@ -14,7 +14,7 @@ from tara.protocol.limits import Limits
 TIMEOUT_S = 60.0
 
 
-class Target(Struct, frozen=True, kw_only=True):
+class AttackTarget(Struct, frozen=True, kw_only=True):
     #: `peers`, `clients`, `files`, `registry`, `zookeeper` or `metrics`.
     kind: str
     #: `plain` or `keyed`.

@@ -12,7 +12,7 @@ A frame is admitted or refused as a whole; what a vote holds is judged when some
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tara.host.peer_wire import Frame, Header, Vote, beginning, decode_frame, decode_header
+from tara.host.peer_wire import Frame, Header, PackedCommit, beginning, decode_frame, decode_header
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple
 from tara.protocol.graph import EDGES, PARTITIONED, Graph, Stage
@@ -79,11 +79,11 @@ class Admission:
             t.Proposal: self._proposal,
             t.Commit: self._commit,
             t.Results: lambda results: results.executor < self._sites,
-            t.Answers: lambda answers: answers.executor < self._sites,
+            t.ReadResults: lambda answers: answers.executor < self._sites,
             t.Halted: lambda halted: halted.executor < self._sites,
-            t.AskIndex: lambda ask: ask.executor < self._sites,
-            t.Questions: lambda questions: questions.source < self._sites,
-            t.Read: lambda read: read.source < self._sites and read.executor < self._sites,
+            t.StartIndexRequest: lambda ask: ask.executor < self._sites,
+            t.PendingReads: lambda reads: reads.source < self._sites,
+            t.IndexRequest: lambda read: read.source < self._sites and read.executor < self._sites,
             t.ReadIndex: self._read_index,
             t.CommitterStatus: self._committer_status,
             t.ExecutorStatus: self._executor_status,
@@ -131,7 +131,7 @@ class Admission:
                 return "Commit: for nodes that do not take it"
         return None
 
-    def open(self, vote: Vote) -> t.Commit:
+    def open(self, vote: PackedCommit) -> t.Commit:
         """The commit of a vote that was not refused."""
         commit = t.decode_tuple(vote.commit)
         if not isinstance(commit, t.Commit):

@@ -10,11 +10,11 @@ from functools import lru_cache
 
 from tara.host import client_wire
 from tara.host.client_wire import ClientReply
-from tara.host.condition import SiteCondition
 from tara.host.counters import Counters
-from tara.host.effects import Answer, Effect, Hand, Message, Reply, Trouble
+from tara.host.effects import Effect, Hand, Message, Replies, Reply, Trouble
+from tara.host.executor_condition import SiteCondition
 from tara.host.latency import LatencySampler
-from tara.host.questions import OpenQuestions
+from tara.host.open_reads import OpenReads
 from tara.host.routes import Routes
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple
@@ -64,8 +64,8 @@ class ClientDesk:
         self._principal_of = lru_cache(maxsize=PRINCIPALS_CACHED)(principal_of)
         #: What commands came to, by connection.
         self._results: dict[bytes, list[t.Result]] = {}
-        self._questions = OpenQuestions(limits.reads_max)
-        self._questions.life = life
+        self._reads = OpenReads(limits.reads_max)
+        self._reads.life = life
         #: What the application has published, by connection.
         self._published: dict[bytes, list[t.Event]] = {}
         #: What is to be said before any result.
@@ -77,9 +77,9 @@ class ClientDesk:
         self._condition = SiteCondition(limits)
 
     @property
-    def asked(self) -> int:
-        """How many questions it has asked, in this life."""
-        return self._questions.asked
+    def reads_sent(self) -> int:
+        """How many reads its clients have sent, in this life."""
+        return self._reads.opened
 
     def know_front_ends(self, front_ends: list[str]) -> None:
         """Let the clients know of new ones."""
@@ -105,21 +105,21 @@ class ClientDesk:
             if request.reads:
                 self._take_reads(message, principal, request.reads)
         self._submit(by_partition, self._limits.source_backlog_bytes_max)
-        if questions := self._questions.take_asked():
+        if reads := self._reads.take_new():
             if self._is_here(self._sources[0]):
-                self._deliver(t.Ask(questions), self._sources[0])
+                self._deliver(t.SubmitReads(reads), self._sources[0])
             else:
-                self._questions.refuse(questions)
-        if questions := self._questions.take_asked_here():
+                self._reads.refuse(reads)
+        if reads := self._reads.take_new_stale():
             # The less of what was answered before has been read, the less is answered at once.
             room = max(ANSWERED_BYTES_MAX - unread_bytes, ANSWERED_BYTES_MIN)
-            self._deliver(t.AskHere(questions, room), self._executor)
+            self._deliver(t.SubmitStaleReads(reads, room), self._executor)
 
     def forget(self, connections: list[bytes]) -> None:
         """They are closed: nobody waits there any more."""
         for connection in connections:
             self._routes.forget(connection)
-            self._questions.forget(connection)
+            self._reads.forget(connection)
             self._told.discard(connection)
 
     def _tell_front_ends(self, connection: bytes) -> None:
@@ -175,24 +175,25 @@ class ClientDesk:
         result = t.Result(command.session, command.number, 0, status, message, command.principal)
         self._results.setdefault(connection, []).append(result)
 
-    def _take_reads(self, message: Message, principal: bytes, reads: list[client_wire.Read]) -> None:
-        """Have them answered by the nodes, as far as anybody may ask, and is to be answered now."""
-        connection, questions = message.connection, self._questions
+    def _take_reads(self, message: Message, principal: bytes, reads: list[client_wire.ReadMessage]) -> None:
+        """Pass reads on to the nodes. Refused at once: those of a client that does not fetch its answers, those for
+        operators that come from others, and those that this site cannot answer now."""
+        connection, open_reads = message.connection, self._reads
         if message.unread_bytes > UNREAD_ANSWERS_BYTES_MAX:
             # Who does not read the answers that wait for him gets no more of them.
             for read in reads:
-                questions.answer(connection, (read.id, t.OVERLOADED, b""))
+                open_reads.answer(connection, (read.id, t.OVERLOADED, b""))
             return
         halted, here = self._condition.halted(self._now_ms), self._is_here(self._executor)
         for read in reads:
             if read.subject != t.APPLICATION and not is_operator(principal):
-                questions.answer(connection, (read.id, t.FORBIDDEN, b"only an operator may ask for this"))
+                open_reads.answer(connection, (read.id, t.FORBIDDEN, b"only an operator may ask for this"))
             elif halted is not None:
-                questions.answer(connection, (read.id, t.HALTED, halted))
+                open_reads.answer(connection, (read.id, t.HALTED, halted))
             elif read.stale and read.subject == t.APPLICATION and not here:
-                questions.answer(connection, (read.id, t.OVERLOADED, b""))
+                open_reads.answer(connection, (read.id, t.OVERLOADED, b""))
             else:
-                questions.ask(connection, principal, read)
+                open_reads.open(connection, principal, read)
 
     def _tell_who_waits(self, commands: list[t.Command]) -> None:
         """Long commands wait for their turn, and the queue moves."""
@@ -209,13 +210,13 @@ class ClientDesk:
         """Of a reply sink or a request source of this site."""
         if type(tuple_) is t.Results:
             self._route_results(tuple_)
-        elif type(tuple_) is t.Answers:
-            self._questions.route(tuple_)
+        elif type(tuple_) is t.ReadResults:
+            self._reads.route(tuple_)
         elif type(tuple_) is t.Refused:
             self._refuse_all(tuple_.commands)
         elif type(tuple_) is t.Waiting:
             self._tell_who_waits(tuple_.commands)
-        elif type(tuple_) is t.AskIndex:
+        elif type(tuple_) is t.StartIndexRequest:
             self._deliver(tuple_, self._sources[0])
         else:
             assert type(tuple_) is t.Halted, tuple_
@@ -257,11 +258,11 @@ class ClientDesk:
                 else:
                     reply = ClientReply(t.FORMAT_VERSION, results)
                     replies.append(Reply(connection, client_wire.encode_reply(reply), results))
-        for connection, answers in self._questions.take_answers().items():
+        for connection, answers in self._reads.take_outcomes().items():
             self._counters.answers += len(answers)
             replies.append(_reply(connection, ClientReply(t.FORMAT_VERSION, [], [], answers)))
         if replies:
-            yield Answer(replies)
+            yield Replies(replies)
 
     def submit(self, commands: list[t.Command]) -> None:
         """Commands of the gateway, for the next step."""

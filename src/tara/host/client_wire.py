@@ -14,11 +14,11 @@ from tara.protocol.principals import SECRET_BYTES_MAX
 encode = t.encode
 
 
-class Read(Struct, array_like=True, frozen=True):
-    """A question that is not ordered: answered by the front end's replica."""
+class ReadMessage(Struct, array_like=True, frozen=True):
+    """A read: not ordered, but answered by the front end's replica."""
 
     id: int
-    question: bytes
+    payload: bytes
     #: At once, from whatever state the replica has; else when it knows everything that was answered before.
     stale: bool = False
     #: Not the application, but what only an operator may ask for; never stale.
@@ -32,7 +32,7 @@ MESSAGE_LENGTH_MAX = 1 << 16
 class ClientRequest(Struct, array_like=True, frozen=True):
     version: int
     commands: Annotated[list[t.Command], Meta(max_length=MESSAGE_LENGTH_MAX)]
-    reads: Annotated[list[Read], Meta(max_length=MESSAGE_LENGTH_MAX)] = []
+    reads: Annotated[list[ReadMessage], Meta(max_length=MESSAGE_LENGTH_MAX)] = []
     #: What only the owner of the commands' sessions knows, where no key of the connection tells who that is.
     secret: Annotated[bytes, Meta(max_length=SECRET_BYTES_MAX)] = b""
 
@@ -70,7 +70,7 @@ def encode_in_pieces(make: Callable[..., Struct], lists: Sequence[Sequence[objec
     return encode_in_pieces(make, first, bytes_max) + encode_in_pieces(make, second, bytes_max)
 
 
-def encode_request(commands: list[t.Command], reads: list[Read], secret: bytes) -> list[bytes]:
+def encode_request(commands: list[t.Command], reads: list[ReadMessage], secret: bytes) -> list[bytes]:
     make = partial(ClientRequest, t.FORMAT_VERSION, secret=secret)
     return encode_in_pieces(make, (commands, reads), REQUEST_BYTES_MAX)
 

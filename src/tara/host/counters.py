@@ -9,7 +9,7 @@ class Counters(Struct):
     frames_bad: int = 0
     frames_foreign: int = 0
     frames_dropped: int = 0
-    #: Questions for files that could not be read.
+    #: Requests for files that could not be read.
     asks_bad: int = 0
     tuples_in: int = 0
     tuples_out: int = 0
@@ -18,7 +18,7 @@ class Counters(Struct):
     overloaded: int = 0
     too_large: int = 0
     results: int = 0
-    #: Answers to questions that were not ordered.
+    #: Answers to reads that were not ordered.
     answers: int = 0
     #: Connections that did not come about: unknown keys, none, or handshakes that were given up.
     connections_refused: int = 0

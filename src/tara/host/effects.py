@@ -61,7 +61,7 @@ class Reply(Struct, frozen=True):
     results: list[t.Result]
 
 
-class Answer(Struct, frozen=True):
+class Replies(Struct, frozen=True):
     """What clients are told, in this order."""
 
     replies: list[Reply]
@@ -109,4 +109,4 @@ class Trouble(Struct, frozen=True):
     reason: str
 
 
-Effect = Sync | Send | Answer | Hand | Store | Unbar | Executes | Halt | Trouble
+Effect = Sync | Send | Replies | Hand | Store | Unbar | Executes | Halt | Trouble

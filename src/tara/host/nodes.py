@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from tara.host.peer_wire import Vote
+from tara.host.peer_wire import PackedCommit
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple, NodeHalted
 from tara.protocol.graph import Graph, Receivers, Stage
@@ -40,7 +40,7 @@ class Outside(Protocol):
         """What a node was to process is malformed."""
 
 
-Delivery = tuple[t.Tuple | Vote, int]
+Delivery = tuple[t.Tuple | PackedCommit, int]
 #: Looks at a tuple before it is queued for a node; True: it takes the tuple itself.
 Look = Callable[[Any, int], bool]
 
@@ -55,7 +55,7 @@ class Nodes:
         holds: bool,
         outside: Outside,
         looks: Mapping[type[t.Tuple], Look] | None = None,
-        open_vote: Callable[[Vote], t.Tuple] | None = None,
+        open_vote: Callable[[PackedCommit], t.Tuple] | None = None,
     ) -> None:
         """`here` are the numbers of the nodes that are to be here, `holds` whether what they persist is synced, and
         `open_vote` decodes the votes that come from elsewhere."""
@@ -101,7 +101,7 @@ class Nodes:
         """Queue a tuple that has been looked at."""
         self._queues[number].append((tuple_, number))
 
-    def deliver_votes(self, vote: Vote, numbers: Collection[int]) -> None:
+    def deliver_votes(self, vote: PackedCommit, numbers: Collection[int]) -> None:
         self._for_executors.extend([(vote, number) for number in numbers])
 
     def settle(self) -> None:
@@ -137,7 +137,7 @@ class Nodes:
             if node is None:
                 continue
             try:
-                if not isinstance(tuple_, Vote):
+                if not isinstance(tuple_, PackedCommit):
                     node.process(tuple_)
                 elif not (isinstance(node, Executor) and node.has_decided(tuple_.partition, tuple_.end)):
                     assert self._open_vote is not None

@@ -37,7 +37,7 @@ _LANE_OF: dict[type[t.Tuple], int] = {
     t.Proposal: PROPOSALS,
     t.Requests: OTHERS,
     t.Results: OTHERS,
-    t.Answers: OTHERS,
+    t.ReadResults: OTHERS,
 }
 #: Tuples of a later view make those of earlier ones needless.
 _OF_A_VIEW = frozenset((t.View, t.Record, t.Start, t.Proposal))

@@ -31,7 +31,7 @@ class Header(Struct, array_like=True, frozen=True):
     shape: int
 
 
-class Vote(Struct, array_like=True, frozen=True):
+class PackedCommit(Struct, array_like=True, frozen=True):
     """A commit that is not decoded before it is known to be needed: of 2f+1, an executor needs only the first f+1."""
 
     partition: int
@@ -44,7 +44,7 @@ class OutgoingFrame(Struct, array_like=True, frozen=True):
     header: Header
     #: Node numbers, and the encoded tuple for them. A tuple for several peers is encoded once.
     parcels: list[tuple[tuple[int, ...], Raw]]
-    votes: list[tuple[tuple[int, ...], Vote]]
+    votes: list[tuple[tuple[int, ...], PackedCommit]]
     fragments: list[Fragment]
 
 
@@ -57,7 +57,7 @@ def frame_of(header: Header, pieces: Iterable[Piece]) -> OutgoingFrame:
             frame.fragments.append(fragment_of(piece))
         elif type(item.tuple_) is t.Commit:
             commit = item.tuple_
-            vote = Vote(commit.partition, commit.first + len(commit.requests), Raw(item.data))
+            vote = PackedCommit(commit.partition, commit.first + len(commit.requests), Raw(item.data))
             frame.votes.append((item.numbers, vote))
         else:
             frame.parcels.append((item.numbers, Raw(item.data)))
@@ -76,7 +76,7 @@ def encode_frame(frame: OutgoingFrame, bytes_max: int) -> list[bytes]:
 class Frame(Struct, array_like=True, frozen=True):
     header: Header
     parcels: list[tuple[list[int], t.WireTuple]]
-    votes: list[tuple[list[int], Vote]]
+    votes: list[tuple[list[int], PackedCommit]]
     fragments: list[Fragment]
 
 

@@ -54,14 +54,14 @@ class Peers:
         return self._arrivals.lives
 
     @property
-    def open_vote(self) -> Callable[[peer_wire.Vote], t.Tuple]:
+    def open_vote(self) -> Callable[[peer_wire.PackedCommit], t.Tuple]:
         return self._admission.open
 
     def hear(
         self,
         frames: list[bytes],
         deliver: Callable[[t.Tuple, int], None],
-        deliver_votes: Callable[[peer_wire.Vote, Collection[int]], None],
+        deliver_votes: Callable[[peer_wire.PackedCommit, Collection[int]], None],
     ) -> None:
         for data in frames:
             self._counters.frames_in += 1
@@ -134,7 +134,7 @@ class Peers:
             outgoing.heard(stable)
 
     def frames(self, everything: bool) -> Iterator[Send]:
-        """Frames for each peer, as far as its link takes them; also of what is patient, if it is to be everything."""
+        """Frames for each peer, as far as its link takes them. Those of patient tuples only with `everything`."""
         for container, outgoing in enumerate(self._outgoing):
             while outgoing.is_due(everything) and not self.full[container]:
                 pieces = outgoing.take(everything)

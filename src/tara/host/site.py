@@ -85,7 +85,7 @@ class Site:
         looks: dict[type[t.Tuple], Look] = {
             t.Stable: self._see_stable,
             t.Requests: self._see_requests,
-            t.Ask: self._see_questions,
+            t.SubmitReads: self._see_reads,
         }
         self._nodes = Nodes(self.graph, here, spec.journal, self, looks, self._peers.open_vote)
         self._desk = ClientDesk(
@@ -137,9 +137,9 @@ class Site:
         return self._peers.full
 
     @property
-    def asked(self) -> int:
-        """How many questions its clients have asked, in this life."""
-        return self._desk.asked
+    def reads_sent(self) -> int:
+        """How many reads its clients have sent, in this life."""
+        return self._desk.reads_sent
 
     @property
     def latency(self) -> LatencySampler:
@@ -228,8 +228,8 @@ class Site:
         self._pacing.add(requests, number)
         return True
 
-    def _see_questions(self, ask: t.Ask, number: int) -> bool:
-        self._pacing.note_questions(len(ask.questions))
+    def _see_reads(self, submitted: t.SubmitReads, number: int) -> bool:
+        self._pacing.note_reads(len(submitted.reads))
         return False
 
     def leave(self, sender: int, tuple_: t.Tuple, receivers: Receivers) -> None:

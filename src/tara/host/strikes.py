@@ -1,8 +1,8 @@
-"""Strikes: which places of the application have ended the process, and which it is not let into any more.
+"""Strikes: which places of the application have ended the process, and which of them are barred since.
 
 A process that ends while the application runs may have been ended by it, or by an operator at a bad moment. One that
 ends at the same place in two lives in a row was ended by it: from then on, that place is *barred*. An executor halts
-before a barred command, snapshot or restoration, and refuses a barred question.
+before a barred command, snapshot or restoration, and refuses a barred read.
 """
 
 from collections.abc import Sequence

@@ -15,9 +15,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from tara.host.condition import described
 from tara.host.counters import Counters
-from tara.host.effects import Answer, Effect, Executes, Halt, Hand, Inputs, Message, Send, Store, Sync, Trouble, Unbar
+from tara.host.effects import Effect, Executes, Halt, Hand, Inputs, Message, Replies, Send, Store, Sync, Trouble, Unbar
+from tara.host.executor_condition import described
 from tara.host.latency import Histogram
 from tara.host.placement import serves_clients
 from tara.host.site import Site, SiteSpec
@@ -26,7 +26,7 @@ from tara.live.reporting import status_report
 from tara.net import bounds
 from tara.net.budget import Budget
 from tara.net.certificates import load_member_keys
-from tara.net.file_exchange import FileServer, RemoteFiles
+from tara.net.file_exchange import FetchedFiles, FileServer
 from tara.net.gateway import Gateway, Options, make_gateway
 from tara.net.links import Links
 from tara.net.port import Terms
@@ -41,7 +41,7 @@ from tara.protocol.sessions import Application
 from tara.storage.journal import FULL_DISK_PATIENCE_S, FULL_DISK_PAUSE_S, SEGMENT_BYTES, NoRoom
 from tara.storage.log import log_directory
 from tara.storage.remote import CHECKPOINTS, INCOMING, LOG
-from tara.storage.site_storage import SiteStorage, Start, StorageSpec
+from tara.storage.site_storage import LifeStart, SiteStorage, StorageSpec
 from tara.storage.store import checkpoint_directory
 from tara.storage.worker import Worker
 
@@ -62,8 +62,8 @@ class ContainerSpec(Struct, frozen=True, kw_only=True):
     host: str
     #: Where its front end should be, if that port is free.
     port: int
-    #: Where it takes tuples and serves files; 0: at any free port. If they are given, others know them beforehand, and
-    #: it does without none of its ports.
+    #: Where it takes tuples and serves files; 0: at any free port. Given ports are known to others beforehand, so
+    #: the container must have exactly these.
     peer_port: int = 0
     files_port: int = 0
     #: How the container is called in logs and listings.
@@ -149,7 +149,7 @@ class Container:
         self._doing: dict[type[Effect], Callable[[Any], None]] = {
             Sync: self._sync,
             Send: self._send,
-            Answer: self._answer,
+            Replies: self._answer,
             Hand: self._hand,
             Store: self._store,
             Unbar: lambda unbar: self.storage.records[unbar.number].unbar(unbar.counter),
@@ -208,7 +208,7 @@ class Container:
         self.counters.asks_bad += 1
         self.events.flood("bad_ask", reason=reason)
 
-    def _remote_files(self, kind: str, directory: Path) -> RemoteFiles:
+    def _remote_files(self, kind: str, directory: Path) -> FetchedFiles:
         """What the executors on other hosts have of this kind."""
 
         def address_of(replica: int) -> str | None:
@@ -216,7 +216,7 @@ class Container:
             return self.files_at[container] if container < len(self.files_at) else None
 
         identity = (self.spec.cluster, self.spec.era)
-        return RemoteFiles(kind, identity, directory / INCOMING, address_of, self._keys)
+        return FetchedFiles(kind, identity, directory / INCOMING, address_of, self._keys)
 
     def _on_refused(self, port: str, reason: str) -> None:
         """On the thread that serves the port."""
@@ -242,7 +242,7 @@ class Container:
     def client_address(self) -> str:
         return "" if self._front_end is None else self._front_end.address
 
-    def start(self, start: Start) -> None:
+    def start(self, start: LifeStart) -> None:
         """Make the nodes: with what the journal has, if there is one."""
         self.events.life = start.life
         storage = self.storage
@@ -293,8 +293,6 @@ class Container:
                 continue
             self._addresses[container] = address
             self._links.connect(container, address)
-
-    # The loop
 
     def found(self) -> None:
         """Make what the nodes persisted when they were made durable, before anything leaves."""
@@ -406,7 +404,7 @@ class Container:
         taken = sum([links.send(container, frame) for frame in send.frames])
         self.site.sent(send, taken, full=links.unsent_bytes(container) > 0)
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: Replies) -> None:
         assert self._front_end is not None, "whoever asked came in there"
         send, answered = self._front_end.send, self.site.latency.answered
         for reply in answer.replies:

@@ -137,7 +137,7 @@ class Warned(Struct, array_like=True, tag=21):
 
 class AskSite(Struct, array_like=True, tag=22):
     """driver of a site → registry of another one: who are you, and how are you? Answered with a
-    `tara.live.sites.neighbours.SiteCard`."""
+    `tara.live.sites.other_sites.SiteCard`."""
 
     cluster: int = 0
     digests: bool = False

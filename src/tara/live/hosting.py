@@ -26,21 +26,21 @@ import msgspec
 
 from tara.live import control
 from tara.live.container import Container, ContainerSpec
+from tara.live.node_events import NodeEvents
 from tara.live.observability.events import EventLog, log_path, show
 from tara.live.observability.supervised import describe_end, report_all_threads
-from tara.live.watching import Watch
 from tara.named import application_of
 from tara.net import bounds
+from tara.net.addresses import here
 from tara.net.allocator import give_memory_back
 from tara.net.certificates import load_member_keys
 from tara.net.channel import SteadyChannel
-from tara.net.where import here
 from tara.protocol.errors import ConfigurationError, TaraError
 from tara.storage.files import DamagedFile
 from tara.storage.journal import journal_directory, journal_name
 from tara.storage.lives import Lives, read_lives, write_lives
 from tara.storage.registration import must_be_founded
-from tara.storage.site_storage import Start
+from tara.storage.site_storage import LifeStart
 
 Kind = TypeVar("Kind")
 
@@ -144,7 +144,7 @@ class Hosted:
         welcome = self._register(known)
         self._life, self._token, self._short_lives = welcome.life, welcome.token, welcome.short_lives
         self._container.start(
-            Start(
+            LifeStart(
                 life=welcome.life,
                 genesis=welcome.genesis,
                 keep_journal=welcome.keep_journal,
@@ -159,7 +159,9 @@ class Hosted:
         # Not before: an older life is what shows that the directory is an older copy. Who ends before its outdated
         # journal is set aside has to be found out again. And nothing of this life has left the container yet.
         self._note(msgspec.structs.replace(known, life=welcome.life, begun=True))
-        self._watch = Watch(self._container.graph, self._container.nodes, self._container.counters, self._events)
+        self._node_events = NodeEvents(
+            self._container.graph, self._container.nodes, self._container.counters, self._events
+        )
 
     def run(self) -> None:
         self._container.run(self._on_tick)
@@ -256,7 +258,7 @@ class Hosted:
         for data in self._control.receive():
             self._take(control.decode(data))
         now_s = time.monotonic()
-        self._watch.look(now_s)
+        self._node_events.look(now_s)
         if now_s < self._heartbeat_due_s:
             return
         # Where commands come in step with heartbeats, replicas would never seem equally far: these lose the step.

@@ -23,15 +23,15 @@ from tara.live.observability.heartbeats import decode_status
 from tara.live.observability.metrics import Recent, recent_report
 from tara.live.observability.prometheus import MetricsServer, render
 from tara.live.observability.supervised import describe_end, supervised
-from tara.live.wish import Wish
+from tara.live.recent_demand import RecentDemand
 from tara.net import bounds
+from tara.net.addresses import expand, same_everywhere
 from tara.net.certificates import load_member_keys
 from tara.net.port import Terms
 from tara.net.server import Address, Server
-from tara.net.where import expand, same_everywhere
 from tara.protocol.errors import ConfigurationError, MalformedTuple, TaraError
 from tara.protocol.graph import Graph
-from tara.storage.registration import Admission, Claim, admit, found
+from tara.storage.registration import Granted, StartClaim, admit, found
 
 #: A container that has been silent for so long counts as down in the status.
 SILENT_S = 3.0
@@ -94,7 +94,7 @@ class Registry:
         self.ui = ""
         self.members = [Member() for _ in self.placement]
         #: Whether somebody here wants to know the digests of the executors' states.
-        self._digests = Wish(DIGESTS_S)
+        self._digests = RecentDemand(DIGESTS_S)
         self.down = threading.Event()
         #: Why the registry had to give up; None while it works.
         self.failure: TaraError | None = None
@@ -244,9 +244,8 @@ class Registry:
             os.close(self._lock)
             self._lock = -1
 
-    # On the thread
-
     def _serve(self) -> None:
+        """The registry's thread."""
         try:
             self._loop()
         except BaseException as error:
@@ -314,7 +313,7 @@ class Registry:
 
     def _found(self, container: int, journal: str) -> None:
         """The container has a new journal, and no other one counts any more. A start that did not get so far changes
-        nothing: a disk that is missing for a moment costs nobody its memory."""
+        nothing: a disk that is missing for a moment costs nobody its journal."""
         state = self.state
         before = state.founded[container], state.journals[container], state.servers[container]
         found(state, container, journal)
@@ -340,7 +339,8 @@ class Registry:
         return 0 <= container < len(self.members) and life == self.state.lives[container]
 
     def _check_token(self, container: int, token: bytes) -> None:
-        """Whoever else speaks for a container would hear instead of it, and it would think that its driver is gone."""
+        """Refuse others that speak for a container: they would get its answers, and it would think
+        that its driver is gone."""
         if not secrets.compare_digest(token, self.members[container].token):
             raise MalformedTuple(f"{self.label(container)}: somebody else speaks for it")
 
@@ -439,10 +439,10 @@ class Registry:
             )
         return founded
 
-    def _admit(self, register: control.Register) -> Admission:
+    def _admit(self, register: control.Register) -> Granted:
         """Give the container its next life, and say so if an older copy of something was put back."""
         container, before = register.container, self.state.lives[register.container]
-        claim = Claim(
+        claim = StartClaim(
             container=container,
             life=register.life,
             begun=register.begun,

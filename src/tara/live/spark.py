@@ -23,12 +23,12 @@ from tara.live import worker_daemon
 from tara.live.container import ContainerSpec
 from tara.live.hosting import ContainerTask
 from tara.live.observability.supervised import supervised
-from tara.live.placing import await_executors, element_at, hosts_at
 from tara.live.registry import Registry
 from tara.live.spark_session import QUICK_JVM, SparkError, check_java, open_context
 from tara.live.start_phases import CONTAINERS, JVM, NODES, PYTHON, SPARK, StartPhases
+from tara.live.task_placement import await_executors, element_at, hosts_at
 from tara.named import application_of
-from tara.net.where import AUTO, same_everywhere
+from tara.net.addresses import AUTO, same_everywhere
 from tara.protocol.principals import digest_of_secret
 
 if TYPE_CHECKING:

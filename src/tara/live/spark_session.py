@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tara.net.where import WILDCARDS
+from tara.net.addresses import WILDCARDS
 from tara.protocol.errors import TaraError
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ FIRST_FRAME_S_MAX = 30.0
 
 #: The longest message of a client: so many times the longest command; a longer command than allowed is still answered.
 CLIENT_FRAME_COMMANDS = 8
-#: The longest question to a file server, and the longest message to a registry.
-FILE_QUESTION_BYTES_MAX = 64 << 10
+#: The longest request to a file server, and the longest message to a registry.
+FILE_REQUEST_BYTES_MAX = 64 << 10
 CONTROL_BYTES_MAX = 16 << 20
 #: Messages for a registry that is not there, and wait.
 KEPT_MESSAGES_MAX = 256

@@ -31,7 +31,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
-from tara.net.errors import NOT_AUTHORIZED, Refused
+from tara.net.errors import NOT_AUTHORIZED, ConnectionRefused
 from tara.net.principal import Kind, Principal
 from tara.net.tls import Tls
 from tara.protocol.errors import ConfigurationError
@@ -77,13 +77,13 @@ def _presented(certificate: bytes) -> Principal:
     try:
         return principal_of(x509.load_der_x509_certificate(certificate))
     except (ValueError, TypeError, x509.ExtensionNotFound, x509.DuplicateExtension) as error:
-        raise Refused("the certificate is neither a member's nor a client's") from error
+        raise ConnectionRefused("the certificate is neither a member's nor a client's") from error
 
 
 def _admit_member(certificate: bytes) -> Principal:
     principal = _presented(certificate)
     if principal.kind is not Kind.MEMBER:
-        raise Refused(f"{NOT_AUTHORIZED}: it is not a member's")
+        raise ConnectionRefused(f"{NOT_AUTHORIZED}: it is not a member's")
     return principal
 
 
@@ -168,7 +168,7 @@ class Guard:
         principal = _presented(certificate)
         assert self._authorized is not None
         if principal.kind is Kind.CLIENT and principal.digest not in self._authorized.now():
-            raise Refused(NOT_AUTHORIZED)
+            raise ConnectionRefused(NOT_AUTHORIZED)
         return principal
 
 

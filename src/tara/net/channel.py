@@ -12,7 +12,7 @@ from pathlib import Path
 from tara.net import bounds
 from tara.net.certificates import Keys, load_keys
 from tara.net.connection import Connection
-from tara.net.errors import Broken, Refused
+from tara.net.errors import Broken, ConnectionRefused
 
 #: More than any cluster's limit.
 REPLY_BYTES_MAX = 1 << 30
@@ -50,7 +50,7 @@ class Channel:
 
     def _break(self, broken: Broken) -> None:
         self.broken = True
-        if isinstance(broken, Refused):
+        if isinstance(broken, ConnectionRefused):
             self.refusal = str(broken)
 
     def send(self, message: bytes) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from tara.net import bounds
-from tara.net.errors import HAS_NO_KEYS, REQUIRES_KEYS, Broken, Closed, Refused
+from tara.net.errors import HAS_NO_KEYS, REQUIRES_KEYS, Broken, Closed, ConnectionRefused
 from tara.net.framing import (
     HEAD_BYTES,
     Splitter,
@@ -248,7 +248,7 @@ class Connection:
             return []
         self._handshake_bytes += len(data)
         if self._handshake_bytes > bounds.HANDSHAKE_BYTES_MAX:
-            raise Refused(f"a handshake of more than {bounds.HANDSHAKE_BYTES_MAX} bytes")
+            raise ConnectionRefused(f"a handshake of more than {bounds.HANDSHAKE_BYTES_MAX} bytes")
         self._shake(data)
         if not self.open:
             return []
@@ -263,7 +263,7 @@ class Connection:
             self._tls = self._make_tls()
         try:
             self._tls.shake(data)
-        except Refused:
+        except ConnectionRefused:
             with contextlib.suppress(Broken):
                 self._write(self._tls.outgoing())
             raise
@@ -276,16 +276,16 @@ class Connection:
         """The first bytes of the other side tell what it is."""
         if self._tls is None and not self._frames.begun_bytes:
             if self._initiator and begins_a_tls_alert(data):
-                raise Refused(REQUIRES_KEYS)
+                raise ConnectionRefused(REQUIRES_KEYS)
             if not self._initiator and begins_a_tls_client(data):
                 with contextlib.suppress(Broken):
                     self._write(refusal(HAS_NO_KEYS))
-                raise Refused("the other side uses keys, and here are none")
+                raise ConnectionRefused("the other side uses keys, and here are none")
         frames = self._frames.feed(data, self.frames_max)
         # Who was connected to may say why it does not talk.
         self._fresh = self._initiator and not frames
         if self._initiator and frames and (reason := refusal_in(frames[0])) is not None:
-            raise Refused(reason)
+            raise ConnectionRefused(reason)
         return frames
 
     def finish(self) -> None:

@@ -11,7 +11,7 @@ class Closed(Broken):
     """The other side has ended it."""
 
 
-class Refused(Broken):
+class ConnectionRefused(Broken):
     """One side does not talk to the other: a key is missing, unknown or of the wrong kind."""
 
 

@@ -50,7 +50,7 @@ class ExchangeError(TaraError):
     """A file could not be got from this replica, now."""
 
 
-class Ask(Struct, array_like=True, frozen=True):
+class FileRequest(Struct, array_like=True, frozen=True):
     """An empty name asks for the names of all files; another one for a piece of that file."""
 
     ticket: int
@@ -62,7 +62,7 @@ class Ask(Struct, array_like=True, frozen=True):
     offset: int = 0
 
 
-class Reply(Struct, array_like=True, frozen=True):
+class FileReply(Struct, array_like=True, frozen=True):
     ticket: int
     #: Why not; empty if all is well.
     error: str = ""
@@ -73,8 +73,8 @@ class Reply(Struct, array_like=True, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_ask = msgspec.msgpack.Decoder(Ask).decode
-_decode_reply = msgspec.msgpack.Decoder(Reply).decode
+_decode_request = msgspec.msgpack.Decoder(FileRequest).decode
+_decode_reply = msgspec.msgpack.Decoder(FileReply).decode
 
 
 class FileServer:
@@ -89,10 +89,10 @@ class FileServer:
         on_bad: OnTrouble = lambda reason: None,
         on_refused: OnTrouble = lambda reason: None,
     ) -> None:
-        """`identity` is the cluster and its era. `on_bad` is told, on the thread, of each question that cannot be
+        """`identity` is the cluster and its era. `on_bad` is told, on the thread, of each request that cannot be
         read; `on_refused`, of connections that did not come about."""
         guard = None if keys is None else keys.members_only()
-        terms = Terms(bounds.FILE_QUESTION_BYTES_MAX, bounds.READERS_OF_FILES_MAX, guard, on_bad, on_refused)
+        terms = Terms(bounds.FILE_REQUEST_BYTES_MAX, bounds.READERS_OF_FILES_MAX, guard, on_bad, on_refused)
         self._server = Server(address, terms, budget)
         self.address = self._server.address
         self._on_bad = on_bad
@@ -113,44 +113,43 @@ class FileServer:
         else:
             self._server.close()
 
-    # On the thread
-
     def _serve(self) -> None:
+        """The thread of the server."""
         while not self._stopping.is_set():
             self._server.wait(_POLL_S)
             self._server.tick()
             for name, data in self._server.receive():
                 try:
-                    ask = _decode_ask(data)
+                    request = _decode_request(data)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                     self._on_bad(str(error))
                     continue
                 if self._server.unread_bytes(name) < _UNREAD_BYTES_MAX:
-                    self._server.send(name, _encode(self._answer(ask)))
+                    self._server.send(name, _encode(self._answer(request)))
         self._server.close()
 
-    def _answer(self, ask: Ask) -> Reply:
-        directory = self._directories.get((ask.kind, ask.replica))
-        if (ask.cluster, ask.era) != self._identity or directory is None:
-            return Reply(ask.ticket, f"no {ask.kind} of replica {ask.replica} of that cluster here")
-        pattern = _NAMES[ask.kind]
+    def _answer(self, request: FileRequest) -> FileReply:
+        directory = self._directories.get((request.kind, request.replica))
+        if (request.cluster, request.era) != self._identity or directory is None:
+            return FileReply(request.ticket, f"no {request.kind} of replica {request.replica} of that cluster here")
+        pattern = _NAMES[request.kind]
         try:
-            if not ask.name:
+            if not request.name:
                 names = sorted(filter(pattern.fullmatch, os.listdir(directory)), reverse=True)
-                return Reply(ask.ticket, names=names[:_NAMES_MAX])
-            if not pattern.fullmatch(ask.name):
-                return Reply(ask.ticket, "no such file")
-            return _piece(directory / ask.name, ask)
+                return FileReply(request.ticket, names=names[:_NAMES_MAX])
+            if not pattern.fullmatch(request.name):
+                return FileReply(request.ticket, "no such file")
+            return _piece(directory / request.name, request)
         except OSError as error:
-            return Reply(ask.ticket, f"{ask.name}: {error.strerror}")
+            return FileReply(request.ticket, f"{request.name}: {error.strerror}")
 
 
-def _piece(path: Path, ask: Ask) -> Reply:
+def _piece(path: Path, request: FileRequest) -> FileReply:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size
-        offset = min(max(ask.offset, 0), size)
-        return Reply(ask.ticket, piece=os.pread(descriptor, PIECE_BYTES, offset), size=size)
+        offset = min(max(request.offset, 0), size)
+        return FileReply(request.ticket, piece=os.pread(descriptor, PIECE_BYTES, offset), size=size)
     finally:
         os.close(descriptor)
 
@@ -160,7 +159,7 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-class RemoteFiles:
+class FetchedFiles:
     """The files of one kind that other replicas have. One thread uses it, between `with` and its end."""
 
     def __init__(
@@ -182,7 +181,7 @@ class RemoteFiles:
         #: Set when whoever waits for the files has to end.
         self.closing = threading.Event()
 
-    def __enter__(self) -> "RemoteFiles":
+    def __enter__(self) -> "FetchedFiles":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -230,14 +229,14 @@ class RemoteFiles:
             if path.name not in names:
                 path.unlink(missing_ok=True)
 
-    def _ask(self, replica: int, name: str = "", offset: int = 0) -> Reply:
+    def _ask(self, replica: int, name: str = "", offset: int = 0) -> FileReply:
         for _ in range(_ATTEMPTS):
             address = self._addresses(replica)
             if address is None or self.closing.is_set():
                 break
             self._ticket += 1
-            ask = Ask(self._ticket, *self._identity, self._kind, replica, name, offset)
-            reply = self._try(address, ask)
+            request = FileRequest(self._ticket, *self._identity, self._kind, replica, name, offset)
+            reply = self._try(address, request)
             if reply is None:
                 self.closing.wait(_PAUSE_S)
                 continue
@@ -246,12 +245,12 @@ class RemoteFiles:
             return reply
         raise ExchangeError(f"replica {replica}: its files are not reachable")
 
-    def _try(self, address: str, ask: Ask) -> Reply | None:
+    def _try(self, address: str, request: FileRequest) -> FileReply | None:
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = Channel(address, self._keys, _REPLY_BYTES_MAX)
         end_s = time.monotonic() + _TIMEOUT_S
-        channel.send(_encode(ask))
+        channel.send(_encode(request))
         while not channel.broken and (left_s := end_s - time.monotonic()) > 0 and not self.closing.is_set():
             channel.wait(min(left_s, _POLL_S))
             for data in channel.receive():
@@ -260,7 +259,7 @@ class RemoteFiles:
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     continue
                 # Another ticket is a late answer to a former attempt.
-                if reply.ticket == ask.ticket:
+                if reply.ticket == request.ticket:
                     return reply
         # Whatever was wrong with it, the next attempt begins with a new connection.
         self._channels.pop(address).close()

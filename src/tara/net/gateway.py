@@ -2,7 +2,7 @@
 
 An application names its gateway in `StateMachine.gateway`. The container's loop drives it, on its own thread: a gateway
 sees the replica only between two turns, and what it sends leaves after the journal is synced. Its commands go through a
-`Channel`, a session of its own in the replicated log.
+`GatewaySession`, a session of its own in the replicated log.
 """
 
 import importlib
@@ -22,7 +22,7 @@ from tara.protocol.sessions import Application
 
 Token = TypeVar("Token")
 
-#: Commands of one channel in flight; well below the replicas' limits for results that are not acknowledged, and for
+#: Commands of one session in flight; well below the replicas' limits for results that are not acknowledged, and for
 #: commands that wait for their turn.
 IN_FLIGHT_MAX = 512
 IN_FLIGHT_BYTES_MAX = 8 << 20
@@ -34,7 +34,7 @@ AGAIN_S = 0.2
 Options = dict[str, str | int | float | bool]
 
 
-class Site(Protocol):
+class GatewayHost(Protocol):
     """What a container offers to its gateway."""
 
     @property
@@ -76,18 +76,19 @@ class Gateway(Protocol):
     def close(self) -> None: ...
 
 
-def make_gateway(name: str, site: Site, options: Options) -> Gateway:
+def make_gateway(name: str, site: GatewayHost, options: Options) -> Gateway:
     """The gateway `module:function`."""
     try:
-        factory: Callable[[Site, Options], Gateway] = getattr(_module_of(name), name.partition(":")[2])
+        factory: Callable[[GatewayHost, Options], Gateway] = getattr(_module_of(name), name.partition(":")[2])
     except AttributeError as error:
         raise ConfigurationError(f"gateway = {name}: {error}") from error
     return factory(site, options)
 
 
 def check_gateway(name: str, host: str | None, options: Options) -> None:
-    """Whether its module has something against these options, on a host with this name (None: only the container will
-    know it): it says so with `check(host, options)`, if it has that. So the operator is told at once."""
+    """Let the gateway's module refuse these options before anything starts, so that the operator is told at once. A
+    module that wants to check them has a function `check(host, options)`; the host is None if only the container will
+    know its name."""
     check: Callable[[str | None, Options], None] | None = getattr(_module_of(name), "check", None)
     if check is not None:
         check(host, options)
@@ -100,7 +101,7 @@ def _module_of(name: str) -> ModuleType:
         raise ConfigurationError(f"gateway = {name}: {error}") from error
 
 
-class Channel(Generic[Token]):
+class GatewaySession(Generic[Token]):
     """A session of the replicated log whose commands come from inside the container, so that none is lost on the way.
 
     Results come in the order of the commands, each with the token that was given with it. If the session expires, or
@@ -109,7 +110,7 @@ class Channel(Generic[Token]):
     """
 
     def __init__(
-        self, site: Site, on_lost: Callable[[list[Token]], None], random: Callable[[int], bytes] = os.urandom
+        self, site: GatewayHost, on_lost: Callable[[list[Token]], None], random: Callable[[int], bytes] = os.urandom
     ) -> None:
         self._site = site
         self._random = random
@@ -133,7 +134,7 @@ class Channel(Generic[Token]):
         return len(self._waiting) + len(self._in_flight)
 
     def order(self, payload: bytes, token: Token, first: bool = False) -> None:
-        """Once there is room; before others that wait if it is to be the first."""
+        """Send a command once there is room. With `first`, it goes before the others that wait."""
         if first:
             self._waiting.appendleft((payload, token))
         else:

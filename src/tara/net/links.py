@@ -12,7 +12,7 @@ from tara.net import bounds
 from tara.net.budget import Budget
 from tara.net.certificates import Keys
 from tara.net.connection import Connection
-from tara.net.errors import Broken, Refused
+from tara.net.errors import Broken, ConnectionRefused
 from tara.net.port import OnTrouble, Port, Terms
 
 #: Before a broken connection is tried again; and one that was refused.
@@ -141,9 +141,9 @@ class Links:
             if events & ~select.EPOLLOUT and link.connection.receive():
                 raise Broken("a peer answers on a link")
         except Broken as broken:
-            if isinstance(broken, Refused):
+            if isinstance(broken, ConnectionRefused):
                 self._on_refused(f"{link.address}: {broken}")
-            self._break(link, REFUSED_RETRY_S if isinstance(broken, Refused) else RETRY_S)
+            self._break(link, REFUSED_RETRY_S if isinstance(broken, ConnectionRefused) else RETRY_S)
             return
         if waited and not link.connection.unsent_bytes:
             self._writable.add(link.peer)

@@ -17,7 +17,7 @@ from tara.net import bounds
 from tara.net.budget import Budget
 from tara.net.certificates import Guard
 from tara.net.connection import Connection
-from tara.net.errors import Broken, Closed, Refused
+from tara.net.errors import Broken, Closed, ConnectionRefused
 from tara.net.principal import Kind
 
 #: How often it looks for frames that do not come to their end.
@@ -287,7 +287,7 @@ class Port:
             self.hang_up(longest)
 
     def _give_up(self, incoming: Incoming, broken: Broken) -> None:
-        if isinstance(broken, Refused):
+        if isinstance(broken, ConnectionRefused):
             self._terms.on_refused(str(broken))
             self._let_leave(incoming)
             return
@@ -447,7 +447,7 @@ class Port:
         self.hang_up(stranger)
 
     def stop_listening(self) -> None:
-        """Nobody new comes in, and who is not in yet has to go."""
+        """Accept no new connections, and close those that are still in their handshake."""
         self.epoll.unregister(self.listener)
         for incoming in [other for other in self.connections.values() if other.in_handshake]:
             self.hang_up(incoming)

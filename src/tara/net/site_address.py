@@ -6,7 +6,7 @@ for clients; then come those for tuples and for files between containers; the la
 
 from typing import NamedTuple
 
-from tara.net.where import check_host
+from tara.net.addresses import check_host
 from tara.protocol.errors import ConfigurationError
 
 PORTS = 4

@@ -7,7 +7,7 @@ the certificate stands for, and whether that one is wanted here, by `admit`.
 import ssl
 from collections.abc import Callable
 
-from tara.net.errors import HAS_NO_KEYS, Closed, Refused
+from tara.net.errors import HAS_NO_KEYS, Closed, ConnectionRefused
 from tara.net.framing import TLS_ALERT, begins_like_tls, refusal
 from tara.net.principal import NOBODY, Principal
 
@@ -16,7 +16,7 @@ _RECORD_BYTES = 1 << 14
 #: What passes OpenSSL's buffers at once: they keep for ever the size that they once had.
 _BUFFER_BYTES = 4 * _RECORD_BYTES
 
-#: From the other side's certificate (DER) to its principal; raises `Refused`.
+#: From the other side's certificate (DER) to its principal; raises `ConnectionRefused`.
 Admit = Callable[[bytes], Principal]
 
 #: Codes of OpenSSL for a certificate that does not verify.
@@ -71,18 +71,18 @@ class Tls:
             self._any = True
             if not begins_like_tls(data):
                 self._outgoing.write(TLS_ALERT)
-                raise Refused(HAS_NO_KEYS)
+                raise ConnectionRefused(HAS_NO_KEYS)
         self._incoming.write(data)
         try:
             self._object.do_handshake()
         except ssl.SSLWantReadError:
             return
         except ssl.SSLError as error:
-            raise Refused(in_words(error)) from error
+            raise ConnectionRefused(in_words(error)) from error
         certificate = self._object.getpeercert(True)
         try:
             self.principal = self._admit(certificate or b"")
-        except Refused as refused:
+        except ConnectionRefused as refused:
             if self._server_side:
                 self._object.write(refusal(str(refused)))
             raise
@@ -129,7 +129,7 @@ class Tls:
         except ssl.SSLZeroReturnError as error:
             raise Closed("the other side closed the connection") from error
         except ssl.SSLError as error:
-            raise Refused(in_words(error)) from error
+            raise ConnectionRefused(in_words(error)) from error
         return plain[0] if len(plain) == 1 else b"".join(plain)
 
     def _decrypt(self, data: "bytes | memoryview", plain: list[bytes]) -> None:

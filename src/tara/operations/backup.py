@@ -215,6 +215,6 @@ def _first_sessions(backup: Backup) -> SessionsState:
         else msgspec.structs.replace(session, early={})
         for session in old.sessions
     ]
-    # The agreed time may not fall, but needs not start from the past: it would catch up in small steps only.
+    # The agreed time may not fall, but need not start from the past: it would catch up in small steps only.
     now_ms = max(old.time_ms, int(time.time() * 1e3))
     return SessionsState(old.counter, now_ms, 1, old.clock_ms, sessions)

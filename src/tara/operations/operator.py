@@ -14,8 +14,8 @@ from tara.client.connection import parse_endpoints
 from tara.client.secrets import read_secret
 from tara.configuration.state import StateFile, operator_secret
 from tara.host import client_wire
+from tara.net.addresses import expand
 from tara.net.channel import Channel, Channels
-from tara.net.where import expand
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple, TaraError
 
@@ -73,7 +73,7 @@ class Operator:
             finally:
                 channel.close()
 
-    def read(self, subject: int, question: bytes) -> bytes:
+    def read(self, subject: int, payload: bytes) -> bytes:
         """Ask for something else than the application. Linearizable, like every read that is not stale."""
         number = _random_number()
 
@@ -83,7 +83,7 @@ class Operator:
                     return status, payload
             return None
 
-        status, payload = self._ask([], [client_wire.Read(number, question, False, subject)], find)
+        status, payload = self._ask([], [client_wire.ReadMessage(number, payload, False, subject)], find)
         if status == t.FORBIDDEN:
             raise OperatorError(_NOT_KNOWN)
         if status != t.OK:
@@ -93,7 +93,7 @@ class Operator:
     def _ask(
         self,
         commands: list[t.Command],
-        reads: list[client_wire.Read],
+        reads: list[client_wire.ReadMessage],
         find: Callable[[client_wire.ClientReply], Found | None],
     ) -> Found:
         """Send the same to one front end after the other, until one has an answer."""

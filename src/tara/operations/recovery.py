@@ -191,7 +191,7 @@ class Recovery:
         os.close(self._lock)
 
     def check(self, force: bool = False) -> None:
-        """Refuse where a new era would do harm, or where it would lose what needs not be lost."""
+        """Refuse where a new era would do harm, or where it would lose what need not be lost."""
         found, data_dir = self.found, self._data_dir
         for root in self._others:
             if _is_locked(root / LOCK_FILE):

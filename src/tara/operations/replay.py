@@ -56,7 +56,7 @@ class State(Struct, frozen=True, kw_only=True):
     app: str
     digest: str
     bytes: int
-    #: What it answers to the question, as [status, result].
+    #: What the read gives, as [status, result].
     answer: list[Any] | None = None
 
 
@@ -75,7 +75,7 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
     differences: list[Difference] = []
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class ReplayOrder(Struct, frozen=True, kw_only=True):
     """What is to be replayed."""
 
     #: The last command; None: the last one in the log.
@@ -137,14 +137,16 @@ class _Machine:
         chunks = list(self._application.snapshot())
         answer = None
         if query is not None:
-            question = msgspec.msgpack.encode(Get(query)) if key_value else query.encode()
+            payload = msgspec.msgpack.encode(Get(query)) if key_value else query.encode()
             self._context.session, self._context.principal = 0, b""
-            found = call(self._application, True, question, self._context, self._result_bytes_max)
+            found = call(self._application, True, payload, self._context, self._result_bytes_max)
             answer = readable(t.QUERY, *found, key_value)
         return State(app=self.app, digest=digest_of(b"", chunks).hex(), bytes=sum(map(len, chunks)), answer=answer)
 
 
-def replay(data_dir: Path, request: Request, on_progress: Callable[[int], None] = lambda count: None) -> ReplayReport:
+def replay(
+    data_dir: Path, request: ReplayOrder, on_progress: Callable[[int], None] = lambda count: None
+) -> ReplayReport:
     """Rebuild the state, and compare what is to be compared. `on_progress` is told how many more commands are done."""
     cluster = StateFile(data_dir).read()
     log = best_log(data_dir)

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 
 from tara.operations.log_text import short
-from tara.operations.replay import LISTED_MAX, Difference, ReplayReport, Request, State, replay
+from tara.operations.replay import LISTED_MAX, Difference, ReplayOrder, ReplayReport, State, replay
 
 PROGRESS_S = 0.5
 
 
-def run_replay(data_dir: Path, request: Request, as_json: bool, echo: Callable[[str], None]) -> bool:
+def run_replay(data_dir: Path, request: ReplayOrder, as_json: bool, echo: Callable[[str], None]) -> bool:
     """Replay, and say what came of it; whether results differ."""
     progress = _Progress()
     report = replay(data_dir, request, progress.add)

@@ -1,7 +1,7 @@
 """Back-off: what changed nothing is tried again less and less often.
 
 Counted in reports. Nodes send things again because something was lost; if it was not, but the receiver is slow or gone,
-sending it ever again would be all that the links carry.
+repetitions would fill the links.
 """
 
 #: The pause between two attempts grows up to this many times the first pause.

@@ -39,15 +39,15 @@ EDGES: frozenset[tuple[Stage, type[t.Tuple], Stage]] = frozenset(
         (S.CLIENT, t.Unkept, S.REQUEST_SOURCE),
         (S.REQUEST_SOURCE, t.Refused, S.CLIENT),
         (S.REQUEST_SOURCE, t.Waiting, S.CLIENT),
-        (S.CLIENT, t.Ask, S.REQUEST_SOURCE),
-        (S.CLIENT, t.AskHere, S.EXECUTOR),
-        (S.CLIENT, t.AskIndex, S.REQUEST_SOURCE),
+        (S.CLIENT, t.SubmitReads, S.REQUEST_SOURCE),
+        (S.CLIENT, t.SubmitStaleReads, S.EXECUTOR),
+        (S.CLIENT, t.StartIndexRequest, S.REQUEST_SOURCE),
         (S.CLIENT, t.Halted, S.REQUEST_SOURCE),
         (S.REQUEST_SOURCE, t.Requests, S.PROPOSER),
         (S.REQUEST_SOURCE, t.Requests, S.REQUEST_SOURCE),
         (S.REQUEST_SOURCE, t.Target, S.CONTROLLER),
-        (S.REQUEST_SOURCE, t.Read, S.COMMITTER),
-        (S.REQUEST_SOURCE, t.Questions, S.EXECUTOR),
+        (S.REQUEST_SOURCE, t.IndexRequest, S.COMMITTER),
+        (S.REQUEST_SOURCE, t.PendingReads, S.EXECUTOR),
         (S.PROPOSER, t.Start, S.COMMITTER),
         (S.PROPOSER, t.Proposal, S.COMMITTER),
         (S.PROPOSER, t.Presence, S.VIEW_SINK),
@@ -60,9 +60,9 @@ EDGES: frozenset[tuple[Stage, type[t.Tuple], Stage]] = frozenset(
         (S.RECORD_SINK, t.Record, S.RECORD_SOURCE),
         (S.RECORD_SOURCE, t.Record, S.PROPOSER),
         (S.EXECUTOR, t.Results, S.REPLY_SINK),
-        (S.EXECUTOR, t.Answers, S.REPLY_SINK),
+        (S.EXECUTOR, t.ReadResults, S.REPLY_SINK),
         (S.EXECUTOR, t.Halted, S.REPLY_SINK),
-        (S.EXECUTOR, t.AskIndex, S.REPLY_SINK),
+        (S.EXECUTOR, t.StartIndexRequest, S.REPLY_SINK),
         (S.EXECUTOR, t.Progress, S.CONTROLLER),
         (S.EXECUTOR, t.ExecutorStatus, S.GC_SINK),
         (S.EXECUTOR, t.Save, S.STORE),
@@ -75,9 +75,9 @@ EDGES: frozenset[tuple[Stage, type[t.Tuple], Stage]] = frozenset(
         (S.STORE, t.Unsaved, S.EXECUTOR),
         (S.STORE, t.Loaded, S.EXECUTOR),
         (S.REPLY_SINK, t.Results, S.CLIENT),
-        (S.REPLY_SINK, t.Answers, S.CLIENT),
+        (S.REPLY_SINK, t.ReadResults, S.CLIENT),
         (S.REPLY_SINK, t.Halted, S.CLIENT),
-        (S.REPLY_SINK, t.AskIndex, S.CLIENT),
+        (S.REPLY_SINK, t.StartIndexRequest, S.CLIENT),
         (S.GC_SINK, t.CommitterStatus, S.GC_SOURCE),
         (S.GC_SINK, t.ExecutorStatus, S.GC_SOURCE),
         (S.GC_SOURCE, t.Stable, S.GC_SOURCE),
@@ -227,7 +227,7 @@ class Graph:
 
     @property
     def members(self) -> int:
-        """Nodes of a partition whose memory matters: proposers, then committers."""
+        """Nodes of a partition whose incarnation matters: proposers, then committers."""
         return (self.f + 1) + (2 * self.f + 1)
 
     def member(self, stage: Stage, index: int) -> int:

@@ -1,4 +1,4 @@
-"""Incarnations: whose memory a statement rests on.
+"""Incarnations: on which incarnation of a node a statement rests.
 
 A node has another incarnation when it has lost what it had promised: a proposer with every start, a committer when it
 starts without its journal. What a former incarnation said may still be on its way, and must not count together with

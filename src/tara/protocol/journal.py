@@ -89,7 +89,7 @@ class Marker(Struct, frozen=True, kw_only=True, array_like=True):
     segment: int
     #: The number of the last record; 0: there is none yet.
     sequence: int
-    #: What every committer that has a memory had promised after it.
+    #: What every committer that is not recovering had promised after it.
     states: list[Written]
 
     @property
@@ -122,7 +122,7 @@ def pack_marker(marker: Marker, slot_bytes: int = 0) -> bytes:
     return zlib.crc32(body).to_bytes(4, "little") + body
 
 
-class Record(NamedTuple):
+class JournalRecord(NamedTuple):
     sequence: int
     entries: list[Written]
     #: Where it ends in its segment.
@@ -134,7 +134,7 @@ class Scan(NamedTuple):
 
     #: None: damaged.
     head: Head | None
-    records: list[Record]
+    records: list[JournalRecord]
     #: What cannot be read, in words, but for the end.
     damage: list[str]
     #: Where the last whole record ends; and whether something follows that is none.
@@ -167,13 +167,13 @@ def scan(data: bytes) -> Scan:
     head = read_head(data)
     # Without a head, the first record shows the sync word, if it is whole.
     sync = bytes.fromhex(head.sync) if head is not None else data[HEAD_BYTES : HEAD_BYTES + SYNC_BYTES]
-    records: list[Record] = []
+    records: list[JournalRecord] = []
     damage = [] if head is not None else ["the head is damaged"]
     offset = end = HEAD_BYTES
     broken = ""
     while offset < len(data):
         found = _read_record(data, offset, sync)
-        if isinstance(found, Record):
+        if isinstance(found, JournalRecord):
             if broken:
                 damage.append(broken)
                 broken = ""
@@ -187,7 +187,7 @@ def scan(data: bytes) -> Scan:
     return Scan(head, records, damage, min(end, len(data)), end != len(data))
 
 
-def _read_record(data: bytes, offset: int, sync: bytes) -> Record | str:
+def _read_record(data: bytes, offset: int, sync: bytes) -> JournalRecord | str:
     """The record that begins there, or why there is none."""
     start = offset + _HEADER.size
     if start > len(data):
@@ -201,7 +201,7 @@ def _read_record(data: bytes, offset: int, sync: bytes) -> Record | str:
     if zlib.crc32(payload) != checksum:
         return "bad checksum"
     try:
-        return Record(sequence, _decode(payload), start + length)
+        return JournalRecord(sequence, _decode(payload), start + length)
     except t.DECODE_ERRORS as error:
         return str(error)
 
@@ -382,7 +382,7 @@ class _Assembly:
             self._state(marker.states)
 
     def _state(self, states: list[Written]) -> None:
-        """What every committer with a memory has promised by now; who is not among them has none."""
+        """What every committer that is not recovering has promised by now."""
         for number, entry in states:
             self.result.entries[number].append(entry)
             self._open.discard(number)

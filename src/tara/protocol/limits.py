@@ -35,7 +35,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     #: Reads of one executor that may wait for the committers' answers; one that is pushed out is ordered instead.
     reads_max: int = 4_096
-    #: Bytes of the questions in them.
+    #: Bytes of the requests in them.
     reads_bytes_max: int = 16 << 20
 
     #: Commands in one request, if they are not longer than `run_bytes_max` together.

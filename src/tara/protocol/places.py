@@ -2,7 +2,7 @@
 
 An application may take the whole process with it: a crash in C, `os._exit`, the kernel's killer. So an executor writes
 down where it lets the application run, in a cell that its host keeps: the counter of a command, a snapshot, a
-restoration, a question. After a crash the host finds there what ended the process.
+restoration, a read. After a crash the host finds there what ended the process.
 """
 
 import zlib
@@ -12,7 +12,7 @@ from typing import Protocol
 #: The kinds. A command's place is its counter; no counter is that high.
 SNAPSHOT = 1 << 61
 RESTORATION = 2 << 61
-QUESTION = 3 << 61
+READ = 3 << 61
 _KINDS = 3 << 61
 
 
@@ -30,9 +30,9 @@ EXECUTED = 2
 THREADS, CELLS = 2, 3
 
 
-def question(payload: bytes) -> int:
-    """Questions have no numbers. Two of them may have the same place; few are ever asked about."""
-    return QUESTION | zlib.crc32(payload)
+def read(payload: bytes) -> int:
+    """Reads have no numbers. Two of them may have the same place; few are ever asked about."""
+    return READ | zlib.crc32(payload)
 
 
 def describe(place: int) -> str:
@@ -43,7 +43,7 @@ def describe(place: int) -> str:
             return f"the snapshot for checkpoint {place ^ SNAPSHOT}"
         case kind if kind == RESTORATION:
             return f"the restoration of checkpoint {place ^ RESTORATION}"
-    return f"a question ({place ^ QUESTION:08x})"
+    return f"a read ({place ^ READ:08x})"
 
 
 def marked(chunks: Iterator[bytes], cell: Cell, place: int) -> Iterator[bytes]:

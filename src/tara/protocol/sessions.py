@@ -6,7 +6,7 @@ acknowledged them, so a command that is sent again gets the same answer. Session
 ordered requests move. All of this is part of the snapshot: it is replicated state, and a function of the log.
 
 A session may have a name. It never expires, and opening it again gives the same session and the number of its next
-command: a client that comes back goes on where any former life of it stopped. Two lives may be at it at once, so before
+command: a client that comes back goes on where any former life of it stopped. Two lives may use it at once, so before
 they send numbered commands they agree on them by a claim: the first one of a key wins, and both send what it says.
 
 A session belongs to the principal that opened it (`tara.protocol.principals`). What anybody else sends in it is
@@ -24,10 +24,10 @@ import msgspec
 from msgspec import Struct
 
 from tara.protocol import tuples as t
-from tara.protocol.kept import OVERHEAD_BYTES, Kept
 from tara.protocol.limits import Limits
 from tara.protocol.places import Cell
 from tara.protocol.principals import is_gateway, is_operator
+from tara.protocol.session_quotas import OVERHEAD_BYTES, SessionQuotas
 from tara.protocol.skips import REMEMBERED_MAX, Skips, decode
 
 
@@ -50,7 +50,7 @@ class Context:
         self.clock_ms = 0
         #: The session of the command.
         self.session = 0
-        #: Who sent the command or asks the question, as in `tara.protocol.principals`; when a session expires, its
+        #: Who sent the command or the read, as in `tara.protocol.principals`; when a session expires, its
         #: owner.
         self.principal = b""
         self._events = events
@@ -82,7 +82,7 @@ class Application(Protocol):
 def call(
     application: Application, query: bool, payload: bytes, context: Context, result_bytes_max: int
 ) -> tuple[int, bytes]:
-    """Let the application execute a command (or answer a question): status and result, whatever it raises. Only a
+    """Let the application execute a command (or answer a read): status and result, whatever it raises. Only a
     `MemoryError` is passed on: other replicas may have more memory, so it cannot be a result."""
     try:
         result = application.query(payload, context) if query else application.apply(payload, context)
@@ -162,7 +162,7 @@ class Session(Struct, array_like=True):
     owner: bytes = b""
     #: When it was opened, on the session clock.
     opened_ms: int = 0
-    #: What it keeps, as `tara.protocol.kept` counts it.
+    #: What it keeps, as `tara.protocol.session_quotas` counts it.
     results_bytes: int = 0
     early_bytes: int = 0
 
@@ -204,7 +204,7 @@ class Sessions:
         self._sessions: dict[int, Session] = {}
         #: The ids of the sessions that have names.
         self._named: dict[str, int] = {}
-        self._kept = Kept(limits)
+        self._quotas = SessionQuotas(limits)
         #: Executed commands; also the id of the newest session at its opening. Never falls.
         self.counter = 0
         #: The agreed time. Never falls.
@@ -276,14 +276,14 @@ class Sessions:
             number == session.next
             and not session.early
             and number < session.acknowledged + self._pipeline_max
-            and self._kept.is_roomy(session)
+            and self._quotas.is_roomy(session)
             and command.kind != t.CLOSE
         ):
             # Nearly always. What it acknowledges makes room for its own result.
             self._run(session, command, freed)
             return
         if freed:
-            self._kept.add_results(session.owner, -freed)
+            self._quotas.add_results(session.owner, -freed)
         if number < session.next:
             known = session.results.get(number)
             if known is not None:
@@ -292,7 +292,7 @@ class Sessions:
             self._answer(command, t.REJECTED, b"too many commands without an acknowledged result")
         elif number > session.next:
             self._keep_early(session, command)
-        elif command.kind == t.CLOSE or (refusal := self._kept.no_result(session)) is None:
+        elif command.kind == t.CLOSE or (refusal := self._quotas.no_result(session)) is None:
             if session.early:
                 self._take_early(session, number)
             self._run(session, command)
@@ -326,7 +326,7 @@ class Sessions:
         """Its client has nothing to send, but may have read results since it last did."""
         session.active_ms = self.clock_ms
         if session.acknowledged < acknowledged <= session.next:
-            self._kept.add_results(session.owner, -self._acknowledge(session, acknowledged))
+            self._quotas.add_results(session.owner, -self._acknowledge(session, acknowledged))
             if session.early:
                 self._run_early(session)
 
@@ -335,27 +335,27 @@ class Sessions:
         if command.number in session.early:
             return
         size = _size(command)
-        refusal = self._kept.no_early(session.owner, session.early_bytes, size)
+        refusal = self._quotas.no_early(session.owner, session.early_bytes, size)
         if refusal is not None:
             self._answer(command, t.UNACKNOWLEDGED, refusal.encode())
             return
         session.early[command.number] = command
         session.early_bytes += size
-        self._kept.add_early(session.owner, size)
+        self._quotas.add_early(session.owner, size)
 
     def _take_early(self, session: Session, number: int) -> t.Command | None:
         """The command of this number, if it waits; it does not any more."""
         command = session.early.pop(number, None)
         if command is not None:
             session.early_bytes -= _size(command)
-            self._kept.add_early(session.owner, -_size(command))
+            self._quotas.add_early(session.owner, -_size(command))
         return command
 
     def _run_early(self, session: Session) -> None:
         """Execute what has waited for its turn. If its result cannot be kept, it has to come again: it would wait for
         an acknowledgement that nothing else may bring."""
         while (command := self._take_early(session, session.next)) is not None:
-            refusal = None if command.kind == t.CLOSE else self._kept.no_result(session)
+            refusal = None if command.kind == t.CLOSE else self._quotas.no_result(session)
             if refusal is not None:
                 self._answer(command, t.UNACKNOWLEDGED, refusal.encode())
                 return
@@ -388,7 +388,7 @@ class Sessions:
         for _, late in sorted(session.early.items()):
             self._answer(late, t.EXPIRED, b"")
         if session.id in self._sessions:
-            self._kept.add_early(session.owner, -session.early_bytes)
+            self._quotas.add_early(session.owner, -session.early_bytes)
         session.early.clear()
         session.early_bytes = 0
 
@@ -416,7 +416,7 @@ class Sessions:
         size = len(payload) + OVERHEAD_BYTES
         session.results_bytes += size
         if size != freed:
-            self._kept.add_results(session.owner, size - freed)
+            self._quotas.add_results(session.owner, size - freed)
         self.results.append(result)
 
     def _is_skipped(self) -> bool:
@@ -448,24 +448,24 @@ class Sessions:
         self._answer(command, *((t.OK, b"") if told else (t.SKIPPED, SKIPPED)))
         self._answer_early(session)
 
-    def ask(self, question: bytes, principal: bytes) -> tuple[int, bytes]:
-        """Ask the application as it is now, outside the order: status and payload of a result."""
+    def read(self, payload: bytes, principal: bytes) -> tuple[int, bytes]:
+        """Read the application as it is now, outside the order: status and payload of a result."""
         context = Context([])
         context.counter, context.time_ms, context.clock_ms = self.counter, self.time_ms, self.clock_ms
         context.principal = principal
         try:
-            return call(self._application, True, question, context, self._result_bytes_max)
+            return call(self._application, True, payload, context, self._result_bytes_max)
         except MemoryError:
             # Nothing has changed, and no other replica is asked.
             return t.FAILED, b"the application raised MemoryError"
 
-    def listing(self, question: bytes) -> tuple[int, bytes]:
+    def listing(self, payload: bytes) -> tuple[int, bytes]:
         """For an operator: the sessions, as they are now. The payload is a list of `SessionRow`, which begins behind
-        the session that the question names."""
+        the session that the request names."""
         try:
-            after = _decode_listing(question).after
+            after = _decode_listing(payload).after
         except t.DECODE_ERRORS:
-            return t.REJECTED, b"not a question for sessions"
+            return t.REJECTED, b"not a read of sessions"
         ids = sorted(id_ for id_ in self._sessions if id_ > after)[:LISTED_MAX]
         return t.OK, t.encode([self._row(self._sessions[id_]) for id_ in ids])
 
@@ -516,7 +516,7 @@ class Sessions:
         if isinstance(opening, str):
             self._open_named(command, opening)
             return
-        if (refusal := self._kept.no_session(command.principal)) is not None:
+        if (refusal := self._quotas.no_session(command.principal)) is not None:
             self._answer(command, t.FULL, refusal.encode())
             return
         timeout_ms = opening
@@ -540,7 +540,7 @@ class Sessions:
             if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
                 self._answer(command, t.REJECTED, f"a name has 1 to {NAME_BYTES_MAX} bytes".encode())
                 return
-            if (refusal := self._kept.no_session(command.principal)) is not None:
+            if (refusal := self._quotas.no_session(command.principal)) is not None:
                 self._answer(command, t.FULL, refusal.encode())
                 return
             self.counter += 1
@@ -564,16 +564,16 @@ class Sessions:
         self._sessions[session.id] = session
         if session.name:
             self._named[session.name] = session.id
-        self._kept.open(session.owner)
-        self._kept.add_results(session.owner, session.results_bytes)
-        self._kept.add_early(session.owner, session.early_bytes)
-        self._kept.add_claim(session.owner, _claim_size(session.claim))
+        self._quotas.open(session.owner)
+        self._quotas.add_results(session.owner, session.results_bytes)
+        self._quotas.add_early(session.owner, session.early_bytes)
+        self._quotas.add_claim(session.owner, _claim_size(session.claim))
 
     def _remove(self, session: Session) -> None:
-        self._kept.add_results(session.owner, -session.results_bytes)
-        self._kept.add_early(session.owner, -session.early_bytes)
-        self._kept.add_claim(session.owner, -_claim_size(session.claim))
-        self._kept.close(session.owner)
+        self._quotas.add_results(session.owner, -session.results_bytes)
+        self._quotas.add_early(session.owner, -session.early_bytes)
+        self._quotas.add_claim(session.owner, -_claim_size(session.claim))
+        self._quotas.close(session.owner)
         del self._sessions[session.id]
         if session.name:
             del self._named[session.name]
@@ -594,12 +594,12 @@ class Sessions:
             return
         if known is None or claim.key > known.key:
             growth = _claim_size(claim) - _claim_size(known)
-            refusal = self._kept.no_claim(session.owner, growth) if growth > 0 else None
+            refusal = self._quotas.no_claim(session.owner, growth) if growth > 0 else None
             if refusal is not None:
                 self._answer(command, t.REJECTED, refusal.encode())
                 return
             known = session.claim = t.Claim(claim.key, claim.value, session.next)
-            self._kept.add_claim(session.owner, growth)
+            self._quotas.add_claim(session.owner, growth)
         self._tell_again(command, msgspec.structs.replace(known, next=session.next))
 
     def _tell_again(self, command: t.Command, known: object) -> None:
@@ -653,7 +653,7 @@ class Sessions:
         self._stamp_ms, self.clock_ms = state.stamp_ms, state.clock_ms
         self._skipped = state.skipped
         self._sessions, self._named = {}, {}
-        self._kept = Kept(self._limits)
+        self._quotas = SessionQuotas(self._limits)
         for session in state.sessions:
             self._add(session)
         self._expiry_ms = 0

@@ -9,11 +9,11 @@ import msgspec
 from tara.application import Put
 from tara.client.conversation import Conversation
 from tara.client.errors import ClientError, CommandFailed
-from tara.client.session import Call as Submission
+from tara.client.session import Submission
 from tara.host import client_wire
 from tara.protocol import tuples as t
 from tara.simulator.client import Client, Sent
-from tara.simulator.subject import KeyValueSubject
+from tara.simulator.system_under_test import KeyValueSubject
 from tara.simulator.workload import Call, wrap
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ class Summary(Struct, kw_only=True):
     view_changes: int
     restarts: int
     checkpoints_loaded: int
-    #: Committers that lost their memory and became full again.
+    #: Committers that lost their journals and became full again.
     rejoins: int
     #: Faults by kind, and in how many runs each kind fired.
     faults: dict[str, int]

@@ -9,12 +9,11 @@ import msgspec
 
 from tara.client.conversation import Conversation
 from tara.client.errors import ClientError, CommandFailed, CommandTooLarge, NotReachable, Overloaded, TimedOut
-from tara.client.reads import Question
-from tara.client.session import Call as Submission
-from tara.client.session import Session
+from tara.client.reads import ReadSubmission
+from tara.client.session import Session, Submission
 from tara.host import client_wire
 from tara.protocol import tuples as t
-from tara.simulator.linearizability import Operation
+from tara.simulator.checks.linearizability import Operation
 from tara.simulator.workload import POISON, Call, wrap
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ _SLEEP_S = 1e-6
 
 
 class Sent(msgspec.Struct, eq=False):
-    """A command, or a question, that is not answered."""
+    """A command, or a read, that is not answered."""
 
     call: Call
     operation: int
@@ -61,7 +60,7 @@ class Client:
         self._paused_until_ms = 0.0
         self._burst = 0
         self._poison = 0
-        #: It needs not be woken before, unless it hears something.
+        #: It need not be woken before, unless it hears something.
         self._sleeps_until_s = 0.0
         self.history: list[Operation] = []
         self.answered = 0
@@ -205,14 +204,14 @@ class Client:
         payload, done = wrap(operation, call.payload), partial(self._take_outcome, sent)
         # Now and then somebody does not wait for long.
         deadline_s = math.inf if self._draw.random() < 0.97 else (now_ms + self._draw.randrange(5, 3_000)) / 1e3
-        if call.question and self._draw.random() < 0.7:
+        if call.is_read and self._draw.random() < 0.7:
             sent.stale = self._draw.random() < 0.15
-            self._conversation.ask(Question(payload, sent.stale, deadline_s, done))
+            self._conversation.read(ReadSubmission(payload, sent.stale, deadline_s, done))
             return
         sent.ordered = True
         if len(payload) > self._plan.limits.command_bytes_max:
             self._world.count_fault("too_large")
-        kind = t.QUERY if call.question else t.EXECUTE
+        kind = t.QUERY if call.is_read else t.EXECUTE
         self._conversation.submit(Submission(payload, kind, deadline_s, done))
 
     def hears(self, connection: bytes, site: int) -> bool:

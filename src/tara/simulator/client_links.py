@@ -8,14 +8,14 @@ from tara.host.effects import Inputs, Message
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.simulator.client import Client
-from tara.simulator.container import Container
+from tara.simulator.container import SimulatedContainer
 
 if TYPE_CHECKING:
     from tara.simulator.world import World
 
 #: So many messages are of clients that do not read what they are sent.
 UNREAD_SHARE = 0.003
-Reads = Sequence[client_wire.Read]
+Reads = Sequence[client_wire.ReadMessage]
 
 
 class ClientLinks:
@@ -36,7 +36,7 @@ class ClientLinks:
             for delay in self._delays():
                 self._world.after(delay, self._arrive_message, front_end, connection, data)
 
-    def _arrive_message(self, front_end: Container, connection: bytes, data: bytes) -> None:
+    def _arrive_message(self, front_end: SimulatedContainer, connection: bytes, data: bytes) -> None:
         """Now and then much of what was sent to a client waits to be read."""
         unread = 0
         if not self._world.healed and self._world.draw.random() < UNREAD_SHARE:
@@ -68,7 +68,7 @@ class ClientLinks:
                 delays.append(delays[0] + self._world.draw.randrange(200))
         return delays
 
-    def reply(self, container: Container, connection: bytes, messages: list[bytes]) -> None:
+    def reply(self, container: SimulatedContainer, connection: bytes, messages: list[bytes]) -> None:
         world = self._world
         for client in world.clients:
             if not isinstance(client, Client):

@@ -10,7 +10,7 @@ from tara.protocol import tuples as t
 from tara.protocol.journal import Written
 from tara.protocol.node import Node, Outbox
 from tara.simulator.disk import VirtualDisk
-from tara.simulator.wire import WireGateway
+from tara.simulator.gateways import WireGateway
 from tara.storage.site_storage import SiteStorage
 
 #: Where every container has its files, on its own disk.
@@ -55,7 +55,7 @@ class Said:
         return leaving
 
 
-class Container:
+class SimulatedContainer:
     """A process that hosts nodes. Its disk survives it; a new life is a new process."""
 
     def __init__(self, index: int, site: int, numbers: list[int], disk: VirtualDisk) -> None:

@@ -10,8 +10,8 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from tara.host.condition import described
-from tara.host.effects import Answer, Effect, Executes, Halt, Hand, Inputs, Send, Store, Sync, Trouble, Unbar
+from tara.host.effects import Effect, Executes, Halt, Hand, Inputs, Replies, Send, Store, Sync, Trouble, Unbar
+from tara.host.executor_condition import described
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Stage
@@ -20,10 +20,10 @@ from tara.protocol.node import Boot, Outbox
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.factory import create
 from tara.protocol.places import EXECUTING
-from tara.simulator.container import CLUSTER, DATA, Container, ProcessEnded
+from tara.simulator.checks.violation import Violation
+from tara.simulator.container import CLUSTER, DATA, ProcessEnded, SimulatedContainer
 from tara.simulator.disk import Crash
-from tara.simulator.violation import Violation
-from tara.simulator.wire import WireGateway
+from tara.simulator.gateways import WireGateway
 from tara.storage.journal import (
     FULL_DISK_PATIENCE_S,
     FULL_DISK_PAUSE_S,
@@ -48,23 +48,23 @@ class Driver:
         self._links = random.Random(f"links-{world.plan.seed}")
         self._depths = random.Random(f"depths-{world.plan.seed}")
 
-    def step(self, container: Container, inputs: Inputs) -> None:
+    def step(self, container: SimulatedContainer, inputs: Inputs) -> None:
         if container.gateway is not None:
             container.gateway.receive()
         self.go_on(container, container.running.step(inputs, self._world.clock(container)))
 
-    def go_on(self, container: Container, effects: Iterator[Effect]) -> None:
+    def go_on(self, container: SimulatedContainer, effects: Iterator[Effect]) -> None:
         """From somewhere in the stack: what comes of it must not depend on how deep that is."""
         levels = self._depths.randrange(self._world.plan.stack_depth) if self._world.plan.stack_depth else 0
         self._go_on_below(levels, container, effects)
 
-    def _go_on_below(self, levels: int, container: Container, effects: Iterator[Effect]) -> None:
+    def _go_on_below(self, levels: int, container: SimulatedContainer, effects: Iterator[Effect]) -> None:
         if levels:
             self._go_on_below(levels - 1, container, effects)
         else:
             self._go_on_here(container, effects)
 
-    def _go_on_here(self, container: Container, effects: Iterator[Effect]) -> None:
+    def _go_on_here(self, container: SimulatedContainer, effects: Iterator[Effect]) -> None:
         """Do one effect after the other, until one has to wait for the disk, or the process ends."""
         world = self._world
         site = container.host
@@ -102,16 +102,16 @@ class Driver:
         if container.gateway is not None:
             self._respond(container, container.gateway)
 
-    def _respond(self, container: Container, gateway: WireGateway) -> None:
+    def _respond(self, container: SimulatedContainer, gateway: WireGateway) -> None:
         gateway.respond(self._world.now_ms / 1e3)
         if gateway.busy or not container.running.is_idle:
             self._world.after(0.2, self._go_on_soon, container, container.life)
 
-    def _go_on_soon(self, container: Container, life: int) -> None:
+    def _go_on_soon(self, container: SimulatedContainer, life: int) -> None:
         if container.alive and container.life == life:
             self._world.arrive(container, Inputs())
 
-    def _resume(self, container: Container, life: int) -> None:
+    def _resume(self, container: SimulatedContainer, life: int) -> None:
         """The disk has done what the step waited for."""
         rest = container.rest
         if rest is None or not container.alive or container.life != life:
@@ -125,7 +125,7 @@ class Driver:
             waiting, container.waiting = container.waiting, Inputs()
             self.step(container, waiting)
 
-    def _strikes(self, container: Container, effect: Effect) -> bool:
+    def _strikes(self, container: SimulatedContainer, effect: Effect) -> bool:
         """Whether the container dies here, before it has done this."""
         world = self._world
         if isinstance(effect, Sync) and self._doom(container) == "crash_before_sync":
@@ -153,14 +153,14 @@ class Driver:
             return world.draw.random() < 0.3
         return False
 
-    def _doom(self, container: Container) -> str | None:
+    def _doom(self, container: SimulatedContainer) -> str | None:
         """How it is to die, if that may be now."""
         if container.doom and not self._world.journals and not self._world.may_fail([container]):
             # Others have failed since: it has to wait for them.
             return None
         return container.doom
 
-    def _see(self, container: Container) -> None:
+    def _see(self, container: SimulatedContainer) -> None:
         """What the nodes have said is about to leave."""
         for said in container.said.take():
             self._world.monitor.emitted(said, container.life, container.generation)
@@ -168,7 +168,7 @@ class Driver:
             if self._world.on_results is not None and isinstance(said.tuple, t.Results) and from_sink:
                 self._world.on_results(container.site, said.tuple)
 
-    def _do(self, container: Container, effect: Effect) -> float:
+    def _do(self, container: SimulatedContainer, effect: Effect) -> float:
         """Returns for how long its process has to wait for that."""
         world = self._world
         match effect:
@@ -184,7 +184,7 @@ class Driver:
                 else:
                     full = world.network.send(container, receiver, effect.frames)
                     container.running.sent(effect, len(effect.frames), full)
-            case Answer(replies):
+            case Replies(replies):
                 self._see(container)
                 answered, clock_s = container.running.latency.answered, partial(world.clock_s, container)
                 for reply in replies:
@@ -222,7 +222,7 @@ class Driver:
                     raise Violation("routes", "results for a gateway, and there is none")
         return 0.0
 
-    def _sync(self, container: Container, written: list[Written], collected: bool) -> float:
+    def _sync(self, container: SimulatedContainer, written: list[Written], collected: bool) -> float:
         """If there is no room it is tried again, for a while; what the disk refuses for good ends the container."""
         world = self._world
         container.uncertain = written
@@ -250,7 +250,7 @@ class Driver:
         # Without a journal, no step waits for the disk.
         return self.owed_ms(container) if world.journals else 0.0
 
-    def note_written(self, container: Container, written: list[Written]) -> None:
+    def note_written(self, container: SimulatedContainer, written: list[Written]) -> None:
         world = self._world
         world.monitor.persisted(written, container.generation)
         for number, entry in written:
@@ -262,7 +262,7 @@ class Driver:
         if world.journals and world.draw.random() < 0.02:
             self._check_replay(container)
 
-    def find_out(self, container: Container) -> None:
+    def find_out(self, container: SimulatedContainer) -> None:
         """Whether what it was writing is in its journal, and will be replayed."""
         written, container.uncertain = container.uncertain, []
         identity = Identity(CLUSTER, self._world.era, container.index)
@@ -270,11 +270,11 @@ class Driver:
         if all(entry in found.get(number, ()) for number, entry in written):
             self._world.monitor.persisted(written, container.generation)
 
-    def owed_ms(self, container: Container) -> float:
+    def owed_ms(self, container: SimulatedContainer) -> float:
         owed_ms, container.disk.owed_ms = container.disk.owed_ms, 0.0
         return owed_ms
 
-    def _check_replay(self, container: Container) -> None:
+    def _check_replay(self, container: SimulatedContainer) -> None:
         """Would a restart right now find the committers as they are?"""
         world = self._world
         identity = Identity(CLUSTER, world.era, container.index)
@@ -294,12 +294,12 @@ class Driver:
             assert isinstance(twin, Committer)
             world.monitor.same_committer(number, node, twin)
 
-    def on_crash(self, container: Container) -> None:
+    def on_crash(self, container: SimulatedContainer) -> None:
         if container.doom is None:
             self._world.count_fault("crash_in_storage")
         self.die(container)
 
-    def die(self, container: Container) -> None:
+    def die(self, container: SimulatedContainer) -> None:
         world = self._world
         doom, zombie = container.doom, container in world.zombies
         container.sending = False

@@ -11,7 +11,7 @@ import msgspec
 
 from tara.application import KeyValueStore
 from tara.protocol import tuples as t
-from tara.simulator.linearizability import Operation
+from tara.simulator.checks.linearizability import Operation
 from tara.simulator.workload import audited_store, operation_of
 from tara.storage.new_era import Best, Copy, NoCheckpoint, best_checkpoint, first_sessions, first_threshold, install
 from tara.storage.registration import of_next_era
@@ -19,7 +19,7 @@ from tara.storage.registration import of_next_era
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tara.simulator.monitor import Monitor
+    from tara.simulator.checks.monitor import Monitor
     from tara.simulator.world import World
 
 _Executed = list[tuple[int, int]]
@@ -31,7 +31,7 @@ class FormerEra:
 
     ended_ms: float
     monitor: "Monitor"
-    #: What had been executed in the checkpoint that the next era began with, questions among it: their results are
+    #: What had been executed in the checkpoint that the next era began with, reads among it: their results are
     #: kept for their sessions; and what the application held there.
     executed: set[int]
     values: dict[str, bytes]

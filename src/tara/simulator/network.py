@@ -15,7 +15,7 @@ from tara.protocol import tuples as t
 
 if TYPE_CHECKING:
     from tara.host.site import Site
-    from tara.simulator.container import Container, Parcel
+    from tara.simulator.container import Parcel, SimulatedContainer
     from tara.simulator.world import World
 
 #: What the kernel takes for a peer before it says that it is full.
@@ -56,7 +56,7 @@ class Network:
     def slow(self, sender: int, receiver: int, until_ms: float) -> None:
         self._slow[sender, receiver] = until_ms
 
-    def send(self, sender: "Container", peer: "Container", frames: list[bytes]) -> bool:
+    def send(self, sender: "SimulatedContainer", peer: "SimulatedContainer", frames: list[bytes]) -> bool:
         """Whether the link takes no more for now."""
         if not self._bytes_per_ms or sender.site == peer.site:
             for frame in frames:
@@ -72,7 +72,13 @@ class Network:
         return self._held[key] >= KERNEL_BYTES
 
     def _left(
-        self, sender: "Container", site: "Site", peer: "Container", key: tuple[int, int, int], size: int, frame: bytes
+        self,
+        sender: "SimulatedContainer",
+        site: "Site",
+        peer: "SimulatedContainer",
+        key: tuple[int, int, int],
+        size: int,
+        frame: bytes,
     ) -> None:
         """The last byte of a frame is on the link."""
         self._held[key] -= size
@@ -81,7 +87,7 @@ class Network:
             site.full[peer.index] = False
             self._world.arrive(sender, Inputs(), sender.index)
 
-    def _leave(self, sender: "Container", peer: "Container", frame: bytes) -> None:
+    def _leave(self, sender: "SimulatedContainer", peer: "SimulatedContainer", frame: bytes) -> None:
         world = self._world
         if self._blocked.get((sender.site, peer.site), 0) > world.now_ms:
             return
@@ -92,11 +98,11 @@ class Network:
             frame = left
         self._travel(sender, peer, frame)
 
-    def _without_delayed(self, sender: "Container", peer: "Container", data: bytes) -> bytes | None:
+    def _without_delayed(self, sender: "SimulatedContainer", peer: "SimulatedContainer", data: bytes) -> bytes | None:
         """What is left of a frame without what waits, or gets lost; None: nothing."""
         frame = peer_wire.decode_frame(data)
         parcels: list[tuple[tuple[int, ...], Raw]] = []
-        votes: list[tuple[tuple[int, ...], peer_wire.Vote]] = []
+        votes: list[tuple[tuple[int, ...], peer_wire.PackedCommit]] = []
         for numbers, tuple_ in frame.parcels:
             if left := self._passing(sender, peer, tuple_, numbers):
                 parcels.append((left, Raw(t.encode(tuple_))))
@@ -107,17 +113,19 @@ class Network:
             return None
         return t.encode(peer_wire.OutgoingFrame(frame.header, parcels, votes, frame.fragments))
 
-    def _passing(self, sender: "Container", peer: "Container", tuple_: t.Tuple, numbers: list[int]) -> tuple[int, ...]:
+    def _passing(
+        self, sender: "SimulatedContainer", peer: "SimulatedContainer", tuple_: t.Tuple, numbers: list[int]
+    ) -> tuple[int, ...]:
         """The nodes that get it now."""
         return tuple([number for number in numbers if not self._is_held_up(sender, peer, (tuple_, number))])
 
-    def _is_held_up(self, sender: "Container", peer: "Container", parcel: "Parcel") -> bool:
+    def _is_held_up(self, sender: "SimulatedContainer", peer: "SimulatedContainer", parcel: "Parcel") -> bool:
         tuple_, number = parcel
         if isinstance(tuple_, t.Progress) and self._cut.get(number, 0.0) > self._world.now_ms:
             return True
         return any(story.take(sender, peer, parcel) for story in self._world.stories)
 
-    def _travel(self, sender: "Container", peer: "Container", frame: bytes) -> None:
+    def _travel(self, sender: "SimulatedContainer", peer: "SimulatedContainer", frame: bytes) -> None:
         world, plan = self._world, self._plan
         draw = world.draw
         delay = plan.delay_ms * (0.5 + draw.random())
@@ -144,11 +152,13 @@ class Network:
             return
         self._deliver_in_order(sender, peer, frame, delay)
 
-    def _deliver_in_order(self, sender: "Container", peer: "Container", frame: bytes, delay: float) -> None:
+    def _deliver_in_order(
+        self, sender: "SimulatedContainer", peer: "SimulatedContainer", frame: bytes, delay: float
+    ) -> None:
         world, link = self._world, (sender.index, peer.index)
         arrival = max(world.now_ms + delay, self._link_ms.get(link, 0.0))
         self._link_ms[link] = arrival
         world.at(arrival, self._arrive, peer, frame, sender.index)
 
-    def _arrive(self, peer: "Container", frame: bytes, sender: int | None) -> None:
+    def _arrive(self, peer: "SimulatedContainer", frame: bytes, sender: int | None) -> None:
         self._world.arrive(peer, Inputs(frames=[frame]), sender)

@@ -71,7 +71,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     #: Faults that begin when all was well again after the others; they have so much time, and then all is well again.
     late_faults: list[Fault] = []
     late_ms: int = 0
-    #: Nothing fails, but commands are long and links are slow: see `tara.simulator.bulk`.
+    #: Nothing fails, but commands are long and links are slow: see `tara.simulator.checks.bulk`.
     bulk: bool = False
 
 
@@ -148,19 +148,21 @@ APART = {
     "disk_error": 0.6,
     "marker_lost": 0.3,
     "broken_node": 0.4,
-    "many_questions": 0.3,
+    "many_reads": 0.3,
     "bad_snapshot": 0.3,
     # From there on, nothing has to be answered any more; or a new era has to be begun.
     "losses_beyond_f": 0.05,
     "new_era": 0.1,
 }
+#: Drawn by the name that it had before: so each seed keeps its plan.
+DRAWN_AS = {"many_reads": "many_questions"}
 #: In so many runs clocks drift; steps are made from deep in the stack; and faults begin anew when all was well.
 DRIFT_SHARE = 0.3
 DEPTH_SHARE = 0.2
 DEEP_COMMANDS = 10
 LATE_SHARE = 0.25
 LATE_MS = 3_000
-#: At most one of these is in a run: none is like it was before.
+#: At most one of these is in a run: after it, the run is judged differently.
 ENDING = ("losses_beyond_f", "new_era")
 #: In so many runs, clients of an application that has a gateway speak to that.
 WIRE_SHARE = 0.7
@@ -168,7 +170,7 @@ WIRE_SHARE = 0.7
 #: are slow and nothing else is wrong.
 FATAL_SHARE = 0.2
 BULK_SHARE = 0.04
-#: What such runs are called, where one wants them in any case.
+#: The names under which such runs can be asked for.
 KINDS = ("fatal", "bulk")
 #: Commands of all clients together in a run with long ones, and how many of its values are long.
 BULK_COMMANDS = 40
@@ -210,7 +212,7 @@ NOISE = (
     "command_skipped",
     "command_tried_again",
 )
-#: Strangers strike so often in a run, and so often somebody sends what is nothing; drawn apart, so that they change
+#: Strangers strike so often in a run, and so often somebody sends garbage; drawn apart, so that they change
 #: nothing else in it.
 STRANGERS = 6
 SESSIONS_MAX = 16
@@ -438,7 +440,7 @@ def _told_apart(seed: int, end_ms: int) -> list[Fault]:
 def _apart(seed: int, durability: str, end_ms: int) -> list[Fault]:
     faults = []
     for kind, share in APART.items():
-        draw = random.Random(f"{kind}-{seed}")
+        draw = random.Random(f"{DRAWN_AS.get(kind, kind)}-{seed}")
         if draw.random() < share and not (durability == "memory" and kind in BEYOND_MEMORY):
             faults += [
                 Fault(

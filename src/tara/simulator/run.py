@@ -12,13 +12,15 @@ from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.proposer import Mode, Proposer
 from tara.protocol.nodes.view_source import ViewSource
-from tara.simulator import bulk, eras, nemesis
+from tara.simulator import eras
+from tara.simulator.checks import bulk
+from tara.simulator.checks.log_check import check_logs
+from tara.simulator.checks.sequential import complete_log
+from tara.simulator.checks.violation import Violation
 from tara.simulator.container import DATA
-from tara.simulator.log_check import check_logs
+from tara.simulator.faults import nemesis
 from tara.simulator.plan import Plan
-from tara.simulator.sequential import complete_log
 from tara.simulator.transcript import Transcript
-from tara.simulator.violation import Violation
 from tara.simulator.world import World
 
 #: Virtual time in which every command is answered once the faults have stopped, and all replicas agree once the

@@ -14,7 +14,7 @@ from tara.protocol.node import Node
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.proposer import Mode, Proposer
-from tara.simulator.container import Container
+from tara.simulator.container import SimulatedContainer
 from tara.simulator.plan import Plan
 from tara.simulator.transcript import Transcript
 from tara.simulator.world import World
@@ -126,17 +126,17 @@ class Scene:
         assert isinstance(node, kind)
         return node
 
-    def leader(self, partition: int = 0) -> Container | None:
+    def leader(self, partition: int = 0) -> SimulatedContainer | None:
         """The container of the active proposer."""
         for name, node in self.world.nodes_of(Stage.PROPOSER):
             if isinstance(node, Proposer) and node.mode is Mode.ACTIVE and name.partition == partition:
                 return self.world.host_of(self.world.graph.number(Stage.PROPOSER, name.replica, partition))
         return None
 
-    def crash(self, container: Container) -> None:
+    def crash(self, container: SimulatedContainer) -> None:
         self.world.crash(container)
 
-    def restart(self, container: Container) -> None:
+    def restart(self, container: SimulatedContainer) -> None:
         self.world.boot(container)
 
     @property

@@ -10,7 +10,7 @@ from msgspec import Struct
 from tara.application import Put
 from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
-from tara.simulator.bulk import VIEW_CHANGES_MAX
+from tara.simulator.checks.bulk import VIEW_CHANGES_MAX
 from tara.simulator.scene import Scene
 
 #: No command takes longer than this, in virtual time.

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from tara.host.effects import Inputs
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
-from tara.simulator.container import CLUSTER, DATA, Container, Parcel
+from tara.simulator.checks.violation import Violation
+from tara.simulator.container import CLUSTER, DATA, Parcel, SimulatedContainer
 from tara.simulator.disk import Crash, VirtualDisk
 from tara.simulator.remote import VirtualRemote
-from tara.simulator.violation import Violation
 from tara.storage.log import DecidedLog, log_directory
 from tara.storage.remote import CHECKPOINTS
 from tara.storage.store import CheckpointStore, StoreError, StoreFailed, checkpoint_directory, read_checkpoint
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Stores:
     def __init__(self, world: "World") -> None:
         self._world = world
-        #: Until when what is wrong.
+        #: The kinds of trouble, and until when each lasts.
         self._troubles: dict[str, float] = {}
 
     def trouble(self, kind: str, until_ms: float) -> None:
@@ -33,8 +33,8 @@ class Stores:
     def _has(self, kind: str) -> bool:
         return not self._world.healed and self._troubles.get(kind, 0) > self._world.now_ms
 
-    def mount(self, container: Container) -> None:
-        """What other executors have can be read here, if that is so; whether they are up or not."""
+    def mount(self, container: SimulatedContainer) -> None:
+        """If the store is shared: let the container read what other executors hold, also while they are down."""
         own = {self._world.graph.names[number].replica for number in self._world.executors_of(container)}
         for replica in set(range(self._world.graph.sites)) - own:
             for directory in (checkpoint_directory(DATA, replica), log_directory(DATA, replica)):
@@ -49,7 +49,7 @@ class Stores:
         if path.parent.name.startswith("checkpoints") and self._has("store_failing"):
             raise OSError(errno.EIO, "Input/output error", str(path))
 
-    def remote_files(self, container: Container, kind: str, directory: Path) -> VirtualRemote:
+    def remote_files(self, container: SimulatedContainer, kind: str, directory: Path) -> VirtualRemote:
         def source(replica: int) -> tuple[VirtualDisk, Path] | None:
             host = self._world.host_of(self._world.graph.number(Stage.EXECUTOR, replica))
             at = checkpoint_directory if kind == CHECKPOINTS else log_directory
@@ -64,7 +64,7 @@ class Stores:
         suffix = ".checkpoint" if kind == CHECKPOINTS else ".segment"
         return VirtualRemote(container.disk, directory, suffix, source, breaks_off)
 
-    def attach(self, container: Container) -> None:
+    def attach(self, container: SimulatedContainer) -> None:
         """Its stores and logs work when there is something to do."""
         for store in container.kept.stores.values():
             workers: list[CheckpointStore | DecidedLog] = [store] if store.log is None else [store, store.log]
@@ -72,16 +72,18 @@ class Stores:
                 worker.wake = partial(self._soon, container, container.life, worker)
                 worker.wake()
 
-    def _soon(self, container: Container, life: int, worker: CheckpointStore | DecidedLog) -> None:
+    def _soon(self, container: SimulatedContainer, life: int, worker: CheckpointStore | DecidedLog) -> None:
         delay_ms = self._world.draw.randrange(1, 500 if self._has("store_slow") else 20)
         self._work_at(container, life, worker, self._world.now_ms + delay_ms)
 
-    def _work_at(self, container: Container, life: int, worker: CheckpointStore | DecidedLog, time_ms: float) -> None:
+    def _work_at(
+        self, container: SimulatedContainer, life: int, worker: CheckpointStore | DecidedLog, time_ms: float
+    ) -> None:
         if container.due_ms.get(worker, time_ms) >= time_ms:
             container.due_ms[worker] = time_ms
             self._world.at(time_ms, self._work, container, life, worker)
 
-    def _work(self, container: Container, life: int, worker: CheckpointStore | DecidedLog) -> None:
+    def _work(self, container: SimulatedContainer, life: int, worker: CheckpointStore | DecidedLog) -> None:
         if not container.alive or container.life != life or container.due_ms.get(worker) != self._world.now_ms:
             return
         del container.due_ms[worker]
@@ -101,7 +103,7 @@ class Stores:
             self._note_answers(container, answers)
             self._world.after(self._world.driver.owed_ms(container), self._answer, container, life, answers)
 
-    def _note_answers(self, container: Container, answers: list[Parcel]) -> None:
+    def _note_answers(self, container: SimulatedContainer, answers: list[Parcel]) -> None:
         for answer, _ in answers:
             if isinstance(answer, t.Saved):
                 self._world.monitor.saved(answer.checkpoint)
@@ -112,7 +114,7 @@ class Stores:
             elif isinstance(answer, t.Loaded) and answer.checkpoint is not None:
                 self._world.checkpoints_loaded += 1
 
-    def _answer(self, container: Container, life: int, answers: list[Parcel]) -> None:
+    def _answer(self, container: SimulatedContainer, life: int, answers: list[Parcel]) -> None:
         if not container.alive or container.life != life:
             return
         if self._world.now_ms < container.paused_until_ms or container.rest is not None:
@@ -120,7 +122,7 @@ class Stores:
         else:
             self._world.driver.step(container, Inputs(tuples=answers))
 
-    def submit(self, container: Container, life: int, number: int, job: t.Tuple) -> None:
+    def submit(self, container: SimulatedContainer, life: int, number: int, job: t.Tuple) -> None:
         if container.alive and container.life == life:
             container.kept.stores[number].submit(job)  # type: ignore[arg-type]
 
@@ -130,7 +132,7 @@ class Stores:
         paths = self._world.host_of(number).disk.paths(directory, (".checkpoint",))
         return [int(path.stem) for path in paths if path.parent == directory]
 
-    def is_intact(self, container: Container, path: Path) -> bool:
+    def is_intact(self, container: SimulatedContainer, path: Path) -> bool:
         """Whether a checkpoint can be read."""
         try:
             read_checkpoint(path, CLUSTER, self._world.era, container.disk)
@@ -146,7 +148,7 @@ class Stores:
             if name.stage is Stage.EXECUTOR and max(self.checkpoints_of(number), default=0) >= checkpoint
         )
 
-    def lacks_checkpoints(self, container: Container) -> bool:
+    def lacks_checkpoints(self, container: SimulatedContainer) -> bool:
         lost = self._world.wiped.get(container.index)
         if lost is None:
             return False

@@ -5,8 +5,8 @@
 
 from collections.abc import Iterator
 
-from tara.simulator.checks import CHECKS
-from tara.simulator.fault_kinds import SECTIONS
+from tara.simulator.checks.kinds import CHECKS
+from tara.simulator.faults.kinds import SECTIONS
 from tara.simulator.mutants.registry import MODULES, mutants
 
 

@@ -9,7 +9,7 @@ from tara.protocol.graph import Receivers
 from tara.protocol.node import Outbox
 
 if TYPE_CHECKING:
-    from tara.simulator.container import Container
+    from tara.simulator.container import SimulatedContainer
     from tara.simulator.world import World
 
 
@@ -25,13 +25,15 @@ class Transcript:
     def say(self, now_ms: float, text: str) -> None:
         self.lines.append(f"[{now_ms:10.3f}] {text}")
 
-    def container(self, world: "World", container: "Container", what: str) -> None:
+    def container(self, world: "World", container: "SimulatedContainer", what: str) -> None:
         self.say(world.now_ms, f"{self._who(world, container)} (life {container.life}) {what}")
 
-    def _who(self, world: "World", container: "Container") -> str:
+    def _who(self, world: "World", container: "SimulatedContainer") -> str:
         return container_label(world.graph, world.plan.packing, container.numbers)
 
-    def step(self, world: "World", container: "Container", number: int, tuple_: t.Tuple | None, outbox: Outbox) -> None:
+    def step(
+        self, world: "World", container: "SimulatedContainer", number: int, tuple_: t.Tuple | None, outbox: Outbox
+    ) -> None:
         """A node processed a tuple (None: the time passed)."""
         emitted = [pair for pair in outbox.emitted if self._worth_telling(pair[0])]
         told = [pair for pair in outbox.told if self._worth_telling(pair[0])]

@@ -94,12 +94,12 @@ def audited_store() -> Audited:
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One operation of a client: its key, what the model is asked, what is sent, and whether it is a question."""
+    """One operation of a client: its key, what the model is asked, what is sent, and whether it is a read."""
 
     key: str
     model: tuple[Any, ...]
     payload: bytes | None
-    question: bool
+    is_read: bool
 
 
 def draw_call(draw: random.Random, keys: int, unique: int, value_bytes: int = 0, long_share: float = 0.0) -> Call:

@@ -29,23 +29,23 @@ from tara.protocol.nodes.factory import NODE_TYPES, create
 from tara.protocol.places import EXECUTING, SNAPSHOT
 from tara.protocol.principals import principal_of
 from tara.simulator.batch_writer import BatchWriter
+from tara.simulator.checks.monitor import Monitor
 from tara.simulator.client import Client
 from tara.simulator.client_links import ClientLinks
-from tara.simulator.container import CLUSTER, DATA, Container, Parcel, ProcessEnded, Said
+from tara.simulator.container import CLUSTER, DATA, Parcel, ProcessEnded, Said, SimulatedContainer
 from tara.simulator.disk import Crash, VirtualDisk
 from tara.simulator.driver import Driver
 from tara.simulator.eras import FormerEra
-from tara.simulator.fatal_command import FatalCommand
-from tara.simulator.fault_kinds import FAULT_KINDS
-from tara.simulator.monitor import Monitor
+from tara.simulator.faults.fatal_command import FatalCommand
+from tara.simulator.faults.kinds import FAULT_KINDS
+from tara.simulator.gateways import GatewaySite, Wire, WireClient
 from tara.simulator.network import Network
-from tara.simulator.notices import Notices
 from tara.simulator.plan import Plan
+from tara.simulator.storage_events import StorageEvents
 from tara.simulator.stores import Stores
-from tara.simulator.story import Story
-from tara.simulator.subject import subject_of
+from tara.simulator.stories.story import Story
+from tara.simulator.system_under_test import subject_of
 from tara.simulator.transcript import Transcript
-from tara.simulator.wire import GatewaySite, Wire, WireClient
 from tara.simulator.workload import Audited
 from tara.storage.execution_record import record_path
 from tara.storage.files import DamagedFile
@@ -56,8 +56,8 @@ from tara.storage.journal import (
 )
 from tara.storage.lives import Lives, lives_path, read_lives, write_lives
 from tara.storage.log import log_directory
-from tara.storage.registration import Admission, Claim, admit, found, must_be_founded, none_handed_out
-from tara.storage.site_storage import SiteStorage, Start, StorageSpec
+from tara.storage.registration import Granted, StartClaim, admit, found, must_be_founded, none_handed_out
+from tara.storage.site_storage import LifeStart, SiteStorage, StorageSpec
 from tara.storage.store import checkpoint_directory
 
 TICK_MS = 10
@@ -66,7 +66,7 @@ CLIENT_MS = 10
 #: How long a start that failed is not tried again.
 FAILED_START_MS = 100
 #: What lets a node keep more: it is looked at right then.
-GROWING = (t.Submit, t.Questions)
+GROWING = (t.Submit, t.PendingReads)
 #: What a site keeps is looked at after about one tick of so many.
 INSPECTED_EVERY = 5
 
@@ -86,7 +86,7 @@ class World:
         self.faults: Counter[str] = Counter()
         self.restarts = 0
         self.rejoins = 0
-        #: Committers that lost their memory and are not full again.
+        #: Committers that lost their journals and are not full again.
         self.rejoins_due: set[int] = set()
         #: Containers whose journal was damaged, and that have not started since.
         self.repairs_due: set[int] = set()
@@ -95,7 +95,7 @@ class World:
         #: Whether what committers persist outlives their container.
         self.journals = plan.durability == "disk"
         self.checkpoints_loaded = 0
-        #: Questions that were answered without being ordered.
+        #: Reads that were answered without being ordered.
         self.reads = 0
         self.types = dict(NODE_TYPES)
         self.transcript = transcript
@@ -126,8 +126,8 @@ class World:
             self.count_fault("bulk")
         self._host = {number: container for container in self.containers for number in container.numbers}
         self.network = Network(self)
-        self.zombies: list[Container] = []
-        #: What a container hears now is nothing.
+        self.zombies: list[SimulatedContainer] = []
+        #: What a container receives now is garbage.
         self.hears_garbage = False
         #: Who delays tuples on their way.
         self.stories: list[Story] = []
@@ -152,10 +152,10 @@ class World:
         if min(plan.limits.window, plan.limits.checkpoint_slots * 2) <= 2:
             self.count_fault("smallest_window")
 
-    def _make_containers(self) -> list[Container]:
+    def _make_containers(self) -> list[SimulatedContainer]:
         placement = placement_of(self.graph, self.plan.packing)
         return [
-            Container(index, self.graph.site(self.graph.names[numbers[0]]), numbers, VirtualDisk(self.draw))
+            SimulatedContainer(index, self.graph.site(self.graph.names[numbers[0]]), numbers, VirtualDisk(self.draw))
             for index, numbers in enumerate(placement)
         ]
 
@@ -203,7 +203,7 @@ class World:
         if not client.done or not self.healed:
             self.after(CLIENT_MS, self._wake, client)
 
-    def boot(self, container: Container) -> None:
+    def boot(self, container: SimulatedContainer) -> None:
         container.disk.end_process()
         container.disk.ends_in, container.start_ends_in = container.start_ends_in, None
         claim = self._claim(container)
@@ -236,7 +236,7 @@ class World:
             self.monitor.inspect(number, container.life, node)
         self.after(self.draw.random() * TICK_MS, self._tick, container, container.life)
 
-    def _claim(self, container: Container) -> Claim:
+    def _claim(self, container: SimulatedContainer) -> StartClaim:
         """What it finds on its disk."""
         try:
             known = read_lives(DATA, CLUSTER, self.era, container.index, container.disk)
@@ -244,7 +244,7 @@ class World:
             # The records know, too.
             self.count_fault("life_unknown")
             known = Lives(cluster=CLUSTER, era=self.era, container=container.index)
-        return Claim(
+        return StartClaim(
             container=container.index,
             life=known.life,
             begun=known.begun,
@@ -252,7 +252,7 @@ class World:
             fresh_journal=f"{container.index}-{self.records.lives[container.index]}" if self.journals else "",
         )
 
-    def _found(self, container: Container, admission: Admission) -> Iterator[Effect]:
+    def _found(self, container: SimulatedContainer, admission: Granted) -> Iterator[Effect]:
         """What is done when all that its nodes have persisted is durable, and before anything else leaves."""
         if container.founding:
             found(self.records, container.index, admission.journal)
@@ -262,7 +262,7 @@ class World:
         container.on_old_disk = False
         yield from ()
 
-    def _start(self, container: Container, admission: Admission) -> bool:
+    def _start(self, container: SimulatedContainer, admission: Granted) -> bool:
         """Whether it has started; else it will be tried again."""
         spec = SiteSpec(
             cluster=CLUSTER,
@@ -283,14 +283,14 @@ class World:
         container.storage = SiteStorage(
             spec,
             kept,
-            Notices(self, container),
+            StorageEvents(self, container),
             Counters(),
             partial(self.stores.remote_files, container),
             lambda: None,
             container.disk,
             self.draw.randbytes,
         )
-        start = Start(
+        start = LifeStart(
             life=admission.life,
             genesis=admission.genesis,
             keep_journal=admission.keep_journal,
@@ -311,17 +311,17 @@ class World:
             self.count_fault("holes")
         return True
 
-    def open_gateway(self, container: Container) -> None:
+    def open_gateway(self, container: SimulatedContainer) -> None:
         executor = container.running.executor
         if self.wire is not None and executor is not None:
             container.gateway = self.wire.open(GatewaySite(self, container, executor))
 
-    def close_gateway(self, container: Container) -> None:
+    def close_gateway(self, container: SimulatedContainer) -> None:
         if container.gateway is not None:
             container.gateway.close()
             container.gateway = None
 
-    def wake_gateway(self, container: Container) -> None:
+    def wake_gateway(self, container: SimulatedContainer) -> None:
         """Something has come for the gateway of a container."""
         if container.gateway is not None:
             self.arrive(container, Inputs())
@@ -330,7 +330,7 @@ class World:
         """Whether somebody listens at a site."""
         return any(container.gateway is not None and container.site == site for container in self.containers)
 
-    def _make_site(self, container: Container, spec: SiteSpec) -> Site:
+    def _make_site(self, container: SimulatedContainer, spec: SiteSpec) -> Site:
         container.said = Said()
         make = partial(self._make, container, container.life)
         site = Site(spec, container.life, Counters(), make, self._principal_of)
@@ -338,7 +338,7 @@ class World:
             site.know_front_ends([str(number) for number in range(self.graph.sites)])
         return site
 
-    def journal_lost(self, container: Container) -> None:
+    def journal_lost(self, container: SimulatedContainer) -> None:
         """What its committers had promised is forgotten."""
         container.generation += 1
         for number in container.numbers:
@@ -347,7 +347,7 @@ class World:
 
     def _make(
         self,
-        container: Container,
+        container: SimulatedContainer,
         life: int,
         name: Name,
         graph: Graph,
@@ -397,8 +397,8 @@ class World:
     def _principal_of(self, secret: bytes, key: bytes, is_member: bool, operator: bytes) -> bytes:
         return self.client_links.principals.get(secret) or principal_of(secret, key, is_member, operator)
 
-    def _fragile(self, container: Container, life: int) -> StateMachine:
-        """An application that breaks down where it is to."""
+    def _fragile(self, container: SimulatedContainer, life: int) -> StateMachine:
+        """The application, made to break down at the command that is chosen for it."""
 
         def before(operation: int, counter: int) -> None:
             if self.fatal is not None:
@@ -410,8 +410,8 @@ class World:
             application.on_snapshot = partial(self._snapshot, container, life)
         return application
 
-    def _snapshot(self, container: Container, life: int, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """Of an application that cannot give it, for once: only where an executor asks."""
+    def _snapshot(self, container: SimulatedContainer, life: int, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """A snapshot that fails once, if it is an executor that asks for it."""
         executors = [number for number in self.executors_of(container) if container.storage is not None]
         places = [container.kept.records[number].cell[EXECUTING] for number in executors]
         asked = [place ^ SNAPSHOT for place in places if place & SNAPSHOT]
@@ -428,19 +428,19 @@ class World:
                 return chain(chunks, (odd,))
         return (bytes(1 // (index - 1)) for index, _ in enumerate(chain(chunks, (b"", b""))))
 
-    def has_holes(self, container: Container) -> bool:
+    def has_holes(self, container: SimulatedContainer) -> bool:
         """Whether a committer of the container does not know all that it accepted, or will not when it is back."""
         if container.index in self.repairs_due:
             return True
         return any(isinstance(node, Committer) and node.holes for node in container.nodes.values())
 
-    def clock(self, container: Container) -> float:
+    def clock(self, container: SimulatedContainer) -> float:
         return 1_000_000.0 + self.now_ms * container.clock_rate + container.clock_offset_ms
 
-    def clock_s(self, container: Container) -> float:
+    def clock_s(self, container: SimulatedContainer) -> float:
         return self.clock(container) / 1e3
 
-    def crash(self, container: Container, power: bool = False) -> None:
+    def crash(self, container: SimulatedContainer, power: bool = False) -> None:
         """`power`: what was not synced may be gone."""
         container.alive = False
         container.doom = None
@@ -457,8 +457,8 @@ class World:
         if not self.journals and container in self.containers:
             self.wipe(container, checkpoints=True)
 
-    def end_orderly(self, container: Container) -> None:
-        """As a driver does it that has time for it."""
+    def end_orderly(self, container: SimulatedContainer) -> None:
+        """Stop it in an orderly way, as a driver does."""
         try:
             for store in container.kept.stores.values():
                 store.interrupt()
@@ -467,12 +467,12 @@ class World:
             self.count_fault("crash_in_storage")
         self.crash(container)
 
-    def lose(self, container: Container) -> None:
+    def lose(self, container: SimulatedContainer) -> None:
         container.lost = True
         if container.alive:
             self.crash(container)
 
-    def wipe(self, container: Container, checkpoints: bool) -> None:
+    def wipe(self, container: SimulatedContainer, checkpoints: bool) -> None:
         """The container's disk is gone."""
         disk = container.disk
         disk.forget(journal_directory(DATA, container.index))
@@ -488,7 +488,7 @@ class World:
         if checkpoints:
             disk.forget(lives_path(DATA, container.index))
 
-    def move(self, container: Container, disk: VirtualDisk) -> None:
+    def move(self, container: SimulatedContainer, disk: VirtualDisk) -> None:
         """The next life of a container that is down finds another disk."""
         for number in self.executors_of(container):
             lost = max(self.stores.checkpoints_of(number), default=0)
@@ -497,16 +497,16 @@ class World:
         container.on_old_disk = not disk.is_empty
         self.journal_lost(container)
 
-    def forget_records(self, container: Container) -> None:
+    def forget_records(self, container: SimulatedContainer) -> None:
         """An older copy of what the driver knows of the container is put back: of before its first start."""
         records, index = self.records, container.index
         records.lives[index] = records.begun[index] = 0
         records.founded[index], records.journals[index] = False, ""
 
-    def split(self, container: Container, copies_elsewhere: bool) -> None:
+    def split(self, container: SimulatedContainer, copies_elsewhere: bool) -> None:
         """Start a new life of the container on another host, with an empty disk, while the old process goes on as a
         zombie on the old one."""
-        zombie = Container(container.index, container.site, container.numbers, container.disk)
+        zombie = SimulatedContainer(container.index, container.site, container.numbers, container.disk)
         zombie.life, zombie.alive, zombie.generation = container.life, True, container.generation
         zombie.host, zombie.said, zombie.storage = container.host, container.said, container.storage
         # Its clients come back where the new life is.
@@ -525,14 +525,14 @@ class World:
         self.wipe(container, checkpoints=copies_elsewhere)
         self.boot(container)
 
-    def restart_later(self, container: Container, delay_ms: float) -> None:
+    def restart_later(self, container: SimulatedContainer, delay_ms: float) -> None:
         self.after(delay_ms, self._restart, container)
 
-    def _restart(self, container: Container) -> None:
+    def _restart(self, container: SimulatedContainer) -> None:
         if not container.alive and not container.lost and not self.closed:
             self.boot(container)
 
-    def _tick(self, container: Container, life: int) -> None:
+    def _tick(self, container: SimulatedContainer, life: int) -> None:
         if not container.alive or container.life != life:
             return
         if container not in self.zombies:
@@ -546,7 +546,7 @@ class World:
                 self.monitor.inspect_site(container.host)
         self.after(TICK_MS / container.clock_rate, self._tick, container, life)
 
-    def arrive(self, container: Container, inputs: Inputs, sender: int | None = None) -> None:
+    def arrive(self, container: SimulatedContainer, inputs: Inputs, sender: int | None = None) -> None:
         """Something of a container (None: of somebody else) has come."""
         for zombie in [zombie for zombie in self.zombies if zombie.index == container.index]:
             if sender is None or zombie.known_until_ms is None:
@@ -564,7 +564,7 @@ class World:
         else:
             self.driver.step(container, inputs)
 
-    def deliver(self, container: Container, parcels: list[Parcel]) -> None:
+    def deliver(self, container: SimulatedContainer, parcels: list[Parcel]) -> None:
         """Tuples have come for the nodes of a container."""
         self.arrive(container, Inputs(tuples=list(parcels)))
 
@@ -597,7 +597,7 @@ class World:
             # Whoever begins an era sees to it that there is room.
             container.disk.heal()
 
-    def executors_of(self, container: Container) -> list[int]:
+    def executors_of(self, container: SimulatedContainer) -> list[int]:
         return [number for number in container.numbers if self.graph.names[number].stage is Stage.EXECUTOR]
 
     def inspect_all(self) -> None:
@@ -607,7 +607,7 @@ class World:
             for number, node in container.nodes.items():
                 self.monitor.inspect(number, container.life, node)
 
-    def host_of(self, number: int) -> Container:
+    def host_of(self, number: int) -> SimulatedContainer:
         return self._host[number]
 
     def nodes_of(self, stage: Stage) -> list[tuple[Name, Node]]:
@@ -618,9 +618,9 @@ class World:
             if name.stage is stage and number in self._host[number].nodes
         ]
 
-    def may_fail(self, containers: list[Container]) -> bool:
-        """Whether at most f replicas of each stage are down if these fail, too. One that lost its memory, a part of its
-        journal or its checkpoints counts as down until it is what it was."""
+    def may_fail(self, containers: list[SimulatedContainer]) -> bool:
+        """Whether at most f replicas of each stage are down if these fail, too. One that lost its journal, or a
+        part of it, or its checkpoints counts as down until it is what it was."""
         down: Counter[tuple[Stage, int]] = Counter()
         for container in self.containers:
             if not container.alive or container.paused_until_ms > self.now_ms or container in containers:
@@ -650,6 +650,6 @@ class World:
             if not self._host[number].lost
         )
 
-    def _tell(self, what: str, container: Container) -> None:
+    def _tell(self, what: str, container: SimulatedContainer) -> None:
         if self.transcript is not None:
             self.transcript.container(self, container, what)

@@ -6,7 +6,7 @@ refused.
 
 A damaged journal is read as far as that goes. When the committers have made of it what they can, `restore` begins a new
 segment with all that they know, and the old segments are set aside, for an operator to look at. Where nobody can know
-what was promised, the journal is set aside as a whole, and its committers rejoin without memory.
+what was promised, the journal is set aside as a whole, and its committers rejoin without it.
 
 When the disk is full, `append` cuts what it wrote of the record, and says so; whoever drives the container tries again
 for a while. `append` returns only when the record is durable, so nothing that rests on it has left the container. Any
@@ -88,7 +88,7 @@ class FileJournal:
         self._on_trouble = on_trouble
         #: Random bytes, for the sync words.
         self._draw = draw
-        #: What every committer that has a memory has promised so far.
+        #: What every committer that is not recovering has promised so far.
         self.resumed: Callable[[], list[format.Written]] = list
         self._reset()
         self._lock: Lock | None = self._open()

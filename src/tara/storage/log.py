@@ -65,8 +65,6 @@ class DecidedLog:
         #: Told, by `work`, of everything that is wrong with the log.
         self.on_problem: Callable[[str], None] = lambda message: None
 
-    # For the container's loop
-
     def append(self, executed: t.Executed) -> None:
         """Take a run. This is the hot path: the run is encoded, and nothing else."""
         if (
@@ -103,10 +101,8 @@ class DecidedLog:
         if self._remote is not None:
             self._remote.closing.set()
 
-    # On the thread
-
     def work(self) -> float:
-        """Write what was handed over; returns after how many seconds to come again."""
+        """On the thread: write what was handed over; returns after how many seconds to come again."""
         try:
             if self._writer is None:
                 self._writer = LogWriter(

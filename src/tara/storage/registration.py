@@ -44,7 +44,7 @@ def of_next_era(records: Records) -> HandedOut:
     return fresh
 
 
-class Claim(Struct, frozen=True, kw_only=True):
+class StartClaim(Struct, frozen=True, kw_only=True):
     """What a container says of itself when it starts."""
 
     container: int
@@ -56,7 +56,7 @@ class Claim(Struct, frozen=True, kw_only=True):
     fresh_journal: str
 
 
-class Admission(Struct, frozen=True, kw_only=True):
+class Granted(Struct, frozen=True, kw_only=True):
     """What it is told. With the last two, an operator is told of it, too."""
 
     life: int
@@ -70,7 +70,7 @@ class Admission(Struct, frozen=True, kw_only=True):
     older_directory: bool
 
 
-def admit(records: Records, claim: Claim) -> Admission:
+def admit(records: Records, claim: StartClaim) -> Granted:
     """Give the container its next life. The records have to be written before anybody is told."""
     older_records = _correct(records, claim)
     container = claim.container
@@ -79,7 +79,7 @@ def admit(records: Records, claim: Claim) -> Admission:
     keep = not records.founded[container] or not known or claim.journal == known
     older_directory = keep and 0 < claim.life < begun
     keep = keep and not older_directory
-    return Admission(
+    return Granted(
         life=records.lives[container],
         genesis=not records.founded[container],
         keep_journal=keep,
@@ -89,7 +89,7 @@ def admit(records: Records, claim: Claim) -> Admission:
     )
 
 
-def _correct(records: Records, claim: Claim) -> bool:
+def _correct(records: Records, claim: StartClaim) -> bool:
     """No life is handed out twice, and whoever has promised something does not start as if it had not."""
     container = claim.container
     begun = claim.begun and not records.founded[container]
@@ -102,7 +102,7 @@ def _correct(records: Records, claim: Claim) -> bool:
 
 def must_be_founded(genesis: bool, journal: str, found_journal: str) -> bool:
     """Whether the container has a journal that is not on record: it may begin only when it is. A start that does not
-    get so far changes nothing, so a disk that is missing for a moment costs nobody its memory."""
+    get so far changes nothing, so a disk that is missing for a moment costs nobody its journal."""
     return genesis or journal != found_journal
 
 

@@ -33,7 +33,7 @@ from tara.storage.store import CheckpointStore, checkpoint_directory
 DAMAGE_SHOWN = 20
 
 
-class Start(Struct, frozen=True, kw_only=True):
+class LifeStart(Struct, frozen=True, kw_only=True):
     """What the registry tells a container when it has registered."""
 
     life: int
@@ -94,7 +94,7 @@ class SiteStorage:
         self.records: dict[int, ExecutionRecord] = {}
 
     def start(
-        self, start: Start, make: Callable[[], Site], application: Callable[[], Application], now_ms: float
+        self, start: LifeStart, make: Callable[[], Site], application: Callable[[], Application], now_ms: float
     ) -> Site:
         """A site with its nodes: with what the journal has, if there is one."""
         journals = self._open_journal(start) if self._site.journal else {}
@@ -136,7 +136,7 @@ class SiteStorage:
     def _create(
         self,
         site: Site,
-        start: Start,
+        start: LifeStart,
         application: Callable[[], Application],
         now_ms: float,
         journals: dict[int, list[t.ReplayedEntry]],
@@ -155,9 +155,9 @@ class SiteStorage:
             site.create(number, boot, application, journals.get(number, []))
         return site
 
-    def _open_journal(self, start: Start) -> dict[int, list[t.ReplayedEntry]]:
-        """What the journal has. From one that cannot be trusted, nothing: the committers rejoin without memory, under
-        the number of this life, which no life before it had."""
+    def _open_journal(self, start: LifeStart) -> dict[int, list[t.ReplayedEntry]]:
+        """What the journal has. From one that cannot be trusted, nothing: the committers rejoin without it, under the
+        number of this life, which no life before it had."""
         site = self._site
         journal = self.journal = FileJournal(
             journal_directory(self._spec.data_dir, site.container),

@@ -218,10 +218,9 @@ class CheckpointStore:
         if self.log is not None:
             self.log.interrupt()
 
-    # On the thread
-
     def work(self) -> float:
-        """Do what was asked for, one after the other; returns after how many seconds to come again if nobody wakes."""
+        """On the thread: do what was asked for, one after the other; returns after how many seconds to come again if
+        nobody wakes it."""
         try:
             while self._jobs and self._failure is None:
                 match self._jobs[0]:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from tara.application import StateMachine
-from tara.host.condition import described
+from tara.host.executor_condition import described
 from tara.host.nodes import Nodes
 from tara.protocol import tuples as t
 from tara.protocol.graph import Receivers, Stage

@@ -201,7 +201,7 @@ def is_busy(directory: Path, batch: int) -> bool:
     return not path.exists() or _read(path).busy
 
 
-class Staged(WriterCommitMessage):
+class StagedBatch(WriterCommitMessage):
     def __init__(self, queue: str, results: str | None) -> None:
         self.queue, self.results = queue, results
 
@@ -213,7 +213,7 @@ class QueueWriter(DataSourceStreamArrowWriter):
         self._config = config
         self._results = results
 
-    def write(self, iterator: Iterator["pa.RecordBatch"]) -> Staged:
+    def write(self, iterator: Iterator["pa.RecordBatch"]) -> StagedBatch:
         taken = (
             Row(*values)
             for batch in iterator
@@ -225,20 +225,20 @@ class QueueWriter(DataSourceStreamArrowWriter):
         _write(staged, msgspec.msgpack.encode(queue))
         table = results_table(outcomes)
         if table is None:
-            return Staged(str(staged), None)
+            return StagedBatch(str(staged), None)
         results = self._results / f".{name}.staged"
         _write_table(results, table)
-        return Staged(str(staged), str(results))
+        return StagedBatch(str(staged), str(results))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        (staged,) = [message for message in messages if isinstance(message, Staged)]
+        (staged,) = [message for message in messages if isinstance(message, StagedBatch)]
         if staged.results is not None:
             _publish(Path(staged.results), self._results / f"{batchId:012}.parquet")
         _publish(Path(staged.queue), queue_directory(self._config) / _file_name(batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         for message in messages:
-            if isinstance(message, Staged):
+            if isinstance(message, StagedBatch):
                 for path in (message.queue, message.results):
                     if path is not None:
                         Path(path).unlink(missing_ok=True)

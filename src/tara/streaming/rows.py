@@ -5,7 +5,7 @@
 | key | whose state it is for: the node's (all reply sinks: that of the first) | same | same | - |
 | node | the receiver | a request source | every node | WRITER |
 | sender | the node that emitted it | COMMAND | TICK | OUTCOMES |
-| emission | the how manieth tuple of that node | NULL_PAYLOAD or 0 | the tick's number | - |
+| emission | the running number of the tuple among those of that node | NULL_PAYLOAD or 0 | the tick's number | - |
 | number | Results: the view | its number | the time in ms | the view |
 | client | - | the client | - | - |
 | data | the tuple in bytes | the payload | - | outcomes in bytes |

@@ -1,7 +1,7 @@
 """The sink of `format("tara")`: every row of a query is a command of a live cluster, executed exactly once.
 
 Spark executes a micro-batch again after a failure, perhaps with its rows in another order and other tasks, and two
-drivers may be at it at once. So a row gets its identity late: tasks only stage rows in files. Then the micro-batch's
+drivers may execute it at once. So a row gets its identity late: tasks only stage rows in files. Then the micro-batch's
 commit claims its number in a session named after the stream, with the list of the files as value. The first claim wins;
 whoever commits then sends the rows of the winner's files, with the numbers that the claim has fixed.
 """
@@ -102,9 +102,8 @@ class TaraWriter(DataSourceStreamArrowWriter):
                     "in a column payload, or key and value with the option application = key-value"
                 )
 
-    # In a task
-
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Staged:
+        """In a task: stage the rows."""
         commands = [command for batch in iterator for command in self._commands(batch)]
         if not commands:
             return Staged("", 0)
@@ -125,9 +124,8 @@ class TaraWriter(DataSourceStreamArrowWriter):
         pairs = zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
         return [_put(key, value) for key, value in pairs]
 
-    # On the driver
-
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver: claim the micro-batch, and send its rows."""
         mine = [StagedFile(staged.name, staged.rows) for staged in _staged(messages)]
         if not mine:
             return

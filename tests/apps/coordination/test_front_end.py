@@ -279,7 +279,7 @@ def test_requests_of_all_connections_are_bounded_in_bytes() -> None:
         if desk.front_end.may_read(client):
             desk.feed(client, put("/big", 900_000) + get("/zookeeper") + put("/big", 900_000))
     assert desk.front_end.pressure.held <= limits.ALL_HELD_BYTES_EXTREME + 2_000_000
-    assert desk.front_end.channel.waiting_bytes <= limits.ORDERED_BYTES_MAX + 1_000_000
+    assert desk.front_end.log_session.waiting_bytes <= limits.ORDERED_BYTES_MAX + 1_000_000
     assert not desk.front_end.may_read(desk.admit())
 
 

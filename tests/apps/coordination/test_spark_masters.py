@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tara.net.where import free_ports
+from tara.net.addresses import free_ports
 from tests.apps.coordination.live import kazoo
 from tests.patience import await_condition
 

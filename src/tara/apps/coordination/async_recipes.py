@@ -1,8 +1,8 @@
-"""Lock and election for asyncio. Fair: contenders come to turn in the order of their sequential ephemeral nodes.
+"""Lock and election for asyncio. Fair: contenders get their turn in the order of their sequential ephemeral nodes.
 
-A contender's node carries a name that nobody else has, so that one whose creation was answered by a broken connection
-is found again. Who waits, watches only the contender before it. A holder that is cut off must stop: `lost` is set as
-soon as the client is not connected, and whoever acts on the lock should look at it.
+A contender's node carries a unique name, so that it is found again if the connection broke before its creation was
+answered. A waiting contender watches only the one before it. A holder that is cut off must stop: `lost` is set as soon
+as the client is not connected, and whoever acts on the lock should look at it.
 """
 
 import asyncio

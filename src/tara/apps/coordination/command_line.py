@@ -41,7 +41,7 @@ def hosts_of(data_dir: Path) -> str:
     import msgspec
 
     from tara.live import control
-    from tara.operations.asking import ask
+    from tara.operations.registry_client import ask
     from tara.protocol.errors import ConfigurationError
 
     status = msgspec.json.decode(ask(data_dir, control.AskStatus()))

@@ -4,8 +4,8 @@ import msgspec
 from msgspec import Struct
 
 from tara.apps.coordination import limits
+from tara.net.addresses import is_loopback
 from tara.net.gateway import Options
-from tara.net.where import is_loopback
 from tara.protocol.errors import ConfigurationError
 
 

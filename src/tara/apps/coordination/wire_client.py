@@ -174,9 +174,8 @@ class Session:
             self._credentials.append((scheme, credentials))
         await self.request(Op.AUTH, _auth(scheme, credentials))
 
-    # On the task
-
     async def _run(self) -> None:
+        """The task that keeps the session connected."""
         pause_s = RECONNECT_S
         while True:
             host, port = self._hosts[self._next_host]

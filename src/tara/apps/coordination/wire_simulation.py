@@ -24,8 +24,8 @@ from tara.apps.coordination.settings import gateway_settings
 from tara.apps.coordination.wire_nuisances import Nuisances, Stranger
 from tara.net.gateway import Options
 from tara.protocol import tuples as t
-from tara.simulator.linearizability import Operation
-from tara.simulator.wire import GatewaySite
+from tara.simulator.checks.linearizability import Operation
+from tara.simulator.gateways import GatewaySite
 
 if TYPE_CHECKING:
     from tara.simulator.world import World

@@ -1,4 +1,5 @@
-"""How a site without a common registry comes to its cluster: it founds it, goes on in it, or joins it without memory.
+"""How a site without a common registry comes to its cluster: it founds it, goes on in it, or joins it without
+a journal.
 
 Who may start full, as a member that has promised nothing yet, is a question of safety: a site that has lost its data
 directory has promised something, and does not know what. So:
@@ -8,8 +9,8 @@ directory has promised something, and does not know what. So:
   number of its own, random, which is durable in its data directory before anybody hears of it; together they are the
   identity of the cluster. A site starts full only in a cluster that was founded with the number that is still in its
   directory, and the number goes when it has started. With the directory, the number is lost, too.
-- Any other site joins without memory, as soon as f+1 others agree which cluster and era that is; it could not get a new
-  memory from fewer. Its next life is higher than any before: the time in milliseconds, or what others have heard of.
+- Any other site joins without a journal, as soon as f+1 others agree which cluster and era that is; fewer could
+  not restore it. Its next life is higher than any before: the time in milliseconds, or what others have heard of.
 
 A forgotten `--found` does no harm. A site is of one cluster only, so of two clusters that a site is lost in between,
 only one can have f+1 sites.
@@ -29,7 +30,7 @@ from tara.configuration.settings import Settings, shape_of
 from tara.configuration.state import ClusterState, StateFile, new_state
 from tara.live import control
 from tara.live.registry import CLOCKS_DIFFER_S_MAX
-from tara.live.sites.neighbours import Neighbours, SiteCard
+from tara.live.sites.other_sites import OtherSites, SiteCard
 from tara.net import bounds
 from tara.net.certificates import Keys
 from tara.net.port import Terms
@@ -54,7 +55,7 @@ class Found(Struct, frozen=True):
 
 
 class Join(Struct, frozen=True):
-    """Start without memory in this cluster and era."""
+    """Start without a journal in this cluster and era."""
 
     cluster: int
     era: int
@@ -110,36 +111,36 @@ class Doorway:
 
     def state(self) -> ClusterState:
         """Waits until it is clear how this site starts. What is returned has been written down."""
-        neighbours = Neighbours(self._site, self._addresses, self._keys)
+        others = OtherSites(self._site, self._addresses, self._keys)
         guard = None if self._keys is None else self._keys.members_only()
         server: Server | None = None
         try:
             terms = Terms(bounds.CONTROL_BYTES_MAX, bounds.CONTROLLERS_MAX, guard, self._say, self._say)
             server = bind(self._addresses[self._site], terms)
-            decision = self._await(server, neighbours)
-            lives = [card.lives[self._site] for card in neighbours.cards().values() if card.lives]
+            decision = self._await(server, others)
+            lives = [card.lives[self._site] for card in others.cards().values() if card.lives]
         finally:
             if server is not None:
                 server.close()
-            neighbours.close()
+            others.close()
         return self._write(decision, max(lives, default=0))
 
-    def _await(self, server: Server, neighbours: Neighbours) -> Found | Join:
+    def _await(self, server: Server, others: OtherSites) -> Found | Join:
         said_s = 0.0
         while True:
             server.wait(_POLL_S)
             server.tick()
             for identity, data in server.receive():
                 self._answer(server, identity, data)
-            neighbours.look()
-            cards = neighbours.cards()
+            others.look()
+            cards = others.cards()
             self._check(cards)
             decision = decide(self._site, self._settings.limits.f, self._nonce, cards, time.time() * 1e3)
             if decision is not None:
                 return decision
             if time.monotonic() - said_s > SAY_S:
                 said_s = time.monotonic()
-                self._say(self._reason(cards, neighbours.problems))
+                self._say(self._reason(cards, others.problems))
 
     def _answer(self, server: Server, identity: bytes, data: bytes) -> None:
         try:
@@ -172,7 +173,7 @@ class Doorway:
             for other in range(len(self._addresses))
             if other != self._site
         ]
-        purpose = "to found a cluster or to join one" if self._nonce else "to join without memory (no --found)"
+        purpose = "to found a cluster or to join one" if self._nonce else "to join without a journal (no --found)"
         return f"site {self._site} waits {purpose}: {', '.join(sites)}"
 
     @staticmethod

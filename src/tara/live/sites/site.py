@@ -2,7 +2,7 @@
 
 The registry hands out lives and first starts for the containers of its own site, as that of a whole cluster does. The
 addresses of the others come from the configuration and never change, so nobody needs to be told them. `tara status`
-at any site shows all of them, because the registries ask each other (`tara.live.sites.neighbours`). How the site came
+at any site shows all of them, because the registries ask each other (`tara.live.sites.other_sites`). How the site came
 to its cluster is in `tara.live.sites.joining`.
 """
 
@@ -19,15 +19,15 @@ from tara.configuration.state import ANY_SITE, ClusterState
 from tara.live import control
 from tara.live.observability.events import show
 from tara.live.observability.metrics import recent_report
+from tara.live.recent_demand import RecentDemand
 from tara.live.registry import DIGESTS_S, Ports, Registry
 from tara.live.sites.joining import Doorway, bind, forget_founding
-from tara.live.sites.neighbours import Neighbours, SiteCard
-from tara.live.wish import Wish
+from tara.live.sites.other_sites import OtherSites, SiteCard
+from tara.net.addresses import expand, same_everywhere
 from tara.net.certificates import load_member_keys
 from tara.net.port import Terms
 from tara.net.server import Server
 from tara.net.site_address import SiteAddress, parse_sites
-from tara.net.where import expand, same_everywhere
 from tara.protocol.errors import ConfigurationError
 
 LOOK_S = 0.1
@@ -50,11 +50,11 @@ class SiteRegistry(Registry):
         self._site = site
         self._may_found = found
         self._stderr = stderr
-        self._neighbours: Neighbours | None = None
+        self._others: OtherSites | None = None
         #: Whether another site wants to know the digests of the executor here.
-        self._neighbours_digests = Wish(DIGESTS_S)
+        self._others_digests = RecentDemand(DIGESTS_S)
         super().__init__(settings, stderr)
-        self._watcher = self.thread("neighbours", self._look_around)
+        self._watcher = self.thread("other_sites", self._look_around)
         self._watcher.start()
 
     @property
@@ -106,14 +106,14 @@ class SiteRegistry(Registry):
     def _look_around(self) -> None:
         """On a thread of its own: ask the others, until the end."""
         keys = load_member_keys(expand("keys", self.settings.keys)) if self.settings.keys else None
-        neighbours = self._neighbours = Neighbours(self._site, self._addresses, keys)
+        others = self._others = OtherSites(self._site, self._addresses, keys)
         while not self.down.wait(LOOK_S):
             # Only what was asked for here: others would ask back for what they are asked for, and so on.
-            neighbours.look(super().with_digests())
-            for site, problem in neighbours.problems.items():
+            others.look(super().with_digests())
+            for site, problem in others.problems.items():
                 self.events.flood("site_differs", site=site, reason=problem)
-            self._compare(neighbours.cards())
-        neighbours.close()
+            self._compare(others.cards())
+        others.close()
 
     def _compare(self, cards: dict[int, SiteCard]) -> None:
         state = self.state
@@ -128,13 +128,13 @@ class SiteRegistry(Registry):
                 # Nothing can be decided in the old era any more; whoever waits for it waits in vain.
                 self.failure = ConfigurationError(
                     f"{self.settings.data_dir} is of era {state.era}, but the other sites are in era {era}: move it "
-                    "away, and start this site again; it joins without memory"
+                    "away, and start this site again; it joins without a journal"
                 )
                 self.events.error("newer_era", era=era)
                 self.down.set()
 
     def with_digests(self) -> bool:
-        return super().with_digests() or self._neighbours_digests.holds(time.monotonic())
+        return super().with_digests() or self._others_digests.holds(time.monotonic())
 
     def _card(self) -> bytes:
         lives = self.members[self._site].status.get("lives", [])
@@ -154,7 +154,7 @@ class SiteRegistry(Registry):
         match question:
             case control.AskSite(digests=digests):
                 if digests:
-                    self._neighbours_digests.renew(time.monotonic())
+                    self._others_digests.renew(time.monotonic())
                 self._send(identity, control.Answer(True, self._card()))
             case control.AskKill(target) if (at := self.container_of(target)) is not None and at not in self.hosted:
                 self._send(identity, control.Elsewhere(self._addresses[at].registry))
@@ -163,15 +163,15 @@ class SiteRegistry(Registry):
 
     def status(self) -> dict[str, Any]:
         """Of all sites, as far as their registries answer."""
-        neighbours = self._neighbours
-        cards = {} if neighbours is None else neighbours.cards()
-        others = [
+        others = self._others
+        cards = {} if others is None else others.cards()
+        elsewhere = [
             cards[site].containers if site in cards else [self._unknown(site)]
             for site in range(len(self._addresses))
             if site != self._site
         ]
         mine = super().status()
-        containers = [*mine["containers"], *(container for some in others for container in some)]
+        containers = [*mine["containers"], *(container for some in elsewhere for container in some)]
         return {**mine, "containers": sorted(containers, key=lambda container: min(container["sites"]))}
 
     def own_status(self) -> dict[str, Any]:

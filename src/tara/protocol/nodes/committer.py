@@ -12,7 +12,7 @@ The rules that make it safe:
   not know any more. It votes on in the view that it is in and says how far it is, but sends no record while it has
   holes: a record must not show a slot as empty, or with an older accept. It asks for a new view with the same proposer,
   which proposes again what may have been decided, and so fills the holes.
-- Without its memory (no journal, and not the very first start) it promises nothing: no record, no vote. It joins with
+- Without its journal, unless it is the very first start, it promises nothing: no record, no vote. It joins with
   a new incarnation, and is full again when a view that f+1 others have recorded for, knowing that number, has told
   it everything that may have been decided before.
 """
@@ -50,7 +50,7 @@ class Committer(Node):
             t.Start: self._on_start,
             t.Stable: self._on_stable,
             t.View: self._on_view,
-            t.Read: self._on_read,
+            t.IndexRequest: self._on_index_request,
         }
         #: What was accepted in the current view, in slot order.
         self.commits: Window[t.Request] = Window(0, limits.window)
@@ -70,9 +70,9 @@ class Committer(Node):
         self.incarnations = [FIRST_INCARNATION] * graph.members
         #: The highest incarnations it has heard of.
         self._known = self.incarnations
-        #: Names what it remembers; another one after every loss of memory.
+        #: Names what it remembers; another one after every loss of the journal.
         self.incarnation = boot.incarnation
-        #: It lost its memory and has not got a new one.
+        #: It has lost its journal and is not restored.
         self.recovering = False
         #: While recovering: the slots below must be known before it is full again.
         self._install_until = 0
@@ -123,16 +123,23 @@ class Committer(Node):
         if self.holes:
             self.holes.difference_update(range(first, first + len(requests)))
 
-    def _on_read(self, read: t.Read) -> None:
-        """Tell how far it has accepted requests, in any view. Without a memory it does not know. Whether these are on
-        disk does not matter: a reader that waits for too much has waited for enough."""
+    def _on_index_request(self, request: t.IndexRequest) -> None:
+        """Tell how far it has accepted requests, in any view. Without its journal it does not know. Whether these are
+        on disk does not matter: a reader that waits for too much has waited for enough."""
         if self.recovering:
             return
         position = max(self.commits.pos, self.records.pos)
         index = t.ReadIndex(
-            self.index, self.partition, self.incarnation, self._known, read.source, read.epoch, read.nonce, position
+            self.index,
+            self.partition,
+            self.incarnation,
+            self._known,
+            request.source,
+            request.epoch,
+            request.nonce,
+            position,
         )
-        self.tell(index, self._executor[read.executor])
+        self.tell(index, self._executor[request.executor])
 
     # View change
 
@@ -308,7 +315,7 @@ class Committer(Node):
     def _recover(self, journal: list[t.ReplayedEntry]) -> None:
         if self.boot.genesis:
             self._move(self.boot.threshold * self.limits.checkpoint_slots)
-            # From now on there is a journal: a start without one is a loss of memory.
+            # From now on there is a journal: a start without one means that it was lost.
             self._know_myself()
             self.persist(self.resumed())
             return
@@ -396,7 +403,7 @@ class Committer(Node):
         """What it knows from before a gap and can rely on."""
         first = next((entry for entry in entries if isinstance(entry, t.Voted | t.Started | t.Promised)), None)
         if isinstance(first, t.Promised) or self.incarnation != after.incarnation:
-            # The gap ends in a view below, nobody knows which; or with another memory.
+            # The gap ends in a view below, nobody knows which; or in another incarnation.
             return {}
         if (after.view if first is None else first.view) != self.view:
             return {}
@@ -447,13 +454,13 @@ class Committer(Node):
     # Recovery without one
 
     def _join(self) -> None:
-        """Ask for a view that knows of this memory; and again if one was started that does not."""
+        """Ask for a view that knows of this incarnation; and again if one was started that does not."""
         incarnations = self._known.copy()
         incarnations[self._member] = self.incarnation - 1 if self._left_out else self.incarnation
         self.emit(t.Presence(self._member, self.partition, self.incarnation, self.view, incarnations), self._view_sinks)
 
     def _knows_me(self, start: t.Start) -> bool:
-        """Whether f+1 others gave the records of this view, and each knew of this memory when it did."""
+        """Whether f+1 others gave the records of this view, and each knew of this incarnation when it did."""
         others = [
             credential
             for credential in start.credentials
@@ -462,7 +469,7 @@ class Committer(Node):
         return len(others) >= self.limits.quorum
 
     def _install(self, requests: list[t.Request]) -> None:
-        """Take what the view proposes again; when that is all there, it is a memory."""
+        """Take what the view proposes again; when that is all there, it is restored."""
         self.commits.extend(requests)
         if self.commits.pos < self._install_until:
             return
@@ -481,7 +488,7 @@ class Committer(Node):
         self.commits.extend(entry.requests)
 
     def _enter_as(self, incarnation: int, view: int, incarnations: list[int], started: bool, minimum: int) -> None:
-        """Be in this view with this memory; what it had accepted is void."""
+        """Be in this view in this incarnation; what it had accepted is void."""
         self.recovering = False
         self.incarnation, self.view, self.incarnations, self.started = incarnation, view, incarnations, started
         self._views.raise_to(view)
@@ -497,5 +504,5 @@ class Committer(Node):
 def segment_head(committers: Mapping[int, Committer]) -> list[Written]:
     """What the committers of a host have promised, given by node number: how a new journal segment begins, and what the
     journal's end marker says. One that is recovering has promised nothing, and is not in it: at the next start an entry
-    of it would pass for a memory."""
+    of it would pass for the whole."""
     return [(number, node.resumed()) for number, node in committers.items() if not node.recovering]

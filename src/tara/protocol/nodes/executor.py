@@ -57,8 +57,8 @@ class Executor(Node):
             t.Saved: self._on_saved,
             t.Unsaved: self._on_unsaved,
             t.Loaded: self._on_loaded,
-            t.Questions: self._on_questions,
-            t.AskHere: self._on_ask_here,
+            t.PendingReads: self._on_pending_reads,
+            t.SubmitStaleReads: self._on_stale_reads,
             t.ReadIndex: self._on_read_index,
         }
         self._make = make
@@ -76,7 +76,7 @@ class Executor(Node):
         self.starts = 0
         #: Why it does not execute; None: it does.
         self.halted: t.Halted | None = None
-        #: Its host found it broken: it only says so any more.
+        #: Its host found it broken: from then on it does nothing but say so.
         self._broken = False
         #: The newest checkpoint that the application could not restore.
         self._not_restored = 0
@@ -202,8 +202,8 @@ class Executor(Node):
 
     # Reads
 
-    def _on_questions(self, questions: t.Questions) -> None:
-        self._reads.ask(questions)
+    def _on_pending_reads(self, pending: t.PendingReads) -> None:
+        self._reads.add(pending)
         self._answer()
 
     def _on_read_index(self, index: t.ReadIndex) -> None:
@@ -219,42 +219,42 @@ class Executor(Node):
     def _answer(self) -> None:
         if not self._restored or self.halted is not None:
             return
-        answers: list[t.Answer] = []
+        results: list[t.ReadResult] = []
         room = ANSWERED_BYTES_MAX
-        for question in self._reads.due(self.next):
-            status, payload = self._answer_to(question) if room > 0 else (t.OVERLOADED, b"")
+        for read in self._reads.due(self.next):
+            status, payload = self._answer_to(read) if room > 0 else (t.OVERLOADED, b"")
             room -= len(payload)
-            answers.append(t.Answer(question.ticket, status, payload, question.life))
-        for some in t.split(answers, self.limits.run_length_max, self.limits.run_bytes_max):
-            self.emit(t.Answers(self.index, some), self._reply_sink)
+            results.append(t.ReadResult(read.ticket, status, payload, read.life))
+        for some in t.split(results, self.limits.run_length_max, self.limits.run_bytes_max):
+            self.emit(t.ReadResults(self.index, some), self._reply_sink)
 
-    def _on_ask_here(self, ask: t.AskHere) -> None:
+    def _on_stale_reads(self, submitted: t.SubmitStaleReads) -> None:
         """Any state will do, and here is one, unless it has not been loaded yet."""
-        answers: list[t.Answer] = []
-        room = ask.bytes_max if self._restored else 0
-        for question in ask.questions:
-            asked = self.ask(question.payload, question.principal) if room > 0 else (t.OVERLOADED, b"")
-            room -= len(asked[1])
-            answers.append(t.Answer(question.ticket, *asked, question.life))
-        for some in t.split(answers, self.limits.run_length_max, self.limits.run_bytes_max):
-            self.emit(t.Answers(self.index, some), self._reply_sink)
+        results: list[t.ReadResult] = []
+        room = submitted.bytes_max if self._restored else 0
+        for read in submitted.reads:
+            found = self.read(read.payload, read.principal) if room > 0 else (t.OVERLOADED, b"")
+            room -= len(found[1])
+            results.append(t.ReadResult(read.ticket, *found, read.life))
+        for some in t.split(results, self.limits.run_length_max, self.limits.run_bytes_max):
+            self.emit(t.ReadResults(self.index, some), self._reply_sink)
 
-    def _answer_to(self, question: t.Question) -> tuple[int, bytes]:
-        if question.subject == t.SESSIONS:
-            return self.sessions.listing(question.payload)
-        return self.ask(question.payload, question.principal)
+    def _answer_to(self, read: t.ReadRequest) -> tuple[int, bytes]:
+        if read.subject == t.SESSIONS:
+            return self.sessions.listing(read.payload)
+        return self.read(read.payload, read.principal)
 
-    def ask(self, question: bytes, principal: bytes) -> tuple[int, bytes]:
-        """Ask the application as it is now: status and payload of an answer."""
+    def read(self, payload: bytes, principal: bytes) -> tuple[int, bytes]:
+        """Read the application as it is now: status and payload of a result."""
         if self.halted is not None:
             return t.HALTED, self.halted.reason.encode()
-        place = places.question(question)
+        place = places.read(payload)
         if place in self.boot.barred:
             return t.FAILED, ENDED.encode()
         former = depth.enter()
         self._cell[EXECUTING] = place
         try:
-            return self.sessions.ask(question, principal)
+            return self.sessions.read(payload, principal)
         finally:
             self._cell[EXECUTING] = 0
             depth.leave(former)
@@ -450,7 +450,7 @@ class Executor(Node):
     def _learn_horizon(self) -> None:
         """Ask the committers how far something may be decided."""
         if self._must_look and self._horizon.until is None:
-            self.emit(t.AskIndex(self.index, self.boot.life), self._reply_sink)
+            self.emit(t.StartIndexRequest(self.index, self.boot.life), self._reply_sink)
 
     def _restore(self, number: int, loaded: t.Loaded) -> bool:
         """Take the state of a checkpoint; false if the application could not. Then it has none."""

@@ -6,7 +6,7 @@ they do not move, the oldest go to all proposers, and to the other sources, whic
 hear each other, each would depose the other one's proposer, for ever. Its identity is (index, epoch): each start is a
 new epoch, whose numbers begin at 0.
 
-Questions are not ordered: the committers are asked how far the order is, and the executor of the source's site answers
+Reads are not ordered: the committers are asked how far the order is, and the executor of the source's site answers
 when it is that far.
 """
 
@@ -51,8 +51,8 @@ class RequestSource(Node):
             t.Submit: self._on_submit,
             t.Unkept: self._on_unkept,
             t.Requests: self._on_requests,
-            t.Ask: self._on_ask,
-            t.AskIndex: self._on_ask_index,
+            t.SubmitReads: self._on_reads,
+            t.StartIndexRequest: self._on_start_index,
             t.Halted: self._on_halted,
             t.Stable: self._on_stable,
             t.View: self._on_view,
@@ -226,22 +226,22 @@ class RequestSource(Node):
         """Of another source, which may not reach the active proposer."""
         self._send(requests.requests, self._active)
 
-    def _on_ask(self, ask: t.Ask) -> None:
-        """Have questions answered without ordering them. Nothing is sent again: a client that gets no answer in time
-        has its question ordered."""
-        for some in t.split(ask.questions, self.limits.run_length_max, self.limits.run_bytes_max):
+    def _on_reads(self, submitted: t.SubmitReads) -> None:
+        """Have reads answered without ordering them. Nothing is sent again: a client that gets no answer in time has
+        its read ordered."""
+        for some in t.split(submitted.reads, self.limits.run_length_max, self.limits.run_bytes_max):
             self._nonce += 1
-            self.emit(t.Questions(self.index, self.epoch, self._nonce, some), self._executor)
-            self.emit(t.Read(self.index, self.epoch, self._nonce, self.index), self._committers)
+            self.emit(t.PendingReads(self.index, self.epoch, self._nonce, some), self._executor)
+            self.emit(t.IndexRequest(self.index, self.epoch, self._nonce, self.index), self._committers)
 
     def _on_halted(self, halted: t.Halted) -> None:
         """The executor of its site has halted, or executes again. It says so again and again while it has."""
         patience_ms = HALTED_REPORTS * self.limits.report_interval_ms
         self._halted_until_ms = self.now_ms + patience_ms if halted.reason else 0.0
 
-    def _on_ask_index(self, ask: t.AskIndex) -> None:
+    def _on_start_index(self, start: t.StartIndexRequest) -> None:
         """On behalf of an executor that has started. It asks again until it has its answers."""
-        self.emit(t.Read(self.index, ask.life, t.START_NONCE, ask.executor), self._committers)
+        self.emit(t.IndexRequest(self.index, start.life, t.START_NONCE, start.executor), self._committers)
 
     def tick(self, now_ms: float) -> None:
         super().tick(now_ms)

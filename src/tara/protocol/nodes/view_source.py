@@ -3,7 +3,7 @@
 Votes of controllers and presences of proposers and committers come through the queue of its view sink, and so does
 what the other view sources publish. A view that f+1 controllers ask for at the same time is published; so is a view
 that a committer is in already; and a higher view when the active proposer has restarted, because in the current one it
-may not become active again (rule R1), or when a committer has lost its memory, because it needs a view that knows of
+may not become active again (rule R1), or when a committer has lost its journal, because it needs a view that knows of
 that. With the view go the highest incarnations of the partition's proposers and committers.
 """
 
@@ -93,7 +93,7 @@ class ViewSource(Node):
         self._welcome()
 
     def _welcome(self) -> None:
-        """Move on to a view that knows the joiners, if the current one does not. When a committer lost its memory the
+        """Move on to a view that knows the joiners, if the current one does not. When a committer lost its journal the
         same proposer stays: its rejoining is not to become an outage."""
         active = self.graph.proposer_of(self.view)
         if active is None:

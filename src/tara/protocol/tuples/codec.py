@@ -11,7 +11,16 @@ from tara.protocol.tuples.base import DECODE_ERRORS
 from tara.protocol.tuples.collection import CommitterStatus, ExecutorStatus, Stable
 from tara.protocol.tuples.commands import Event, Request, Result
 from tara.protocol.tuples.ordering import Commit, Halted, Proposal, Requests, Results, Submit
-from tara.protocol.tuples.reads import Answer, Answers, Ask, AskIndex, Question, Questions, Read, ReadIndex
+from tara.protocol.tuples.reads import (
+    IndexRequest,
+    PendingReads,
+    ReadIndex,
+    ReadRequest,
+    ReadResult,
+    ReadResults,
+    StartIndexRequest,
+    SubmitReads,
+)
 from tara.protocol.tuples.view_change import Accepted, Advance, Presence, Progress, Record, Start, Target, View, Vote
 
 WireTuple = (
@@ -21,12 +30,12 @@ WireTuple = (
     | Commit
     | Results
     | Halted
-    | Ask
-    | Questions
-    | Read
-    | AskIndex
+    | SubmitReads
+    | PendingReads
+    | IndexRequest
+    | StartIndexRequest
     | ReadIndex
-    | Answers
+    | ReadResults
     | CommitterStatus
     | ExecutorStatus
     | Stable
@@ -70,7 +79,7 @@ def _explain(data: bytes, problem: str) -> str:
     return f"{kind.__name__}.{field}{rest}: {message}"
 
 
-Sized = TypeVar("Sized", Request, Accepted, Result, Event, Question, Answer)
+Sized = TypeVar("Sized", Request, Accepted, Result, Event, ReadRequest, ReadResult)
 
 
 def split(items: list[Sized], count_max: int, bytes_max: int) -> Iterator[list[Sized]]:

@@ -45,7 +45,7 @@ class Resumed(Value, frozen=True, tag=4):
 
 
 class Installed(Value, frozen=True, tag=6):
-    """It had lost its memory, and has a new one: all that could have been decided before this view, as accepted in it.
+    """It had lost its journal, and is restored: all that could have been decided before this view, as accepted in it.
     One record, so that it is there as a whole or not at all; whatever stands before it in the journal is void."""
 
     incarnation: Number

@@ -6,14 +6,14 @@ from msgspec import Meta
 
 from tara.protocol.tuples.base import ClientNumber, Number, Principal, Tuple, Value
 
-#: Whom a question is for.
+#: Whom a read is for.
 Subject = Annotated[int, Meta(ge=0, le=1)]
 APPLICATION = 0
 SESSIONS = 1  # the list of sessions, for operators; the payload is a `ListSessions`
 
 
 class ListSessions(Value, frozen=True):
-    """Sessions with higher ids than this one, in the order of their ids, as many as fit an answer."""
+    """Sessions with higher ids than this one, in the order of their ids, as many as fit a result."""
 
     after: Number = 0
 
@@ -39,50 +39,50 @@ class SessionRow(Value, frozen=True):
     waiting_bytes: int
 
 
-class Question(Value, frozen=True):
-    """What a client asks the application. The host that took it knows by the ticket who is waiting."""
+class ReadRequest(Value, frozen=True):
+    """One read of a client. The host that took it knows by the ticket who is waiting."""
 
     ticket: Number
     payload: bytes
     #: The life of that host: its next one counts tickets anew.
     life: Number = 0
-    #: Who asks; said by the front end, as in a command.
+    #: Who reads; said by the front end, as in a command.
     principal: Principal = b""
     subject: Subject = 0
 
 
-class Answer(Value, frozen=True):
+class ReadResult(Value, frozen=True):
     ticket: Number
     status: Annotated[int, Meta(ge=0, le=10)]
     payload: bytes
-    #: As in the question.
+    #: As in the request.
     life: Number = 0
 
 
-class Ask(Tuple, frozen=True, tag=18):
-    """client → request source: questions that need a linearizable answer, but no place in the order."""
+class SubmitReads(Tuple, frozen=True, tag=18):
+    """client → request source: reads that need a linearizable result, but no place in the order."""
 
-    questions: list[Question]
+    reads: list[ReadRequest]
 
 
-class AskHere(Tuple, frozen=True, tag=112):
-    """client → executor of its site: questions for which any state will do; the answers may have so many bytes."""
+class SubmitStaleReads(Tuple, frozen=True, tag=112):
+    """client → executor of its site: reads for which any state will do; the results may have so many bytes."""
 
-    questions: list[Question]
+    reads: list[ReadRequest]
     bytes_max: int
 
 
-class Questions(Tuple, frozen=True, tag=19):
-    """request source → the executor of its site: to be answered when the committers have said how far."""
+class PendingReads(Tuple, frozen=True, tag=19):
+    """request source → the executor of its site: reads to be answered when the committers have said how far."""
 
     source: Number
     epoch: Number
     nonce: Number
-    questions: list[Question]
+    reads: list[ReadRequest]
 
 
-class Read(Tuple, frozen=True, tag=6):
-    """request source → committers of all partitions: where does the log end? Answered to one executor."""
+class IndexRequest(Tuple, frozen=True, tag=6):
+    """request source → committers of all partitions: where does the log end? They tell one executor."""
 
     source: Number
     epoch: Number
@@ -94,7 +94,7 @@ class Read(Tuple, frozen=True, tag=6):
 START_NONCE = 1 << 61
 
 
-class AskIndex(Tuple, frozen=True, tag=22):
+class StartIndexRequest(Tuple, frozen=True, tag=22):
     """executor → reply sink of its site → client → request source: it has started. How far may something be decided?
     The source asks the committers, as for any other read."""
 
@@ -103,7 +103,7 @@ class AskIndex(Tuple, frozen=True, tag=22):
 
 
 class ReadIndex(Tuple, frozen=True, tag=7):
-    """committer → executor: no slot at or beyond `position` was accepted here when the question came."""
+    """committer → executor: no slot at or beyond `position` was accepted here when the request came."""
 
     committer: Number
     partition: Number
@@ -116,8 +116,8 @@ class ReadIndex(Tuple, frozen=True, tag=7):
     position: Number
 
 
-class Answers(Tuple, frozen=True, tag=20):
-    """executor → reply sink of its site → client."""
+class ReadResults(Tuple, frozen=True, tag=20):
+    """executor → reply sink of its site → client: what its reads found."""
 
     executor: Number
-    answers: list[Answer]
+    results: list[ReadResult]

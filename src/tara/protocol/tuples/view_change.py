@@ -59,7 +59,7 @@ class Vote(Tuple, frozen=True, tag=13):
 
 class Presence(Tuple, frozen=True, tag=14):
     """committer or proposer → view sinks → view sources: my incarnation, the view I know, and the incarnations
-    under which it was entered. A restarted proposer joins with it, and a committer that lost its memory; any committer
+    under which it was entered. A restarted proposer joins with it, and a committer that lost its journal; any committer
     corrects a source that lags."""
 
     #: Index into `incarnations`: the proposers of the partition, then its committers.

@@ -3,8 +3,8 @@
 from collections import deque
 from collections.abc import Iterator
 
-from tara.client.reads import Question, Reads
-from tara.client.session import Call, Session
+from tara.client.reads import Reads, ReadSubmission
+from tara.client.session import Session, Submission
 from tara.protocol import tuples as t
 from tara.simulator.mutants.registry import mutant, nothing, replace
 
@@ -31,7 +31,7 @@ def changes_front_ends_without_the_number() -> Iterator[None]:
 def acknowledges_too_much() -> Iterator[None]:
     original = Session._command
 
-    def command(self: Session, call: Call, now_s: float) -> t.Command:
+    def command(self: Session, call: Submission, now_s: float) -> t.Command:
         made = original(self, call, now_s)
         return t.Command(made.session, made.number, self._number, made.payload, made.kind)
 
@@ -70,7 +70,7 @@ def ended_session_is_kept() -> Iterator[None]:
 
 @mutant("a claim has a number of its own, and not the next command's")
 def claims_under_the_next_number() -> Iterator[None]:
-    def number_it(self: Session, call: Call) -> None:
+    def number_it(self: Session, call: Submission) -> None:
         call.number = self._number
         self._number += call.kind != t.CLAIM
         self._in_flight[call.number] = call
@@ -108,11 +108,11 @@ def refused_number_is_missing() -> Iterator[None]:
         yield
 
 
-@mutant("a question that is not answered in time is ordered")
-def late_question_is_dropped() -> Iterator[None]:
+@mutant("a read that is not answered in time is ordered")
+def late_read_is_dropped() -> Iterator[None]:
     original = Reads.late
 
-    def late(self: Reads, now_s: float) -> list[Question]:
+    def late(self: Reads, now_s: float) -> list[ReadSubmission]:
         original(self, now_s)
         return []
 
@@ -120,8 +120,8 @@ def late_question_is_dropped() -> Iterator[None]:
         yield
 
 
-@mutant("each question has a name of its own")
-def questions_of_one_name() -> Iterator[None]:
+@mutant("each read has a name of its own")
+def reads_of_one_name() -> Iterator[None]:
     original = Reads.due
 
     def due(self: Reads, now_s: float) -> list[object]:

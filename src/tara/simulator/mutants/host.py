@@ -6,14 +6,14 @@ from tara.host import outgoing
 from tara.host.client_desk import ClientDesk
 from tara.host.fair_table import FairTable
 from tara.host.fragments import Assembly, Fragment
+from tara.host.open_reads import OpenReads
 from tara.host.outgoing import Outgoing
-from tara.host.questions import OpenQuestions
 from tara.host.routes import Routes
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph
-from tara.protocol.kept import Kept
 from tara.protocol.nodes.reads import Reads
 from tara.protocol.nodes.request_source import RequestSource
+from tara.protocol.session_quotas import SessionQuotas
 from tara.simulator.mutants.registry import mutant, replace
 
 
@@ -53,15 +53,15 @@ def routes_are_forgotten() -> Iterator[None]:
         yield
 
 
-@mutant("an answer counts only if it is to a question of this life")
+@mutant("a result counts only if it is of a read of this life")
 def answers_of_a_former_life() -> Iterator[None]:
-    original = OpenQuestions.route
+    original = OpenReads.route
 
-    def route(self: OpenQuestions, answers: t.Answers) -> None:
-        ours = [t.Answer(one.ticket, one.status, one.payload, self.life) for one in answers.answers]
-        original(self, t.Answers(answers.executor, ours))
+    def route(self: OpenReads, results: t.ReadResults) -> None:
+        ours = [t.ReadResult(one.ticket, one.status, one.payload, self.life) for one in results.results]
+        original(self, t.ReadResults(results.executor, ours))
 
-    with replace(OpenQuestions, "route", route):
+    with replace(OpenReads, "route", route):
         yield
 
 
@@ -133,12 +133,12 @@ def overload_is_not_told() -> Iterator[None]:
         yield
 
 
-@mutant("a question is answered from the copy that is here only if any state will do")
+@mutant("a read is answered from the copy that is here only if any state will do")
 def every_read_is_stale() -> Iterator[None]:
     original = ClientDesk._take_reads
 
     def take_reads(self: ClientDesk, message: object, principal: bytes, reads: list[object]) -> None:
-        changed = [type(read)(read.id, read.question, True, read.subject) for read in reads]  # type: ignore
+        changed = [type(read)(read.id, read.payload, True, read.subject) for read in reads]  # type: ignore
         original(self, message, principal, changed)  # type: ignore[arg-type]
 
     with replace(ClientDesk, "_take_reads", take_reads):
@@ -169,11 +169,11 @@ def reads_are_counted() -> Iterator[None]:
 
 @mutant("what is written down as kept is what is kept")
 def quota_forgets_acknowledgements() -> Iterator[None]:
-    original = Kept.add_results
+    original = SessionQuotas.add_results
 
-    def add_results(self: Kept, principal: bytes, size: int) -> None:
+    def add_results(self: SessionQuotas, principal: bytes, size: int) -> None:
         if size > 0:
             original(self, principal, size)
 
-    with replace(Kept, "add_results", add_results):
+    with replace(SessionQuotas, "add_results", add_results):
         yield

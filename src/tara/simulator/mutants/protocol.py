@@ -32,7 +32,7 @@ from tara.protocol.progress import SourceProgress, note_all
 from tara.protocol.sessions import Session, Sessions
 from tara.protocol.transfer import Transfer
 from tara.protocol.window import Window
-from tara.simulator import fatal_command as fatal_command_module
+from tara.simulator.faults import fatal_command as fatal_command_module
 from tara.simulator.mutants.registry import mutant, nothing, replace
 from tara.storage import site_storage
 
@@ -283,7 +283,7 @@ def learner_jumps() -> Iterator[None]:
         yield
 
 
-@mutant("S7: a committer without its memory promises nothing")
+@mutant("S7: a committer without its journal promises nothing")
 def amnesiac_votes() -> Iterator[None]:
     original = Committer._recover
 
@@ -297,7 +297,7 @@ def amnesiac_votes() -> Iterator[None]:
         yield
 
 
-@mutant("a committer without its memory is not in the head of a journal segment", partitions=2, durability="disk")
+@mutant("a committer without its journal is not in the head of a journal segment", partitions=2, durability="disk")
 def recovering_committer_in_segment_head() -> Iterator[None]:
     def head(committers: Mapping[int, Committer]) -> list[Written]:
         return [(number, node.resumed()) for number, node in committers.items()]
@@ -398,16 +398,16 @@ def read_does_not_wait() -> Iterator[None]:
         yield
 
 
-@mutant("a committer without its memory does not say how far it has accepted requests")
+@mutant("a committer without its journal does not say how far it has accepted requests")
 def recovering_committer_answers_reads() -> Iterator[None]:
-    original = Committer._on_read
+    original = Committer._on_index_request
 
-    def on_read(self: Committer, read: t.Read) -> None:
+    def on_read(self: Committer, read: t.IndexRequest) -> None:
         recovering, self.recovering = self.recovering, False
         original(self, read)
         self.recovering = recovering
 
-    with replace(Committer, "_on_read", on_read):
+    with replace(Committer, "_on_index_request", on_read):
         yield
 
 
@@ -450,7 +450,7 @@ def records_of_past_incarnations() -> Iterator[None]:
         yield
 
 
-@mutant("a committer takes its new memory from a view that f+1 others recorded for, knowing of its loss")
+@mutant("a committer is restored from a view that f+1 others recorded for, knowing of its loss")
 def any_start_restores_memory() -> Iterator[None]:
     with replace(Committer, "_knows_me", lambda self, start: True):
         yield

@@ -21,7 +21,7 @@ from tara.storage.log_writer import EncodedRun, LogWriter, Tail
 from tara.storage.new_era import Best, Copy
 from tara.storage.new_era import best_checkpoint as newest_checkpoint
 from tara.storage.new_era import first_sessions as sessions_of_next_era
-from tara.storage.registration import Admission, Claim, Records, admit
+from tara.storage.registration import Granted, Records, StartClaim, admit
 from tara.storage.store import CheckpointStore
 
 
@@ -309,7 +309,7 @@ def names_are_not_durable() -> Iterator[None]:
 
 @mutant("the journal of a directory that is an older copy is set aside", durability="disk")
 def older_directory_is_trusted() -> Iterator[None]:
-    def trusting(records: Records, claim: Claim) -> Admission:
+    def trusting(records: Records, claim: StartClaim) -> Granted:
         records.begun[claim.container] = 0
         return admit(records, claim)
 
@@ -319,7 +319,7 @@ def older_directory_is_trusted() -> Iterator[None]:
 
 @mutant("a journal that has another name than the newest one is set aside", durability="disk")
 def any_journal_is_trusted() -> Iterator[None]:
-    def trusting(records: Records, claim: Claim) -> Admission:
+    def trusting(records: Records, claim: StartClaim) -> Granted:
         records.begun[claim.container] = 0
         if claim.journal:
             records.journals[claim.container] = claim.journal

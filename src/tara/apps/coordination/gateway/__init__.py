@@ -13,7 +13,7 @@ from tara.apps.coordination.gateway.front_end import FrontEnd
 from tara.apps.coordination.gateway.listener import Listener
 from tara.apps.coordination.service import CoordinationService
 from tara.apps.coordination.settings import check_exposure, gateway_settings
-from tara.net.gateway import Options, Site
+from tara.net.gateway import GatewayHost, Options
 from tara.protocol.errors import ConfigurationError
 
 
@@ -23,7 +23,7 @@ def check(host: str | None, options: Options) -> None:
         check_exposure(host, settings)
 
 
-def make_gateway(site: Site, options: Options) -> Listener:
+def make_gateway(site: GatewayHost, options: Options) -> Listener:
     if not isinstance(site.application, CoordinationService):
         raise ConfigurationError("this gateway serves the coordination service only")
     settings = gateway_settings(options)

@@ -1,7 +1,8 @@
 """The order of requests and answers at one front end. Pure: bytes, results and the time come in, bytes go out.
 
-Writes are ordered, through one channel; reads are answered from the replica that is here, between two steps of it, so
-that each sees one state. Requests of a connection are answered in their order: a read waits for the writes before it.
+Writes are ordered, through one session of the log; reads are answered from the replica that is here, between two
+steps of it, so that each sees one state. Requests of a connection are answered in their order: a read waits for the
+writes before it.
 
 What a replica does is heard in its order (`service.Observer`), together with the results: before a client gets an
 answer of the state at some zxid, it has been sent every watch event up to that zxid.
@@ -27,7 +28,7 @@ from tara.apps.coordination.jute import JuteError, Reader
 from tara.apps.coordination.service import CoordinationService
 from tara.apps.coordination.settings import GatewaySettings
 from tara.apps.coordination.tree import Change
-from tara.net.gateway import Channel, Site
+from tara.net.gateway import GatewayHost, GatewaySession
 from tara.protocol import tuples as t
 
 #: Errors after which a connection is of no use.
@@ -54,7 +55,7 @@ class FrontEnd:
     """Serves the connections of one site."""
 
     def __init__(
-        self, site: Site, settings: GatewaySettings, clock: Callable[[], float], random: Callable[[int], bytes]
+        self, site: GatewayHost, settings: GatewaySettings, clock: Callable[[], float], random: Callable[[int], bytes]
     ) -> None:
         application = site.application
         assert isinstance(application, CoordinationService), application
@@ -65,7 +66,7 @@ class FrontEnd:
         self.service = application
         self.service.observer = self
         self.tree = application.tree
-        self.channel: Channel[Write | Token] = Channel(site, self._on_lost, random)
+        self.log_session: GatewaySession[Write | Token] = GatewaySession(site, self._on_lost, random)
         #: A command is the request and its envelope.
         self._payload_max = site.limits.command_bytes_max
         self._sessionless_due_s = 0.0
@@ -100,7 +101,7 @@ class FrontEnd:
         self.unsettled: set[Connection] = set()
         #: Connections that are closed here; their sockets are not yet.
         self.dropped: list[Connection] = []
-        #: How often the channel had to begin anew.
+        #: How often that session had to begin anew.
         self.resets = 0
         #: Connections that ended, by what their clients sent or by themselves.
         self.ended_connections = 0
@@ -115,7 +116,7 @@ class FrontEnd:
 
     @property
     def serving(self) -> bool:
-        return self.channel.id != 0 and not self.sessions.stalled
+        return self.log_session.id != 0 and not self.sessions.stalled
 
     @property
     def zxid(self) -> int:
@@ -199,7 +200,7 @@ class FrontEnd:
     @property
     def full(self) -> bool:
         """Whether no connection may be read now: too much waits to be ordered."""
-        return self.channel.waiting_bytes > limits.ORDERED_BYTES_MAX or len(self.channel) > limits.ORDERED_MAX
+        return self.log_session.waiting_bytes > limits.ORDERED_BYTES_MAX or len(self.log_session) > limits.ORDERED_MAX
 
     @property
     def calm(self) -> bool:
@@ -236,7 +237,7 @@ class FrontEnd:
 
     def received_all(self) -> None:
         """All that has come in this turn has been taken."""
-        self.channel.pump(self._clock())
+        self.log_session.pump(self._clock())
 
     def _consume(self, connection: Connection) -> None:
         """Look at the frames that have arrived, as far as there is room for their answers."""
@@ -310,7 +311,7 @@ class FrontEnd:
             connection.request_bytes += len(frame)
             self.pressure.add(connection, len(frame))
             connection.ending = connection.ending or op == Op.CLOSE_SESSION
-            self.channel.order(payload, Write(connection, xid, op, len(frame), self._clock()))
+            self.log_session.order(payload, Write(connection, xid, op, len(frame), self._clock()))
             return
         if op in (Op.SET_WATCHES, Op.SET_WATCHES2):
             connection.task = (xid, self._notifications.set(connection, Reader(frame, 8), op))
@@ -368,7 +369,7 @@ class FrontEnd:
         self._happened.clear()
         self._results.clear()
         self.drop_all()
-        self.channel.reset()
+        self.log_session.reset()
 
     def take(self, results: list[t.Result]) -> None:
         self._results.extend(results)
@@ -380,7 +381,7 @@ class FrontEnd:
             result = self._results.popleft()
             while happened and happened[0][0] <= result.counter:
                 happened.popleft()[1]()
-            token = self.channel.hear(result)
+            token = self.log_session.hear(result)
             if isinstance(token, Write):
                 self._on_written(token, result, now_s)
             elif token is not None:
@@ -397,9 +398,9 @@ class FrontEnd:
         if now_s >= self._sessionless_due_s:
             self._sessionless_due_s = now_s + limits.SESSIONLESS_INTERVAL_S
             self._drop_sessionless(now_s)
-        if self.channel.id != 0:
+        if self.log_session.id != 0:
             self.sessions.pass_time(now_s)
-        self.channel.pump(now_s)
+        self.log_session.pump(now_s)
         self._rested_s = self._clock()
 
     def _on_written(self, write: Write, result: t.Result, now_s: float) -> None:
@@ -480,7 +481,7 @@ class FrontEnd:
                 self._waiting[connection] = None
 
     def _on_lost(self, tokens: list[Write | Token]) -> None:
-        """The channel begins anew; what was on its way may or may not happen."""
+        """The session in the log begins anew; what was on its way may or may not happen."""
         self.sessions.on_lost()
         self.resets += 1
         self.drop_all()
@@ -494,7 +495,7 @@ class FrontEnd:
                     self.drop(connection)
 
     def order(self, payload: bytes, on_result: Token, first: bool = False) -> None:
-        self.channel.order(payload, on_result, first)
+        self.log_session.order(payload, on_result, first)
 
     def send(self, connection: Connection, data: bytes) -> None:
         if not connection.out:

@@ -20,7 +20,7 @@ from tara.apps.coordination.gateway.front_end import FrontEnd
 from tara.apps.coordination.gateway.stream import Stream
 from tara.apps.coordination.settings import GatewaySettings
 from tara.net.certificates import read_secret
-from tara.net.gateway import Site
+from tara.net.gateway import GatewayHost
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.storage.disk import LOCAL
@@ -43,7 +43,7 @@ class Client:
 
 
 class Listener:
-    def __init__(self, site: Site, settings: GatewaySettings, front_end: FrontEnd) -> None:
+    def __init__(self, site: GatewayHost, settings: GatewaySettings, front_end: FrontEnd) -> None:
         self._site = site
         self._settings = settings
         self.front_end = front_end
@@ -98,7 +98,7 @@ class Listener:
             return 0
 
     def _remember(self, path: Path) -> None:
-        """Write the port down; who cannot is served all the same, and gets another port at the next start."""
+        """Write the port down. If that fails, the gateway serves all the same; its next start may get another port."""
         try:
             LOCAL.make_directory(path.parent)
             write_small(path, str(self.front_end.port).encode())
@@ -130,8 +130,6 @@ class Listener:
             self._listener.close()
         os.close(self._more)
         self._epoll.close()
-
-    # The turn of the container's loop
 
     def receive(self) -> None:
         self.front_end.begin()

@@ -1,0 +1,76 @@
+"""What nodes and sites keep, in bytes, counted anew: is it what they think, and no more than they may?"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tara.host.outgoing import LANES
+from tara.host.site import Site
+from tara.protocol.limits import Limits
+from tara.protocol.node import Node
+from tara.protocol.nodes.executor import Executor
+from tara.protocol.nodes.reads import READ_BYTES, Reads
+from tara.protocol.nodes.request_source import RequestSource
+from tara.protocol.session_quotas import OVERHEAD_BYTES
+from tara.protocol.sessions import Sessions
+
+
+class Kept(NamedTuple):
+    what: str
+    #: What is there; what it is said to be; and what it may be.
+    counted: int
+    noted: int
+    bytes_max: int
+
+    @property
+    def holds(self) -> bool:
+        return self.counted == self.noted <= self.bytes_max
+
+
+def of_node(node: Node, gateways: bool) -> Iterator[Kept]:
+    """`gateways`: whether there are some, which bound by themselves what they submit."""
+    match node:
+        case RequestSource():
+            yield from _of_source(node, gateways)
+        case Executor():
+            yield _of_reads(node._reads, node.limits)
+            if node.halted is None:
+                # Otherwise it is in the middle of a command.
+                yield from _of_sessions(node.sessions, node.limits)
+
+
+def of_site(site: Site) -> Iterator[Kept]:
+    peers, limits = site._peers, site.spec.limits
+    for container, outgoing in enumerate(peers._outgoing):
+        yield Kept(f"for container {container}", outgoing.recount(), outgoing.waiting_bytes, outgoing.bytes_max)
+    begun = peers._assembly.kept_bytes
+    yield Kept("begun tuples", begun, begun, len(site.spec.placement) * LANES * limits.frame_bytes_max)
+
+
+def _of_source(source: RequestSource, gateways: bool) -> Iterator[Kept]:
+    """The last command that finds room, and the last request, may be longer than the room."""
+    limits = source.limits
+    waiting = sum([len(command.payload) for command in source._backlog])
+    allowed = waiting if gateways else limits.source_backlog_bytes_max + limits.command_bytes_max
+    yield Kept("backlog", waiting, source.backlog_bytes, allowed)
+    pending = sum([len(command.payload) for batch in source._commands for command in batch])
+    longest = limits.run_bytes_max + limits.command_bytes_max
+    yield Kept("undecided", pending, source._pending_bytes, limits.source_pending_bytes_max + longest)
+
+
+def _of_reads(reads: Reads, limits: Limits) -> Kept:
+    kept = [len(read.payload) + READ_BYTES for round_ in reads._open.values() for read in round_.reads or ()]
+    return Kept("reads", sum(kept), reads.bytes, limits.reads_bytes_max)
+
+
+def _of_sessions(sessions: Sessions, limits: Limits) -> Iterator[Kept]:
+    """One result may be beyond the bound: how long it is, is known only when it is there."""
+    results = early = 0
+    longest = limits.result_bytes_max + OVERHEAD_BYTES
+    for session in sessions._sessions.values():
+        kept = sum([len(result.payload) + OVERHEAD_BYTES for result in session.results.values()])
+        yield Kept(f"results of session {session.id}", kept, session.results_bytes, limits.session_bytes_max + longest)
+        results += kept
+        early += sum([len(command.payload) + OVERHEAD_BYTES for command in session.early.values()])
+    everything = limits.sessions_bytes_max
+    yield Kept("results of all sessions", results, sessions._quotas.all.results_bytes, everything + longest)
+    yield Kept("early commands of all sessions", early, sessions._quotas.all.early_bytes, everything)

@@ -1,0 +1,76 @@
+"""What the decided logs must be when all is over: the same commands as those that were executed, and nothing between
+that is missing."""
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tara.protocol.nodes.executor import Executor
+from tara.simulator.checks.violation import Violation
+from tara.simulator.disk import VirtualDisk
+from tara.storage.log import DecidedLog, log_directory
+from tara.storage.log_format import LogError, LoggedCommand, blocks, list_segments, list_tails, read_block
+
+if TYPE_CHECKING:
+    from tara.simulator.world import World
+
+#: Gaps are filled by calls of `work`, with pauses in between; so many are enough.
+CALLS_MAX = 3_000
+
+
+def check_logs(world: "World", data_dir: Path) -> None:
+    for container in world.containers:
+        storage = container.storage
+        for number, store in storage.stores.items() if storage is not None else ():
+            node = container.nodes.get(number)
+            if store.log is not None and isinstance(node, Executor):
+                _settle(world, number, store.log, node)
+                _compare(world, number, store.log, container.disk, log_directory(data_dir, node.index))
+
+
+def _settle(world: "World", number: int, log: DecidedLog, node: Executor) -> None:
+    """Until nothing is missing, or nobody has it any more."""
+    for _ in range(CALLS_MAX):
+        log.work()
+        status = log.status()
+        if not status["gaps"] and not status["unread"] and not status["waiting"]:
+            break
+    world.monitor.require(
+        not status["gaps"] and status["last"] == node.sessions.counter,
+        "log",
+        "{}: executed {} commands, its log is {}",
+        world.graph.label(number),
+        node.sessions.counter,
+        status,
+    )
+
+
+def _compare(world: "World", number: int, log: DecidedLog, disk: VirtualDisk, directory: Path) -> None:
+    found = _commands(disk, directory)
+    status = log.status()
+    first, last = status["first"], status["last"]
+    assert isinstance(first, int)
+    assert isinstance(last, int)
+    for counter in range(first, last + 1):
+        command, row = world.monitor.command(counter), found.get(counter)
+        same = row is not None and (
+            command is None
+            or (row.session, row.number, row.payload, row.kind, row.principal)
+            == (command.session, command.number, command.payload, command.kind, command.principal)
+        )
+        world.monitor.require(same, "log", "{}: {} is {}, not {}", world.graph.label(number), counter, row, command)
+
+
+def _commands(disk: VirtualDisk, directory: Path) -> dict[int, LoggedCommand]:
+    """By counter, what the files have."""
+    found: dict[int, LoggedCommand] = {}
+    paths = [*(file.path for file in list_segments(directory, disk)), *list_tails(directory, disk)]
+    for path in paths:
+        file = io.BytesIO(disk.read(path))
+        try:
+            for block in blocks(file, path):
+                for run in read_block(file, path, block):
+                    found.update(enumerate(run.commands, run.counter + 1))
+        except LogError as error:
+            raise Violation("log", str(error)) from error
+    return found

@@ -1,0 +1,1 @@
+"""What goes wrong in a run: `nemesis.py` makes the faults of a plan happen."""

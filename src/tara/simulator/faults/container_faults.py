@@ -1,0 +1,127 @@
+"""Faults of one container that do not end it by themselves: single calls of its disk that fail, a node whose invariant
+is broken, and somebody who asks more than can be answered."""
+
+import errno
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tara.application import Get
+from tara.host import client_wire
+from tara.protocol.nodes.executor import Executor
+from tara.protocol.principals import principal_of
+from tara.simulator.container import DATA, SimulatedContainer
+from tara.simulator.workload import wrap
+from tara.storage.journal import MARKER_FILE, journal_directory
+
+if TYPE_CHECKING:
+    from tara.simulator.plan import Fault
+    from tara.simulator.world import World
+
+#: One after the other: a kind of call, the names of the files that it is for, and how it fails, once.
+DISK_ERRORS: tuple[tuple[tuple[str, str, int], ...], ...] = (
+    (("write", MARKER_FILE, errno.EIO),),
+    (("write", MARKER_FILE, errno.ENOSPC),),
+    (("write", "*.journal", errno.ENOSPC), ("truncate", "*.journal", errno.EIO)),
+    (("create", "*.journal", errno.ENOSPC),),
+    (("create", "*.journal", errno.EIO),),
+    (("sync", "journal-*", errno.ENOSPC),),
+    (("sync", "journal-*", errno.EIO),),
+    (("rename", MARKER_FILE, errno.EIO),),
+    (("rename", "*.checkpoint", errno.EIO),),
+    (("unlink", "*.checkpoint", errno.EIO),),
+    (("rename", "0*-*.checkpoint", errno.ENOSPC),),
+    (("rename", "*.tail", errno.ENOSPC),),
+    (("write", "*.tail", errno.EIO), ("truncate", "*.tail", errno.EIO)),
+    (("rename", "*.segment", errno.EIO),),
+    (("write", "begin*", errno.ENOSPC),),
+    (("map", "execution-*", errno.ENOSPC),),
+    (("write", "life-*", errno.EIO),),
+)
+#: What is asked beyond what a front end remembers; and of each key, when values are long.
+READS_BEYOND = 50
+LONG_READS = 40
+
+
+def _disk_error(world: "World", container: SimulatedContainer, fault: "Fault") -> bool:
+    """The next call of a kind fails, once. Counted when it does."""
+    container.disk.errors = list(DISK_ERRORS[fault.other % len(DISK_ERRORS)])
+    container.disk.on_error = partial(world.count_fault, fault.kind)
+    return False
+
+
+def _marker_lost(world: "World", container: SimulatedContainer, fault: "Fault") -> bool:
+    """A container comes back to a journal without its end marker."""
+    world.crash(container)
+    container.disk.forget(_marker(container))
+    world.repairs_due.add(container.index)
+    world.restart_later(container, fault.duration_ms)
+    return True
+
+
+def _marker(container: SimulatedContainer) -> Path:
+    return journal_directory(DATA, container.index) / MARKER_FILE
+
+
+def _has_marker(container: SimulatedContainer) -> bool:
+    segments = container.disk.paths(journal_directory(DATA, container.index), (".journal",))
+    return container.disk.exists(_marker(container)) and bool(segments) and not container.founding
+
+
+def _broken_node(world: "World", container: SimulatedContainer, fault: "Fault") -> bool:
+    """An invariant of a node is broken, and it stops; the others of its container go on without it, until an operator
+    starts that anew."""
+    if world.fatal is not None:
+        return False
+    executors = world.executors_of(container)
+    some = executors if executors and fault.other % 3 == 0 else container.numbers
+    world.broken.add(some[fault.other // 3 % len(some)])
+    world.after(fault.duration_ms + 50, _repair, world, container)
+    return True
+
+
+def _bad_snapshot(world: "World", container: SimulatedContainer, fault: "Fault") -> bool:
+    """The application of a replica cannot give its next snapshot: the replica halts there, and goes on when others have
+    that checkpoint. Counted when it is asked for that."""
+    world.bad_snapshots.add(container.index)
+    return False
+
+
+def _executes(container: SimulatedContainer) -> bool:
+    return any(isinstance(node, Executor) and node.ready for node in container.nodes.values())
+
+
+def _repair(world: "World", container: SimulatedContainer) -> None:
+    world.broken.difference_update(container.numbers)
+    if container.alive:
+        world.crash(container)
+        world.restart_later(container, 20)
+
+
+def many_reads(world: "World", fault: "Fault") -> bool:
+    """Two strangers ask more than a front end remembers; or, if values are long, all of them again and again."""
+    site, stranger = fault.target % world.graph.sites, principal_of(b"the secret of a stranger")
+    payloads = [b"\xc1"] * (world.plan.limits.reads_max // 2 + READS_BEYOND)
+    if world.plan.value_bytes:
+        keys = [f"key-{number}" for number in range(world.plan.keys)] * LONG_READS
+        payloads = [wrap(0, msgspec.msgpack.encode(Get(key))) for key in keys]
+    for connection in (b"one who asks", b"another one", b"one who asks"):
+        reads = [
+            client_wire.ReadMessage(index, payload, fault.other % 2 == 0) for index, payload in enumerate(payloads)
+        ]
+        world.client_links.say(site, connection, stranger, [], reads)
+    return True
+
+
+#: How each begins, and whom it can happen to.
+OF_CONTAINERS: dict[
+    str, tuple[Callable[["World", SimulatedContainer, "Fault"], bool], Callable[[SimulatedContainer], bool]]
+] = {
+    "disk_error": (_disk_error, lambda container: True),
+    "marker_lost": (_marker_lost, _has_marker),
+    "bad_snapshot": (_bad_snapshot, _executes),
+    "broken_node": (_broken_node, lambda container: container.rest is None),
+}
