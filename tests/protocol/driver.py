@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from tara.application import KeyValueStore
-from tara.host.nodes import Nodes
+from tara.bench.protocol_speed import InProcessCluster
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph, Name, Receivers, Stage
 from tara.protocol.incarnations import FIRST_INCARNATION
@@ -19,7 +19,6 @@ from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.factory import create
 from tara.protocol.places import Cell
 from tara.protocol.sessions import Application
-from tara.protocol.state_digest import digest_of
 
 Kind = TypeVar("Kind", bound=t.Tuple)
 Record = TypeVar("Record", bound=msgspec.Struct)
@@ -282,52 +281,27 @@ def commits(
     return [t.Commit(committer, partition, view, first, list(slots)) for committer in committers]
 
 
-class Network(Nodes):
+class Network(InProcessCluster):
     """All nodes of a graph; a tuple arrives at once, unless its receiver is down."""
 
-    def __init__(
-        self, bench: Bench, down: Iterable[int] = (), application: type[KeyValueStore] = KeyValueStore
-    ) -> None:
-        self.bench = bench
-        self.graph = bench.graph
-        super().__init__(self.graph, range(len(self.graph.names)), holds=False, outside=self)
-        self.now_ms = 0.0
+    def __init__(self, bench: Bench, down: Iterable[int] = ()) -> None:
         #: What clients got: (reply sink, result).
         self.replies: list[tuple[int, t.Result]] = []
-        self.nodes = [
-            bench.make(Node, name.stage, name.replica, name.partition, application=application)
-            for name in self.graph.names
-        ]
-        stopped = set(down)
-        for number, driven in enumerate(self.nodes):
-            if number not in stopped:
-                self.add(number, driven.node)
-                self.collect(number)
+        up = set(range(len(bench.graph.names))) - set(down)
+        super().__init__(bench.limits, [sorted(up)])
 
-    def submit(self, source: int, *commands: t.Command, partition: int = 0) -> list[t.Result]:
+    def submit_at(self, source: int, *commands: t.Command, partition: int = 0) -> list[t.Result]:
         """Hand commands to a request source and return the results that its site gives at once."""
         seen = len(self.replies)
-        self.deliver(t.Submit(list(commands)), self.graph.number(Stage.REQUEST_SOURCE, source, partition))
-        self.work()
+        self.give(t.Submit(list(commands)), self.graph.number(Stage.REQUEST_SOURCE, source, partition))
         return [result for sink, result in self.replies[seen:] if sink == source]
 
     def run(self, duration_ms: float, step_ms: float = 10.0) -> None:
         """Let time pass everywhere."""
         end_ms = self.now_ms + duration_ms
         while self.now_ms < end_ms:
-            self.now_ms += step_ms
-            self.tick(self.now_ms)
-            self.work()
+            self.tick(self.now_ms + step_ms)
 
-    def leave(self, sender: int, tuple_: t.Tuple, receivers: Receivers) -> None:
-        if isinstance(tuple_, t.Save):
-            self.deliver(t.Saved(t.CheckpointId(tuple_.number, digest_of(tuple_.state, tuple_.chunks))), sender)
-        elif receivers.stage is Stage.CLIENT:
-            assert isinstance(tuple_, t.Results)
-            self.replies += [(self.graph.names[sender].replica, result) for result in tuple_.results]
-
-    def stop(self, number: int, reason: str) -> None:
-        raise AssertionError(f"{self.graph.label(number)}: {reason}")
-
-    def refuse(self, reason: str) -> None:
-        raise AssertionError(reason)
+    def reply(self, sender: int, tuple_: t.Tuple) -> None:
+        assert isinstance(tuple_, t.Results)
+        self.replies += [(self.graph.names[sender].replica, result) for result in tuple_.results]

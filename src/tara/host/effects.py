@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from tara.protocol import tuples as t
+from tara.protocol.graph import Receivers
 from tara.protocol.journal import Written
 
 
@@ -48,6 +49,14 @@ class Send(Struct, frozen=True):
     container: int
     frames: list[bytes]
     tuples: int
+
+
+class Emit(Struct, frozen=True):
+    """A tuple for receivers that are not here, of a site that has no frames (`tara.host.bare_site`)."""
+
+    sender: int
+    tuple: t.Tuple
+    receivers: Receivers
 
 
 class Reply(Struct, frozen=True):
@@ -107,4 +116,4 @@ class Trouble(Struct, frozen=True):
     reason: str
 
 
-Effect = Sync | Send | Answer | Hand | Store | Unbar | Executes | Halt | Trouble
+Effect = Sync | Send | Emit | Answer | Hand | Store | Unbar | Executes | Halt | Trouble

@@ -53,9 +53,9 @@ class Peers:
         """The newest life of each container that was heard of."""
         return self._arrivals.lives
 
-    @property
-    def open_vote(self) -> Callable[[peer_wire.Vote], t.Tuple]:
-        return self._admission.open
+    def open_vote(self, vote: peer_wire.Vote) -> t.Tuple:
+        """The commit of a vote that was heard."""
+        return self._admission.open(vote)
 
     def hear(
         self,
