@@ -83,11 +83,6 @@ class Site(BareSite):
         return self._peers.lives
 
     @property
-    def full(self) -> list[bool]:
-        """The links that take no more for now, as the driver says."""
-        return self._peers.full
-
-    @property
     def asked(self) -> int:
         """How many questions its clients have asked, in this life."""
         return self._desk.asked
@@ -125,6 +120,10 @@ class Site(BareSite):
     def sent(self, send: Send, taken: int, full: bool) -> None:
         """So many of the frames are on their way; and whether the link takes more."""
         self._peers.sent(send, taken, full)
+
+    def drained(self, container: int) -> bool:
+        """The link to a container takes frames again; returns whether it did not before."""
+        return self._peers.drained(container)
 
     def _see_stable(self, stable: t.Stable, number: int) -> bool:
         if stable is not self._stable:
