@@ -7,15 +7,20 @@ beyond their sum is its loop, its sockets and the kernel. Sites share frames as 
 import time
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 from msgspec import Raw
 
 from tara.bench.protocol_speed import InProcessCluster, measure
 from tara.host import client_wire, peer_wire
+from tara.host.effects import Emit
+from tara.host.placement import placement_of
 from tara.protocol import tuples as t
-from tara.protocol.graph import Graph, Receivers, Stage
+from tara.protocol.graph import Graph, Name, Stage
+from tara.protocol.journal import Written
 from tara.protocol.limits import Limits
 from tara.protocol.node import Node
+from tara.protocol.nodes.factory import create
 from tara.storage.journal import FileJournal, Identity
 
 _HEADER = peer_wire.Header(t.FORMAT_VERSION, 1, 1, 0, 1, 0)
@@ -44,8 +49,25 @@ class TimedCluster(InProcessCluster):
             journal.replay()
         graph = Graph(limits.f, limits.partitions)
         self._sites = [graph.site(name) for name in graph.names]
-        self._names = [_STEPS.get(name.stage, REPORTS) for name in graph.names]
-        super().__init__(limits)
+        super().__init__(limits, placement_of(graph, "site"), self._make)
+
+    def _make(self, name: Name, *arguments: Any) -> Node:
+        """A node, with a clock around what it does."""
+        node = create(name, *arguments)
+        process, tick, step = node.process, node.tick, _STEPS.get(name.stage, REPORTS)
+
+        def timed_process(tuple_: t.Tuple) -> None:
+            began = time.perf_counter_ns()
+            process(tuple_)
+            self.nanoseconds[step] += time.perf_counter_ns() - began
+
+        def timed_tick(now_ms: float) -> None:
+            began = time.perf_counter_ns()
+            tick(now_ms)
+            self.nanoseconds[REPORTS] += time.perf_counter_ns() - began
+
+        node.process, node.tick = timed_process, timed_tick  # type: ignore[method-assign]
+        return node
 
     def submit(self, commands: list[t.Command]) -> None:
         """As a front end gets them: in one frame."""
@@ -63,47 +85,24 @@ class TimedCluster(InProcessCluster):
             self.nanoseconds[CLIENT_FRAMES] += time.perf_counter_ns() - began
         return results
 
-    def add(self, number: int, node: Node) -> None:
-        """With a clock around what it does."""
-        process, tick = node.process, node.tick
+    def sync(self, entries: list[Written]) -> None:
+        began = time.perf_counter_ns()
+        self._journals[self._sites[entries[0][0]]].append(entries)
+        self.nanoseconds[JOURNAL] += time.perf_counter_ns() - began
 
-        def timed_process(tuple_: t.Tuple) -> None:
-            began = time.perf_counter_ns()
-            process(tuple_)
-            self.nanoseconds[self._names[number]] += time.perf_counter_ns() - began
-
-        def timed_tick(now_ms: float) -> None:
-            began = time.perf_counter_ns()
-            tick(now_ms)
-            self.nanoseconds[REPORTS] += time.perf_counter_ns() - began
-
-        node.process, node.tick = timed_process, timed_tick  # type: ignore[method-assign]
-        super().add(number, node)
-
-    def collect(self, number: int) -> None:
-        outbox = self.all[number].outbox
-        if outbox.persisted:
-            entries = [(number, entry) for entry in outbox.persisted]
-            began = time.perf_counter_ns()
-            self._journals[self._sites[number]].append(entries)
-            self.nanoseconds[JOURNAL] += time.perf_counter_ns() - began
-        for tuple_, receivers in outbox.told + outbox.emitted:
-            self._travel(number, tuple_, receivers)
-        super().collect(number)
-
-    def _travel(self, number: int, tuple_: t.Tuple, receivers: Receivers) -> None:
+    def carry(self, emit: Emit) -> None:
         """Encode it once, and frame and decode it for each other site."""
         others: dict[int, tuple[int, ...]] = {}
-        for receiver in receivers.numbers:
-            if receiver >= 0 and self._sites[receiver] != self._sites[number]:
-                others[self._sites[receiver]] = (*others.get(self._sites[receiver], ()), receiver)
-        if not others:
-            return
+        for receiver in emit.receivers.numbers:
+            site = self._sites[receiver]
+            if site != self._sites[emit.sender]:
+                others[site] = (*others.get(site, ()), receiver)
         began = time.perf_counter_ns()
-        raw = Raw(peer_wire.encode(tuple_))
+        raw = Raw(peer_wire.encode(emit.tuple))
         for numbers in others.values():
             peer_wire.decode_frame(peer_wire.encode(peer_wire.OutgoingFrame(_HEADER, [(numbers, raw)], [], [])))
         self.nanoseconds[PEER_FRAMES] += time.perf_counter_ns() - began
+        super().carry(emit)
 
     def close(self) -> None:
         for journal in self._journals:

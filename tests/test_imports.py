@@ -154,6 +154,13 @@ def test_the_zookeeper_front_end_is_pure_but_for_its_sockets() -> None:
     assert [found for name, source in pure.items() for found in impure_calls(name, source)] == []
 
 
+def test_nodes_have_one_host() -> None:
+    """Whoever hosts nodes drives a site. The mutants break its parts on purpose."""
+    modules = sources()
+    users = {name for name, source in modules.items() if "tara.host.nodes" in imports(name, source, frozenset(modules))}
+    assert users == {"tara.host.bare_site", "tara.simulator.mutants.protocol"}
+
+
 def test_the_application_knows_the_protocol_only() -> None:
     """Users import it everywhere: it must not pull a runtime in."""
     found = [name for name in imports("tara.application", sources()["tara.application"]) if "." in name]

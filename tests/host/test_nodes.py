@@ -1,6 +1,7 @@
 """Nodes beside each other: what waits for a sync, what does not, and whose turn it is."""
 
 from tara.host.nodes import Nodes
+from tara.host.peer_wire import PackedCommit
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Receivers, Stage
@@ -73,6 +74,9 @@ class Host:
 
     def refuse(self, reason: str) -> None:
         raise AssertionError(reason)
+
+    def open_vote(self, vote: PackedCommit) -> t.Tuple:
+        raise AssertionError(vote)
 
 
 def test_nobody_hears_of_a_vote_before_it_is_durable() -> None:

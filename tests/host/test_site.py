@@ -7,7 +7,8 @@ import msgspec
 from tara.application import Get, KeyValueStore, Put
 from tara.host import client_wire, peer_wire
 from tara.host.counters import Counters
-from tara.host.effects import Effect, Inputs, Message, Replies, Store, Sync, Trouble
+from tara.host.effects import Effect, Inputs, Message, Replies, Send, Store, Sync, Trouble
+from tara.host.placement import placement_of
 from tara.host.site import Site, SiteSpec
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph
@@ -159,3 +160,27 @@ def test_reads_are_refused_where_the_request_source_has_stopped() -> None:
     answers = [answer for reply in replies_of(effects) for answer in reply.answers]
     assert answers == [(7, t.OVERLOADED, b"")]
     assert alone.site._desk._reads._ids == {}
+
+
+def test_nothing_is_sent_on_a_link_that_is_full_until_it_is_drained() -> None:
+    graph = Graph(1, 1)
+    spec = SiteSpec(
+        cluster=1, era=1, shape=0, container=0, placement=placement_of(graph, "site"), limits=Limits(), journal=False
+    )
+    site = Site(spec, 1, Counters())
+    for number in spec.placement[0]:
+        site.create(number, Boot(1, FIRST_INCARNATION, True, 0.0), KeyValueStore, [])
+
+    def receivers(now_ms: float) -> set[int]:
+        """Of the frames of a tick. The link to container 1 takes one frame, and no more."""
+        sends = []
+        for effect in site.step(Inputs(tick=True), now_ms):
+            if isinstance(effect, Send):
+                site.sent(effect, len(effect.frames), full=effect.container == 1)
+                sends.append(effect.container)
+        return set(sends)
+
+    assert receivers(1_000.0) == {1, 2}
+    assert receivers(2_000.0) == {2}
+    assert [site.drained(container) for container in (1, 2)] == [True, False]
+    assert receivers(3_000.0) == {1, 2}

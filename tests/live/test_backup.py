@@ -18,7 +18,7 @@ from tara.protocol.graph import Stage
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.sessions import Context
-from tara.protocol.state_digest import digest_of
+from tara.protocol.state_digest import checkpoint_of
 from tara.storage.log import log_directory
 from tara.storage.store import checkpoint_directory, checkpoint_path, read_checkpoint, write_checkpoint
 from tests.live.histories import INTERVAL, bench, executor, handed_over, puts
@@ -41,9 +41,8 @@ def cluster_with_checkpoints(directory: Path, count: int = 40) -> tuple[ClusterS
         store = checkpoint_directory(directory, replica)
         store.mkdir()
         for save in saves:
-            checkpoint = t.CheckpointId(save.number, digest_of(save.state, save.chunks))
             path = checkpoint_path(store, save.number)
-            write_checkpoint(path, state.cluster, state.era, checkpoint, save.state, save.chunks)
+            write_checkpoint(path, state.cluster, state.era, checkpoint_of(save), save.state, save.chunks)
     return state, saves
 
 

@@ -15,7 +15,7 @@ from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.executor import Executor, ExecutorState
 from tara.protocol.sessions import Context
-from tara.protocol.state_digest import digest_of
+from tara.protocol.state_digest import checkpoint_of, digest_of
 from tara.storage.log import log_directory
 from tara.storage.store import checkpoint_directory, checkpoint_path, write_checkpoint
 from tests.live.histories import INTERVAL, bench, executor, handed_over, history, puts
@@ -73,9 +73,8 @@ def data_of(
     saves = [each for each in handed if isinstance(each, t.Save)]
     checkpoint_directory(directory, 0).mkdir()
     for save in saves:
-        id_ = t.CheckpointId(save.number, digest_of(save.state, save.chunks))
         path = checkpoint_path(checkpoint_directory(directory, 0), save.number)
-        write_checkpoint(path, state.cluster, state.era, id_, save.state, save.chunks)
+        write_checkpoint(path, state.cluster, state.era, checkpoint_of(save), save.state, save.chunks)
     return saves
 
 

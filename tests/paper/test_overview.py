@@ -113,20 +113,20 @@ def started(bench: Bench, down: set[int] | None = None) -> Network:
 def test_a_command_comes_in_is_ordered_executed_and_answered() -> None:
     """III-A, steps 1 to 4 of the main workflow."""
     network = started(Bench())
-    (opened,) = network.submit(0, open_session())
+    (opened,) = network.submit_at(0, open_session())
     session = session_id(opened)
-    (done,) = network.submit(0, put(session, 0, "k", b"v"))
-    (read,) = network.submit(0, get(session, 1, "k"))
+    (done,) = network.submit_at(0, put(session, 0, "k", b"v"))
+    (read,) = network.submit_at(0, get(session, 1, "k"))
     assert (done.status, msgspec.msgpack.decode(read.payload)) == (t.OK, b"v")
 
 
 def test_a_client_that_retries_at_another_front_end_gets_the_same_result() -> None:
     """III-A: a client without an answer sends the command to another front end; the duplicate is filtered out."""
     network = started(Bench())
-    session = session_id(network.submit(0, open_session())[0])
+    session = session_id(network.submit_at(0, open_session())[0])
     command = t.Command(session, 0, 0, msgspec.msgpack.encode(Put("k", b"v")))
-    (first,) = network.submit(0, command)
-    (again,) = network.submit(2, command)
+    (first,) = network.submit_at(0, command)
+    (again,) = network.submit_at(2, command)
     assert again == first
 
 
@@ -141,10 +141,10 @@ def test_f_crashes_in_every_stage_are_tolerated(f: int) -> None:
     down = {number for number, name in enumerate(graph.names) if name.replica in crashed}
     alive = next(replica for replica in range(bench.limits.replicas) if replica not in crashed)
     network = started(bench, down)
-    network.submit(alive, open_session())
+    network.submit_at(alive, open_session())
     network.run(20 * bench.limits.controller_timeout_ms)
     (opened,) = [result for sink, result in network.replies if sink == alive]
-    (done,) = network.submit(alive, put(session_id(opened), 0, "k", b"v"))
+    (done,) = network.submit_at(alive, put(session_id(opened), 0, "k", b"v"))
     assert done.status == t.OK
 
 
@@ -152,6 +152,6 @@ def test_more_than_f_crashes_stall_and_nothing_else() -> None:
     """III-B, the other side: without f+1 committers nothing is ordered, and nothing wrong is answered."""
     bench = Bench()
     network = started(bench, {bench.graph.number(S.COMMITTER, replica) for replica in (0, 1)})
-    network.submit(2, open_session())
+    network.submit_at(2, open_session())
     network.run(20 * bench.limits.controller_timeout_ms)
     assert network.replies == []

@@ -1,6 +1,6 @@
-"""Builds single nodes and drives them by hand: tuples in, outbox out.
+"""Builds single nodes and drives them by hand: tuples in, tuples out.
 
-`Bench` makes nodes for one graph, `Driven` is a node with an outbox of its own, and `Network` connects all nodes of
+`Bench` makes nodes for one graph, `Driven` is a node that is alone on its site, and `Network` connects all nodes of
 a graph without delay, loss or faults, for the few tests that follow a command through the whole graph.
 """
 
@@ -10,16 +10,16 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from tara.application import KeyValueStore
-from tara.host.nodes import Nodes
+from tara.bench.protocol_speed import InProcessCluster
+from tara.host.bare_site import BareSite
+from tara.host.effects import Effect, Emit, Executes, Inputs, Store, Sync, Unbar
 from tara.protocol import tuples as t
-from tara.protocol.graph import Graph, Name, Receivers, Stage
+from tara.protocol.graph import STORE, Graph, Receivers, Stage
 from tara.protocol.incarnations import FIRST_INCARNATION
 from tara.protocol.limits import Limits
-from tara.protocol.node import Boot, Node, Outbox
-from tara.protocol.nodes.factory import create
+from tara.protocol.node import Boot, Node
 from tara.protocol.places import Cell
 from tara.protocol.sessions import Application
-from tara.protocol.state_digest import digest_of
 
 Kind = TypeVar("Kind", bound=t.Tuple)
 Record = TypeVar("Record", bound=msgspec.Struct)
@@ -27,7 +27,7 @@ Entry = TypeVar("Entry")
 
 
 class Step:
-    """What a node left in its outbox: what it said, and what it persisted."""
+    """What a node has said, and what it persisted."""
 
     def __init__(self, emitted: list[tuple[t.Tuple, Receivers]], persisted: list[Any]) -> None:
         self.emitted = emitted
@@ -56,25 +56,44 @@ NodeType = TypeVar("NodeType", bound=Node)
 
 
 class Driven(Generic[NodeType]):
-    def __init__(self, node: NodeType, outbox: Outbox) -> None:
+    def __init__(self, site: BareSite, number: int, node: NodeType) -> None:
+        """`node` is the only one that the site has."""
+        self._site = site
+        self._number = number
         self.node = node
-        self._outbox = outbox
+        self._now_ms = 0.0
 
     def take(self) -> Step:
         """What the node has emitted and persisted since the last look."""
-        outbox = self._outbox
-        step = Step(outbox.emitted + outbox.told, outbox.persisted)
-        outbox.emitted, outbox.told, outbox.persisted = [], [], []
-        return step
+        return step_of([*self._site.begin(), *self._site.step(Inputs(), self._now_ms)])
 
     def feed(self, *tuples: t.Tuple) -> Step:
-        for tuple_ in tuples:
-            self.node.process(tuple_)
-        return self.take()
+        inputs = [Inputs(tuples=[(tuple_, self._number)]) for tuple_ in tuples]
+        return step_of([effect for each in inputs for effect in self._site.step(each, self._now_ms)])
 
     def tick(self, now_ms: float) -> Step:
-        self.node.tick(now_ms)
-        return self.take()
+        self._now_ms = now_ms
+        return step_of(self._site.step(Inputs(tick=True), now_ms))
+
+
+def step_of(effects: Iterable[Effect]) -> Step:
+    """What a node wants done. A node that was stopped ends the test, but for executors: they stay, and say so."""
+    step = Step([], [])
+    for effect in effects:
+        match effect:
+            case Sync(entries):
+                step.persisted += [entry for _, entry in entries]
+            case Emit(_, tuple_, receivers):
+                step.emitted.append((tuple_, receivers))
+            case Store(_, job):
+                step.emitted.append((job, STORE))
+            case Executes(_, halted):
+                step.emitted.append((halted, STORE))
+            case Unbar(_, counter):
+                step.emitted.append((t.Unbarred(counter), STORE))
+            case _:
+                raise AssertionError(effect)
+    return step
 
 
 class Bench:
@@ -103,18 +122,13 @@ class Bench:
         barred: frozenset[int] = frozenset(),
         executed: int = 0,
     ) -> Driven[NodeType]:
-        outbox = Outbox()
-        node = create(
-            Name(stage, partition, replica),
-            self.graph,
-            self.limits,
-            Boot(life, incarnation, genesis, now_ms, threshold, cell=cell, barred=barred, executed=executed),
-            outbox,
-            application,
-            journal,
-        )
+        number = self.graph.number(stage, replica, partition)
+        site = BareSite(self.graph, self.limits, [number])
+        boot = Boot(life, incarnation, genesis, now_ms, threshold, cell=cell, barred=barred, executed=executed)
+        site.create(number, boot, application, journal)
+        node = site.nodes[number]
         assert isinstance(node, kind)
-        return Driven(node, outbox)
+        return Driven(site, number, node)
 
     @property
     def incarnations(self) -> list[int]:
@@ -282,52 +296,27 @@ def commits(
     return [t.Commit(committer, partition, view, first, list(slots)) for committer in committers]
 
 
-class Network(Nodes):
+class Network(InProcessCluster):
     """All nodes of a graph; a tuple arrives at once, unless its receiver is down."""
 
-    def __init__(
-        self, bench: Bench, down: Iterable[int] = (), application: type[KeyValueStore] = KeyValueStore
-    ) -> None:
-        self.bench = bench
-        self.graph = bench.graph
-        super().__init__(self.graph, range(len(self.graph.names)), holds=False, outside=self)
-        self.now_ms = 0.0
+    def __init__(self, bench: Bench, down: Iterable[int] = ()) -> None:
         #: What clients got: (reply sink, result).
         self.replies: list[tuple[int, t.Result]] = []
-        self.nodes = [
-            bench.make(Node, name.stage, name.replica, name.partition, application=application)
-            for name in self.graph.names
-        ]
-        stopped = set(down)
-        for number, driven in enumerate(self.nodes):
-            if number not in stopped:
-                self.add(number, driven.node)
-                self.collect(number)
+        up = set(range(len(bench.graph.names))) - set(down)
+        super().__init__(bench.limits, [sorted(up)])
 
-    def submit(self, source: int, *commands: t.Command, partition: int = 0) -> list[t.Result]:
+    def submit_at(self, source: int, *commands: t.Command, partition: int = 0) -> list[t.Result]:
         """Hand commands to a request source and return the results that its site gives at once."""
         seen = len(self.replies)
-        self.deliver(t.Submit(list(commands)), self.graph.number(Stage.REQUEST_SOURCE, source, partition))
-        self.work()
+        self.give(t.Submit(list(commands)), self.graph.number(Stage.REQUEST_SOURCE, source, partition))
         return [result for sink, result in self.replies[seen:] if sink == source]
 
     def run(self, duration_ms: float, step_ms: float = 10.0) -> None:
         """Let time pass everywhere."""
         end_ms = self.now_ms + duration_ms
         while self.now_ms < end_ms:
-            self.now_ms += step_ms
-            self.tick(self.now_ms)
-            self.work()
+            self.tick(self.now_ms + step_ms)
 
-    def leave(self, sender: int, tuple_: t.Tuple, receivers: Receivers) -> None:
-        if isinstance(tuple_, t.Save):
-            self.deliver(t.Saved(t.CheckpointId(tuple_.number, digest_of(tuple_.state, tuple_.chunks))), sender)
-        elif receivers.stage is Stage.CLIENT:
-            assert isinstance(tuple_, t.Results)
-            self.replies += [(self.graph.names[sender].replica, result) for result in tuple_.results]
-
-    def stop(self, number: int, reason: str) -> None:
-        raise AssertionError(f"{self.graph.label(number)}: {reason}")
-
-    def refuse(self, reason: str) -> None:
-        raise AssertionError(reason)
+    def reply(self, sender: int, tuple_: t.Tuple) -> None:
+        assert isinstance(tuple_, t.Results)
+        self.replies += [(self.graph.names[sender].replica, result) for result in tuple_.results]

@@ -5,16 +5,19 @@ import os
 import random
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
+from tara.application import KeyValueStore
+from tara.host.bare_site import BareSite
+from tara.host.effects import Effect, Halt, Inputs, Sync
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph, Stage
 from tara.protocol.journal import HEAD_BYTES, Written
 from tara.protocol.limits import Limits
-from tara.protocol.node import Boot, Outbox
+from tara.protocol.node import Boot
 from tara.protocol.nodes.committer import Committer
 from tara.storage import files
 from tara.storage import journal as journal_module
@@ -318,29 +321,29 @@ class Voter:
 
     def __init__(self, directory: Path, genesis: bool = False, segment_bytes: int = 1500) -> None:
         self.journal = FileJournal(directory, IDENTITY, segment_bytes)
-        self.outbox = Outbox()
+        self.site = BareSite(GRAPH, LIMITS, [COMMITTER], journal=True)
         boot = Boot(1 if genesis else 2, 1 if genesis else 2, genesis, 0.0)
-        entries = self.journal.replay().get(COMMITTER, [])
-        self.node = Committer(GRAPH.names[COMMITTER], GRAPH, LIMITS, boot, self.outbox, entries)
+        self.site.create(COMMITTER, boot, KeyValueStore, self.journal.replay().get(COMMITTER, []))
+        self.node = self.site.committers()[COMMITTER]
         self.journal.resumed = lambda: [] if self.node.recovering else [(COMMITTER, self.node.resumed())]
         self.aside = None
         if self.journal.broken:
             self.aside = self.journal.restore([(COMMITTER, self.node.restored())])
         else:
             self.journal.mark()
-        self.sync()
+        self._do(self.site.begin())
 
-    def sync(self) -> None:
-        if self.outbox.persisted:
-            self.journal.append([(COMMITTER, entry) for entry in self.outbox.persisted])
-            if any(isinstance(entry, t.Collected) for entry in self.outbox.persisted):
-                self.journal.roll(lambda number: self.node.commits.min)
-        self.outbox.persisted, self.outbox.emitted = [], []
+    def _do(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            assert not isinstance(effect, Halt), effect
+            if isinstance(effect, Sync):
+                self.journal.append(effect.entries)
+                if effect.collected:
+                    self.journal.roll(lambda number: self.node.commits.min)
 
     def feed(self, *tuples: t.Tuple) -> None:
         for tuple_ in tuples:
-            self.node.process(tuple_)
-            self.sync()
+            self._do(self.site.step(Inputs(tuples=[(tuple_, COMMITTER)]), 0.0))
 
     def enter(self, view: int, first: int, next_: int) -> None:
         self.feed(*[t.View(source, 0, view, INCARNATIONS) for source in range(3)])

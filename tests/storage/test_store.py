@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tara.protocol import tuples as t
-from tara.protocol.state_digest import digest_of
+from tara.protocol.state_digest import checkpoint_of
 from tara.storage import store as store_module
 from tara.storage.disk import LocalDisk
 from tara.storage.files import DAMAGED, DAMAGED_KEPT
@@ -53,7 +53,7 @@ def stores(tmp_path: Path) -> Stores:
 
 def test_a_saved_checkpoint_comes_back(stores: Stores) -> None:
     saved = stores.ask(0, t.Save(3, b"state", iter([b"a", b"", b"c"])))
-    checkpoint = t.CheckpointId(3, digest_of(b"state", [b"a", b"", b"c"]))
+    checkpoint = checkpoint_of(t.Save(3, b"state", [b"a", b"", b"c"]))
 
     assert saved == t.Saved(checkpoint)
     assert stores.ask(0, t.Load(0, [])) == t.Loaded(checkpoint, b"state", [b"a", b"", b"c"])
@@ -166,7 +166,7 @@ def test_a_checkpoint_that_nobody_needs_any_more_is_not_saved(stores: Stores) ->
 
 def test_every_bit_of_a_checkpoint_is_under_a_checksum(tmp_path: Path) -> None:
     path = checkpoint_path(tmp_path, 12)
-    checkpoint = t.CheckpointId(12, digest_of(b"state" * 10, [b"chunk", b"", b"another"]))
+    checkpoint = checkpoint_of(t.Save(12, b"state" * 10, [b"chunk", b"", b"another"]))
     write_checkpoint(path, 7, 1, checkpoint, b"state" * 10, [b"chunk", b"", b"another"])
     whole = path.read_bytes()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -5,18 +5,21 @@ measured is the protocol alone: it bounds every runtime that hosts it. One core 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from tara.application import KeyValueStore, Put
-from tara.host.nodes import Nodes
+from tara.host.bare_site import BareSite
+from tara.host.effects import Effect, Emit, Halt, Inputs, Store, Sync, Trouble
 from tara.protocol import tuples as t
-from tara.protocol.graph import Graph, Receivers, Stage
+from tara.protocol.graph import Graph, Stage
+from tara.protocol.incarnations import FIRST_INCARNATION
+from tara.protocol.journal import Written
 from tara.protocol.limits import Limits
-from tara.protocol.node import Boot, Outbox
+from tara.protocol.node import Boot, Node
 from tara.protocol.nodes.factory import create
-from tara.protocol.state_digest import digest_of
+from tara.protocol.state_digest import checkpoint_of
 
 
 class SpeedReport(msgspec.Struct):
@@ -28,23 +31,35 @@ class SpeedReport(msgspec.Struct):
     microseconds_per_request: float
 
 
-class InProcessCluster(Nodes):
-    """All nodes of all sites beside each other, with what is around them: a store that keeps nothing, and clients at
-    site 0."""
+class InProcessCluster:
+    """All sites beside each other, with what is around them: stores that keep nothing, and clients at site 0."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(
+        self, limits: Limits, placement: list[list[int]] | None = None, make: Callable[..., Node] = create
+    ) -> None:
+        """`placement` has the numbers of the nodes that share a site; without it, all nodes share one. Nobody hears
+        what is said to nodes that are in none."""
         self.graph = Graph(limits.f, limits.partitions)
-        super().__init__(self.graph, range(len(self.graph.names)), holds=False, outside=self)
         self.results: list[t.Result] = []
         self.checkpoints = 0
+        self.now_ms = 0.0
         self._reply_sink = self.graph.number(Stage.REPLY_SINK, 0)
-        boot = Boot(life=1, incarnation=1, genesis=True, now_ms=0.0)
-        for number, name in enumerate(self.graph.names):
-            self.add(number, create(name, self.graph, limits, boot, Outbox(), KeyValueStore))
+        self._site_of: dict[int, BareSite] = {}
+        #: What has come for nodes and was not given to them yet.
+        self._waiting: dict[BareSite, list[tuple[t.Tuple, int]]] = {}
+        boot = Boot(life=1, incarnation=FIRST_INCARNATION, genesis=True, now_ms=0.0)
+        for here in placement or [list(range(len(self.graph.names)))]:
+            site = BareSite(self.graph, limits, here, make=make)
+            for number in here:
+                site.create(number, boot, KeyValueStore)
+                self._site_of[number] = site
+            self._do_all(site.begin())
 
     def tick(self, now_ms: float) -> None:
-        super().tick(now_ms)
-        self.work()
+        self.now_ms = now_ms
+        for site in dict.fromkeys(self._site_of.values()):
+            self._do_all(site.step(Inputs(tick=True), now_ms))
+        self._settle()
 
     def submit(self, commands: list[t.Command]) -> None:
         """All commands enter at site 0, those of one session in one partition."""
@@ -52,25 +67,58 @@ class InProcessCluster(Nodes):
         for partition in range(partitions):
             share = commands if partitions == 1 else [c for c in commands if c.session % partitions == partition]
             if share:
-                self.deliver(t.Submit(share), self.graph.number(Stage.REQUEST_SOURCE, 0, partition))
-        self.work()
+                self._send(t.Submit(share), self.graph.number(Stage.REQUEST_SOURCE, 0, partition))
+        self._settle()
 
-    def leave(self, sender: int, tuple_: t.Tuple, receivers: Receivers) -> None:
-        if isinstance(tuple_, t.Results) and sender == self._reply_sink:
-            self.results.extend(tuple_.results)
-        elif isinstance(tuple_, t.Save):
-            self.checkpoints += 1
-            self.deliver(t.Saved(t.CheckpointId(tuple_.number, digest_of(tuple_.state, tuple_.chunks))), sender)
-
-    def stop(self, number: int, reason: str) -> None:
-        raise AssertionError(f"{self.graph.label(number)}: {reason}")
-
-    def refuse(self, reason: str) -> None:
-        raise AssertionError(reason)
+    def give(self, tuple_: t.Tuple, number: int) -> None:
+        """Have a node process a tuple, and the others what comes of it."""
+        self._send(tuple_, number)
+        self._settle()
 
     def take_results(self) -> list[t.Result]:
         results, self.results = self.results, []
         return results
+
+    def _send(self, tuple_: t.Tuple, number: int) -> None:
+        if number in self._site_of:
+            self._waiting.setdefault(self._site_of[number], []).append((tuple_, number))
+
+    def _settle(self) -> None:
+        while self._waiting:
+            site = next(iter(self._waiting))
+            self._do_all(site.step(Inputs(tuples=self._waiting.pop(site)), self.now_ms))
+
+    def _do_all(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Emit(_, _, receivers) if receivers.stage is Stage.CLIENT:
+                    self.reply(effect.sender, effect.tuple)
+                case Emit():
+                    self.carry(effect)
+                case Sync(entries):
+                    self.sync(entries)
+                case Store(number, t.Save() as save):
+                    self.checkpoints += 1
+                    self._send(t.Saved(checkpoint_of(save)), number)
+                case Halt(number, reason):
+                    raise AssertionError(f"{self.graph.label(number)}: {reason}")
+                case Trouble(_, _, reason):
+                    raise AssertionError(reason)
+
+    def reply(self, sender: int, tuple_: t.Tuple) -> None:
+        """What a site has for its clients."""
+        if isinstance(tuple_, t.Results) and sender == self._reply_sink:
+            self.results.extend(tuple_.results)
+
+    def carry(self, emit: Emit) -> None:
+        """From one site to others."""
+        here = self._site_of[emit.sender]
+        for number in emit.receivers.numbers:
+            if self._site_of.get(number) is not here:
+                self._send(emit.tuple, number)
+
+    def sync(self, entries: list[Written]) -> None:
+        """What the nodes of a site have persisted."""
 
 
 def _advance(cluster: InProcessCluster, now_ms: float) -> float:

@@ -47,7 +47,7 @@ class Reads:
         self._deadline_s = math.inf
         #: The length of the last answers, the newest counting most.
         self.usual_bytes = 0.0
-        #: What a question may have, as a front end has said; 0: not known.
+        #: What a read may have, as a front end has said; 0: not known.
         self.bytes_max = 0
         #: What is long waits until it is known: before there is a session, it may not be.
         self.long_may_go = True

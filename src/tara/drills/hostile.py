@@ -16,6 +16,7 @@ from msgspec import Raw
 from tara.application import Get, Put
 from tara.bench.protocol_speed import InProcessCluster
 from tara.host import client_wire
+from tara.host.effects import Emit
 from tara.live import control
 from tara.net.file_exchange import FileRequest
 from tara.protocol import tuples as t
@@ -40,25 +41,22 @@ _ENDLESS = (Raw(b"\xdd\xff\xff\xff\xff"), Raw(b"\xdf\xff\xff\xff\xff"), Raw(b"\x
 
 
 class Recorder(InProcessCluster):
-    """Keeps some of the tuples of each kind that its nodes send."""
+    """Keeps some of the tuples of each kind that its nodes send each other; each node is a site of its own."""
 
     def __init__(self, limits: Limits, each: int = 12) -> None:
         self.tuples: dict[type[t.Tuple], list[t.Tuple]] = {}
         self._each = each
-        super().__init__(limits)
+        nodes = Graph(limits.f, limits.partitions).names
+        super().__init__(limits, [[number] for number in range(len(nodes))])
 
-    def collect(self, number: int) -> None:
-        outbox = self.all[number].outbox
-        for tuple_, receivers in outbox.told + outbox.emitted:
-            if receivers.numbers and receivers.numbers[0] >= 0:
-                kept = self.tuples.setdefault(type(tuple_), [])
-                if len(kept) < self._each:
-                    kept.append(tuple_)
-        super().collect(number)
+    def carry(self, emit: Emit) -> None:
+        kept = self.tuples.setdefault(type(emit.tuple), [])
+        if len(kept) < self._each:
+            kept.append(emit.tuple)
+        super().carry(emit)
 
     def read(self, reads: list[t.ReadRequest]) -> None:
-        self.deliver(t.SubmitReads(reads), self.graph.number(Stage.REQUEST_SOURCE, 0))
-        self.work()
+        self.give(t.SubmitReads(reads), self.graph.number(Stage.REQUEST_SOURCE, 0))
 
 
 def recorded(limits: Limits) -> dict[type[t.Tuple], list[t.Tuple]]:

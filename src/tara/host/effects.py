@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from tara.protocol import tuples as t
+from tara.protocol.graph import Receivers
 from tara.protocol.journal import Written
 
 
@@ -50,6 +51,14 @@ class Send(Struct, frozen=True):
     container: int
     frames: list[bytes]
     tuples: int
+
+
+class Emit(Struct, frozen=True):
+    """A tuple for receivers that are not here, of a site that has no frames (`tara.host.bare_site`)."""
+
+    sender: int
+    tuple: t.Tuple
+    receivers: Receivers
 
 
 class Reply(Struct, frozen=True):
@@ -109,4 +118,4 @@ class Trouble(Struct, frozen=True):
     reason: str
 
 
-Effect = Sync | Send | Replies | Hand | Store | Unbar | Executes | Halt | Trouble
+Effect = Sync | Send | Emit | Replies | Hand | Store | Unbar | Executes | Halt | Trouble

@@ -39,6 +39,9 @@ class Outside(Protocol):
     def refuse(self, reason: str) -> None:
         """What a node was to process is malformed."""
 
+    def open_vote(self, vote: PackedCommit) -> t.Tuple:
+        """Decode a vote that has come from elsewhere."""
+
 
 Delivery = tuple[t.Tuple | PackedCommit, int]
 #: Looks at a tuple before it is queued for a node; True: it takes the tuple itself.
@@ -54,16 +57,13 @@ class Nodes:
         here: Collection[int],
         holds: bool,
         outside: Outside,
-        looks: Mapping[type[t.Tuple], Look] | None = None,
-        open_vote: Callable[[PackedCommit], t.Tuple] | None = None,
     ) -> None:
-        """`here` are the numbers of the nodes that are to be here, `holds` whether what they persist is synced, and
-        `open_vote` decodes the votes that come from elsewhere."""
+        """`here` are the numbers of the nodes that are to be here, and `holds` is whether what they persist is
+        synced."""
         self._outside = outside
         self._holds = holds
         self._here = frozenset(here)
-        self._looks = dict(looks or {})
-        self._open_vote = open_vote
+        self._looks: dict[type[t.Tuple], Look] = {}
         self._routes: dict[Receivers, Route] = {}
         self._nodes: dict[int, Node] = {}
         self._queue: deque[Delivery] = deque()
@@ -91,6 +91,10 @@ class Nodes:
         assert number in self._here, number
         self._nodes[number] = node
 
+    def watch(self, kind: type[t.Tuple], look: Look) -> None:
+        """Have tuples of a kind looked at before they are queued."""
+        self._looks[kind] = look
+
     def deliver(self, tuple_: t.Tuple, number: int) -> None:
         """Queue a tuple for a node."""
         look = self._looks.get(type(tuple_))
@@ -112,14 +116,6 @@ class Nodes:
         """Let the executors work."""
         self._process(self._for_executors)
 
-    def work(self) -> None:
-        """Let all of them work until nobody has anything left to do. For hosts that send nothing in between, and keep
-        the nodes themselves instead of what they persist."""
-        while self._queue or self._for_executors:
-            self.settle()
-            self.execute()
-        self.persisted.clear()
-
     def tick(self, now_ms: float) -> None:
         for number, node in list(self._nodes.items()):
             try:
@@ -140,8 +136,7 @@ class Nodes:
                 if not isinstance(tuple_, PackedCommit):
                     node.process(tuple_)
                 elif not (isinstance(node, Executor) and node.has_decided(tuple_.partition, tuple_.end)):
-                    assert self._open_vote is not None
-                    node.process(self._open_vote(tuple_))
+                    node.process(self._outside.open_vote(tuple_))
             except MalformedTuple as error:
                 self._outside.refuse(str(error))
                 continue

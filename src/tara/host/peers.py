@@ -44,7 +44,7 @@ class Peers:
         piece_bytes = min(PIECE_BYTES, limits.frame_bytes_max // 4)
         self._outgoing = [Outgoing(graph.names, limits.link_bytes_max, piece_bytes) for _ in placement]
         #: The links that take no more for now, as the driver says.
-        self.full = [False] * len(placement)
+        self._full = [False] * len(placement)
         self._container_of = {number: container for container, numbers in enumerate(placement) for number in numbers}
         self._routes: dict[Receivers, Remote] = {}
 
@@ -53,9 +53,9 @@ class Peers:
         """The newest life of each container that was heard of."""
         return self._arrivals.lives
 
-    @property
-    def open_vote(self) -> Callable[[peer_wire.PackedCommit], t.Tuple]:
-        return self._admission.open
+    def open_vote(self, vote: peer_wire.PackedCommit) -> t.Tuple:
+        """The commit of a vote that was heard."""
+        return self._admission.open(vote)
 
     def hear(
         self,
@@ -136,7 +136,7 @@ class Peers:
     def frames(self, everything: bool) -> Iterator[Send]:
         """Frames for each peer, as far as its link takes them. Those of patient tuples only with `everything`."""
         for container, outgoing in enumerate(self._outgoing):
-            while outgoing.is_due(everything) and not self.full[container]:
+            while outgoing.is_due(everything) and not self._full[container]:
                 pieces = outgoing.take(everything)
                 frame = peer_wire.frame_of(self._header, pieces)
                 yield Send(container, peer_wire.encode_frame(frame, self._frame_bytes_max), len(pieces))
@@ -146,7 +146,12 @@ class Peers:
         self._counters.frames_out += taken
         self._counters.frames_dropped += len(send.frames) - taken
         self._counters.tuples_out += send.tuples if taken else 0
-        self.full[send.container] = full
+        self._full[send.container] = full
         if taken < len(send.frames):
             # Nobody is there; what waits is sent again by the protocol, if it is needed.
             self._outgoing[send.container].clear()
+
+    def drained(self, container: int) -> bool:
+        """The link to a container takes frames again; returns whether it did not before."""
+        was_full, self._full[container] = self._full[container], False
+        return was_full

@@ -38,7 +38,7 @@ from tara.protocol.limits import Limits
 from tara.protocol.node import Node
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.sessions import Application
-from tara.storage.journal import FULL_DISK_PATIENCE_S, FULL_DISK_PAUSE_S, SEGMENT_BYTES, NoRoom
+from tara.storage.journal import SEGMENT_BYTES
 from tara.storage.log import log_directory
 from tara.storage.remote import CHECKPOINTS, INCOMING, LOG
 from tara.storage.site_storage import LifeStart, SiteStorage, StorageSpec
@@ -328,7 +328,7 @@ class Container:
             inputs.frames = self._links.receive()
         # Also of links that were broken or replaced in the meantime: what waited there is gone.
         for container in self._links.take_writable():
-            site.full[container] = False
+            site.drained(container)
         if clients and self._front_end is not None:
             inputs.messages = self._receive_messages(self._front_end)
             inputs.unread_bytes = self.budget.kept_bytes
@@ -385,18 +385,11 @@ class Container:
     def _sync(self, sync: Sync) -> None:
         if self.storage.journal is None:
             return
-        deadline_s = time.monotonic() + FULL_DISK_PATIENCE_S
-        while True:
-            started_s = time.perf_counter()
-            try:
-                self.storage.sync(self.site, sync.entries, sync.collected)
-                break
-            except NoRoom as error:
-                if time.monotonic() > deadline_s:
-                    raise
-                self.events.flood("journal_waits", reason=str(error))
-                time.sleep(FULL_DISK_PAUSE_S)
-        self.sync_times.add(time.perf_counter() - started_s)
+        started_s = time.monotonic()
+        while pause_s := self.storage.sync(self.site, sync.entries, sync.collected, started_s):
+            time.sleep(pause_s)
+            started_s = time.monotonic()
+        self.sync_times.add(time.monotonic() - started_s)
         self.counters.journal_syncs += 1
 
     def _send(self, send: Send) -> None:

@@ -80,11 +80,9 @@ class SimulatedContainer:
         self.segment_bytes = SEGMENT_BYTES
         #: When its stores and logs work next.
         self.due_ms: dict[object, float] = {}
-        #: The rest of a step that waits for the disk, and what has to be tried again before; and since when there has
-        #: been no room.
+        #: The rest of a step that waits for the disk, and what has to be tried again before.
         self.rest: Iterator[Effect] | None = None
         self.again: Effect | None = None
-        self.full_since_ms: float | None = None
         #: What it was writing to its journal when it ended: it may be there, or not.
         self.uncertain: list[Written] = []
         #: What its nodes have said in this step that has not been seen to.

@@ -24,15 +24,7 @@ from tara.simulator.checks.violation import Violation
 from tara.simulator.container import CLUSTER, DATA, ProcessEnded, SimulatedContainer
 from tara.simulator.disk import Crash
 from tara.simulator.gateways import WireGateway
-from tara.storage.journal import (
-    FULL_DISK_PATIENCE_S,
-    FULL_DISK_PAUSE_S,
-    Identity,
-    JournalError,
-    NoRoom,
-    journal_directory,
-    read_journal,
-)
+from tara.storage.journal import Identity, JournalError, journal_directory, read_journal
 
 if TYPE_CHECKING:
     from tara.simulator.world import World
@@ -223,25 +215,20 @@ class Driver:
         return 0.0
 
     def _sync(self, container: SimulatedContainer, written: list[Written], collected: bool) -> float:
-        """If there is no room it is tried again, for a while; what the disk refuses for good ends the container."""
+        """If there is no room it is tried again; what the disk refuses for good ends the container."""
         world = self._world
         container.uncertain = written
         try:
-            container.kept.sync(container.running, written, collected)
-        except NoRoom:
-            container.uncertain = []
-            world.count_fault("no_room")
-            if container.full_since_ms is None:
-                container.full_since_ms = world.now_ms
-            if world.now_ms - container.full_since_ms > FULL_DISK_PATIENCE_S * 1e3:
-                self.die(container)
-            container.again = Sync(written, collected)
-            return FULL_DISK_PAUSE_S * 1e3
+            pause_s = container.kept.sync(container.running, written, collected, world.now_ms / 1e3)
         except JournalError:
             world.count_fault("journal_failed")
             self.die(container)
             return 0.0
-        container.full_since_ms, container.uncertain = None, []
+        container.uncertain = []
+        if pause_s:
+            world.count_fault("no_room")
+            container.again = Sync(written, collected)
+            return pause_s * 1e3
         container.said.synced()
         self.note_written(container, written)
         if self._doom(container) in ("crash_before_sync", "crash_after_sync"):

@@ -83,8 +83,7 @@ class Network:
         """The last byte of a frame is on the link."""
         self._held[key] -= size
         self._leave(sender, peer, frame)
-        if sender.host is site and site.full[peer.index] and self._held[key] < KERNEL_BYTES:
-            site.full[peer.index] = False
+        if sender.host is site and self._held[key] < KERNEL_BYTES and site.drained(peer.index):
             self._world.arrive(sender, Inputs(), sender.index)
 
     def _leave(self, sender: "SimulatedContainer", peer: "SimulatedContainer", frame: bytes) -> None:

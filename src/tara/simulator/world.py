@@ -218,7 +218,7 @@ class World:
         container.waiting = Inputs()
         container.paused_until_ms = 0.0
         container.ended = False
-        container.rest, container.again, container.full_since_ms, container.due_ms = None, None, None, {}
+        container.rest, container.again, container.due_ms = None, None, {}
         if not admission.genesis:
             self.restarts += 1
         self.monitor.require(

@@ -16,7 +16,7 @@ from tara.protocol.errors import TaraError
 from tara.protocol.graph import Graph, Stage
 from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.sessions import ERA_COMMANDS, SessionsState
-from tara.protocol.state_digest import digest_of
+from tara.protocol.state_digest import checkpoint_of
 from tara.storage.disk import LOCAL, Disk
 from tara.storage.store import (
     StoreError,
@@ -133,7 +133,7 @@ def install(
     progress: list[list[tuple[int, int, list[int]]]]
     progress = [[(0, 0, []) for _ in range(sources)] for _ in range(graph.partitions)]
     state = t.encode(ExecutorState(threshold * checkpoint_interval, progress, sessions))
-    checkpoint = t.CheckpointId(threshold, digest_of(state, chunks))
+    checkpoint = checkpoint_of(t.Save(threshold, state, chunks))
     for replica in replicas:
         store = checkpoint_directory(data_dir, replica)
         disk.make_directory(store)

@@ -22,7 +22,16 @@ from tara.protocol.nodes.committer import segment_head
 from tara.protocol.sessions import Application
 from tara.storage.disk import LOCAL, Disk
 from tara.storage.execution_record import ExecutionRecord, record_path
-from tara.storage.journal import SEGMENT_BYTES, FileJournal, Identity, StaleJournal, journal_directory
+from tara.storage.journal import (
+    FULL_DISK_PATIENCE_S,
+    FULL_DISK_PAUSE_S,
+    SEGMENT_BYTES,
+    FileJournal,
+    Identity,
+    NoRoom,
+    StaleJournal,
+    journal_directory,
+)
 from tara.storage.log import DecidedLog, log_directory
 from tara.storage.log_format import LogIdentity
 from tara.storage.log_writer import LogSettings
@@ -89,6 +98,8 @@ class SiteStorage:
         self._draw = draw
         self.graph = Graph(site.limits.f, site.limits.partitions)
         self.journal: FileJournal | None = None
+        #: Since when there has been no room for the journal.
+        self._full_since_s: float | None = None
         #: By the numbers of the executors.
         self.stores: dict[int, CheckpointStore] = {}
         self.records: dict[int, ExecutionRecord] = {}
@@ -115,14 +126,25 @@ class SiteStorage:
         self._events.info("started", how=how, journal_entries=entries, nodes=len(site.nodes))
         return site
 
-    def sync(self, site: Site, entries: list[Written], collected: bool) -> None:
-        """Durable on return. `NoRoom`: try again."""
+    def sync(self, site: Site, entries: list[Written], collected: bool, now_s: float) -> float:
+        """Returns after how many seconds to try again, because there is no room; 0: it is durable. Raises `NoRoom` when
+        that has been so for too long."""
         if self.journal is None:
-            return
-        self.journal.append(entries)
-        if collected:
-            committers = site.committers()
-            self.journal.roll(lambda number: committers[number].commits.min if number in committers else 0)
+            return 0.0
+        try:
+            self.journal.append(entries)
+            if collected:
+                committers = site.committers()
+                self.journal.roll(lambda number: committers[number].commits.min if number in committers else 0)
+        except NoRoom as error:
+            if self._full_since_s is None:
+                self._full_since_s = now_s
+            if now_s - self._full_since_s > FULL_DISK_PATIENCE_S:
+                raise
+            self._events.flood("journal_waits", reason=str(error))
+            return FULL_DISK_PAUSE_S
+        self._full_since_s = None
+        return 0.0
 
     def answers(self) -> list[tuple[t.Tuple, int]]:
         """What the stores have to say to the executors."""

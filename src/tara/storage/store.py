@@ -22,7 +22,7 @@ from msgspec import Struct
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.protocol.sessions import raised
-from tara.protocol.state_digest import DIGEST_BYTES, digest_of
+from tara.protocol.state_digest import DIGEST_BYTES, checkpoint_of, digest_of
 from tara.storage.disk import LOCAL, Disk
 from tara.storage.files import list_paths, remove_if_there, remove_leftovers, set_aside, write_whole
 from tara.storage.log import DecidedLog
@@ -249,14 +249,14 @@ class CheckpointStore:
             chunks = save.chunks if isinstance(save.chunks, list) else list(save.chunks)
             if any(type(chunk) is not bytes for chunk in chunks):
                 raise TypeError("a chunk of a snapshot that is not bytes")
-            self._jobs[0] = t.Save(save.number, save.state, chunks)
+            self._jobs[0] = save = t.Save(save.number, save.state, chunks)
         except BaseException as error:
             # The application's doing, and nothing to try again.
             self._answer(t.Unsaved(save.number, raised(error)))
             return 0.0
         if self.log is not None and self.log.sealed < save.number:
             return LOG_S
-        checkpoint = t.CheckpointId(save.number, digest_of(save.state, chunks))
+        checkpoint = checkpoint_of(save)
         path = self._path(save.number)
         try:
             if self._has(path, checkpoint):

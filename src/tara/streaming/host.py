@@ -1,7 +1,7 @@
 """Hosts one node (or the reply sinks together) for the length of a micro-batch.
 
-State and rows in, state and rows out: a pure function, because Spark may execute a micro-batch again. Nodes work here
-as they do anywhere (`tara.host.nodes`), and rows take the place of frames. Nothing waits for a sync: what a node
+State and rows in, state and rows out: a pure function, because Spark may execute a micro-batch again. The nodes are
+those of a bare site (`tara.host.bare_site`), and rows take the place of frames. Nothing waits for a sync: what a node
 persists is part of its state, Spark makes the states of a micro-batch durable before the sink publishes anything of it,
 and a micro-batch that is not published is as if it had never been. So there are no journals here, and an executor's
 checkpoint is safe as soon as it is made.
@@ -16,10 +16,11 @@ from typing import Any
 import msgspec
 
 from tara.application import StateMachine
+from tara.host.bare_site import BareSite
+from tara.host.effects import Effect, Emit, Executes, Halt, Inputs, Store, Trouble
 from tara.host.executor_condition import described
-from tara.host.nodes import Nodes
 from tara.protocol import tuples as t
-from tara.protocol.graph import Receivers, Stage
+from tara.protocol.graph import Stage
 from tara.protocol.incarnations import FIRST_INCARNATION
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.executor import Executor
@@ -27,7 +28,7 @@ from tara.protocol.nodes.factory import create
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.principals import gateway_of
 from tara.protocol.progress import SourceProgress
-from tara.protocol.state_digest import digest_of
+from tara.protocol.state_digest import checkpoint_of
 from tara.streaming import clients, rows
 from tara.streaming.config import CONTROLLER_TICK_MS, StreamingConfig
 from tara.streaming.errors import StreamingError
@@ -180,7 +181,7 @@ class Host:
         return self._work(key, seat, taken, ticks)
 
     def _work(self, key: int, seat: Seat, taken: list[Row], ticks: list[Row]) -> tuple[bytes | None, list[Row]]:
-        turn = _Turn(self, key, seat)
+        turn = _Turn(self, key, seat, self.time_ms(key, ticks))
         tuples = sorted((row for row in taken if row.sender >= 0), key=lambda row: rows.order(self.graph, row))
         for row in tuples:
             turn.take(row, _decode(row.data))
@@ -188,7 +189,7 @@ class Host:
             turn.submit([row for row in taken if row.sender == rows.COMMAND])
         turn.keep_checkpoint()
         if ticks:
-            turn.tick(self.time_ms(key, ticks))
+            turn.tick()
         # One that was stopped is as if it had crashed: the others go on without it.
         return self.save(seat), [] if seat.halted else turn.out
 
@@ -205,16 +206,19 @@ class Host:
 class _Turn:
     """What one micro-batch does to one key."""
 
-    def __init__(self, host: Host, key: int, seat: Seat) -> None:
+    def __init__(self, host: Host, key: int, seat: Seat, now_ms: float) -> None:
         numbers = range(key, key + len(seat.nodes))
-        self._nodes = Nodes(host.graph, numbers, holds=False, outside=self)
+        self._site = BareSite(host.graph, host.config.limits, numbers)
         for number, node in zip(numbers, seat.nodes, strict=True):
-            self._nodes.add(number, node)
+            self._site.add(number, node)
+        self._now_ms = now_ms
         self._graph = host.graph
         self._config = host.config
         self._key = key
         self._seat = seat
         self._save: t.Save | None = None
+        #: What is to be given to nodes here before anything else.
+        self._answers: list[tuple[t.Tuple, int]] = []
         self.out: list[Row] = []
 
     def take(self, row: Row, tuple_: t.Tuple) -> None:
@@ -232,29 +236,38 @@ class _Turn:
         self._give(tuple_, row.node)
 
     def _give(self, tuple_: t.Tuple, number: int) -> None:
-        self._nodes.deliver(tuple_, number)
-        self._nodes.work()
+        self._step(Inputs(tuples=[(tuple_, number)]))
 
-    def tick(self, now_ms: float) -> None:
-        self._nodes.tick(now_ms)
-        self._nodes.work()
+    def tick(self) -> None:
+        self._step(Inputs(tick=True))
         if self._seat.front_end is not None:
             self._report_busy()
 
-    def leave(self, sender: int, tuple_: t.Tuple, receivers: Receivers) -> None:
-        if receivers.stage is Stage.STORE:
-            self._store(sender, tuple_)
-        elif receivers.stage is Stage.CLIENT:
-            self._reply(tuple_)
-        else:
-            self._send(receivers.numbers, tuple_)
+    def _step(self, inputs: Inputs) -> None:
+        for effect in self._site.step(inputs, self._now_ms):
+            self._do(effect)
+        if self._answers:
+            answers, self._answers = self._answers, []
+            self._step(Inputs(tuples=answers))
 
-    def stop(self, number: int, reason: str) -> None:
-        self._seat.halted = reason
-        _log.error("%s halted: %s", self._graph.label(number), reason)
-
-    def refuse(self, reason: str) -> None:
-        raise StreamingError(f"{self._graph.label(self._key)} was sent something malformed: {reason}")
+    def _do(self, effect: Effect) -> None:
+        """What is to be synced is in the state of its node."""
+        match effect:
+            case Emit(_, tuple_, receivers) if receivers.stage is Stage.CLIENT:
+                self._reply(tuple_)
+            case Emit(_, tuple_, receivers):
+                self._send(receivers.numbers, tuple_)
+            case Store(_, t.Save() as save):
+                self._save = save
+            case Store(number, t.Load() as load):
+                self._borrow(number, load)
+            case Executes(number, halted) if halted.reason:
+                _log.error("%s has %s", self._graph.label(number), described(halted))
+            case Halt(number, reason):
+                self._seat.halted = reason
+                _log.error("%s halted: %s", self._graph.label(number), reason)
+            case Trouble(_, _, reason):
+                raise StreamingError(f"{self._graph.label(self._key)} was sent something malformed: {reason}")
 
     def _send(self, numbers: Sequence[int], tuple_: t.Tuple) -> None:
         data = t.encode(tuple_)
@@ -345,14 +358,6 @@ class _Turn:
     def _publish(self, outcomes: bytes, view: int) -> None:
         self.out.append(Row(rows.WRITER, rows.WRITER, rows.OUTCOMES, 0, view, data=outcomes))
 
-    def _store(self, number: int, job: t.Tuple) -> None:
-        if isinstance(job, t.Save):
-            self._save = job
-        elif isinstance(job, t.Load):
-            self._borrow(number, job)
-        elif isinstance(job, t.Halted) and job.reason:
-            _log.error("%s has %s", self._graph.label(self._key), described(job))
-
     def _borrow(self, number: int, load: t.Load) -> None:
         """Slots that it lacks are gone elsewhere: ask those who have their effects."""
         holders = [self._graph.number(Stage.EXECUTOR, holder) for holder in load.holders]
@@ -360,7 +365,7 @@ class _Turn:
         if others:
             self._send(others, load)
         else:
-            self._nodes.deliver(t.Loaded(None, b"", []), number)
+            self._answers.append((t.Loaded(None, b"", []), number))
 
     def _lend(self, borrower: int, load: t.Load) -> None:
         known = self._seat.checkpoint
@@ -374,7 +379,7 @@ class _Turn:
         if save is None:
             return
         chunks = list(save.chunks)
-        checkpoint = t.CheckpointId(save.number, digest_of(save.state, chunks))
+        checkpoint = checkpoint_of(t.Save(save.number, save.state, chunks))
         self._seat.checkpoint = t.Loaded(checkpoint, save.state, chunks)
         self._give(t.Saved(checkpoint), self._key)
 

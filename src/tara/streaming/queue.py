@@ -24,14 +24,14 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from tara.host.nodes import Nodes
+from tara.host.bare_site import BareSite
+from tara.host.effects import Emit, Halt, Inputs, Trouble
 from tara.named import BUILT_IN
 from tara.protocol import tuples as t
-from tara.protocol.graph import Graph, Receivers
+from tara.protocol.graph import Graph
 from tara.protocol.incarnations import FIRST_INCARNATION
 from tara.protocol.limits import Limits
-from tara.protocol.node import Boot, Outbox
-from tara.protocol.nodes.factory import create
+from tara.protocol.node import Boot
 from tara.storage.disk import LOCAL
 from tara.streaming import clients, rows
 from tara.streaming.config import StreamingConfig
@@ -68,13 +68,10 @@ class Sinks:
     def __init__(self, graph: Graph, limits: Limits) -> None:
         self._graph = graph
         numbers = [number for number, name in enumerate(graph.names) if name.stage in rows.SINKS]
-        self._nodes = Nodes(graph, numbers, holds=False, outside=self)
+        self._site = BareSite(graph, limits, numbers)
         boot = Boot(1, FIRST_INCARNATION, True, 0.0)
         for number in numbers:
-            application = BUILT_IN["key-value"]
-            self._nodes.add(number, create(graph.names[number], graph, limits, boot, Outbox(), application))
-        #: To whom what is being handed over goes.
-        self._receivers: list[int] = []
+            self._site.create(number, boot, BUILT_IN["key-value"])
 
     def split(self, taken: Iterable[Row]) -> tuple[QueueFile, list[Row]]:
         """What goes back into the query, and the outcomes, which leave it."""
@@ -94,19 +91,16 @@ class Sinks:
 
     def _pass_on(self, row: Row) -> list[Row]:
         """Let the sink hand the tuple over. It keeps its sender and place: a queue adds no order of its own."""
-        self._receivers.clear()
-        self._nodes.deliver(t.decode_tuple(row.data), row.node)
-        self._nodes.work()
-        return [row._replace(key=number, node=number) for number in self._receivers]
-
-    def leave(self, sender: int, tuple_: t.Tuple, receivers: Receivers) -> None:
-        self._receivers.extend(receivers.numbers)
-
-    def stop(self, number: int, reason: str) -> None:
-        raise StreamingError(f"{self._graph.label(number)} halted: {reason}")
-
-    def refuse(self, reason: str) -> None:
-        raise StreamingError(f"a sink was sent something malformed: {reason}")
+        passed_on: list[Row] = []
+        for effect in self._site.step(Inputs(tuples=[(t.decode_tuple(row.data), row.node)]), 0.0):
+            match effect:
+                case Emit(_, _, receivers):
+                    passed_on += [row._replace(key=number, node=number) for number in receivers.numbers]
+                case Halt(number, reason):
+                    raise StreamingError(f"{self._graph.label(number)} halted: {reason}")
+                case Trouble(_, _, reason):
+                    raise StreamingError(f"a sink was sent something malformed: {reason}")
+        return passed_on
 
 
 def ticks(graph: Graph, tick: int, now_ms: int) -> list[Row]:
