@@ -254,8 +254,8 @@ def make_plan(
             limits, command_bytes_max=1_500, run_bytes_max=2_000, frame_bytes_max=4 * 3_500
         )
         limits = msgspec.structs.replace(limits, link_bytes_max=limits.frame_bytes_max)
-    if random.Random(f"narrow-{seed}").random() < 0.25:
-        limits = msgspec.structs.replace(limits, source_backlog_bytes_max=2_000, reads_bytes_max=1_000)
+    if random.Random(f"narrow-{seed}").random() < 0.4:
+        limits = msgspec.structs.replace(limits, source_backlog_bytes_max=400, reads_bytes_max=1_000)
     if random.Random(f"paced-{seed}").random() < 0.1:
         limits = msgspec.structs.replace(limits, proposer_rate_max=2_000.0)
     if random.Random(f"few-{seed}").random() < 0.3 and app != "coordination":

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from tara.host.outgoing import LANES
 from tara.host.site import Site
+from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
 from tara.protocol.node import Node
 from tara.protocol.nodes.executor import Executor
@@ -47,14 +48,15 @@ def of_site(site: Site) -> Iterator[Kept]:
 
 
 def _of_source(source: RequestSource, gateways: bool) -> Iterator[Kept]:
-    """The last command that finds room, and the last request, may be longer than the room."""
+    """The last command that finds room, and the last request, may be longer than the room. Orders need none."""
     limits = source.limits
-    waiting = sum([len(command.payload) for command in source._backlog])
-    allowed = waiting if gateways else limits.source_backlog_bytes_max + limits.command_bytes_max
-    yield Kept("backlog", waiting, source.backlog_bytes, allowed)
-    pending = sum([len(command.payload) for batch in source._commands for command in batch])
-    longest = limits.run_bytes_max + limits.command_bytes_max
-    yield Kept("undecided", pending, source._pending_bytes, limits.source_pending_bytes_max + longest)
+    waiting = [len(command.payload) for command in source._backlog]
+    allowed = sum(waiting) if gateways else limits.source_backlog_bytes_max + max(waiting, default=0)
+    yield Kept("backlog", sum(waiting), source.backlog_bytes, allowed)
+    pending = [sum([len(command.payload) for command in batch]) for batch in source._commands]
+    orders = sum([size for size, batch in zip(pending, source._commands, strict=True) if batch[0].kind == t.SKIP])
+    allowed = limits.source_pending_bytes_max + max(pending, default=0) + orders
+    yield Kept("undecided", sum(pending), source._pending_bytes, allowed)
 
 
 def _of_reads(reads: Reads, limits: Limits) -> Kept:
