@@ -47,12 +47,18 @@ def alice(directory: Path) -> Keys:
 class Served:
     """A server, and everything that it heard."""
 
-    def __init__(self, keys: Keys | None, connections_max: int = 1000, budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        keys: Keys | None,
+        connections_max: int = 1000,
+        budget: Budget | None = None,
+        frame_bytes_max: int = 16 * MEGABYTE,
+    ) -> None:
         self.bad: list[str] = []
         self.refused: list[str] = []
         self.heard: list[tuple[bytes, bytes]] = []
         guard = None if keys is None else keys.members_and_clients()
-        terms = Terms(16 * MEGABYTE, connections_max, guard, self.bad.append, self.refused.append)
+        terms = Terms(frame_bytes_max, connections_max, guard, self.bad.append, self.refused.append)
         self.server = Server(ANYWHERE, terms, budget)
 
     def turn(self) -> None:
@@ -520,6 +526,22 @@ def test_large_frames_arrive_one_after_the_other(plain: Served, monkeypatch: pyt
     # Those that wait have been read once.
     assert most <= 3 * MEGABYTE + frames * READ_BYTES
     assert plain.bad == []
+
+
+def test_one_frame_may_be_longer_than_everything_that_a_port_keeps() -> None:
+    length = bounds.PROCESS_KEPT_BYTES_MAX + MEGABYTE
+    served = Served(None, frame_bytes_max=length)
+    with closing(served.server), served.open() as longest, served.open() as second:
+        assert push(longest, announced(length, length // 2), served)
+        assert push(second, announced(MEGABYTE, 100_000), served)
+        # Others wait until it is there.
+        assert served.server._port._share.reserved_bytes == length + 4
+        assert push(longest, bytes(length - length // 2), served)
+        assert push(second, bytes(MEGABYTE - 100_000), served)
+        served.until(lambda: len(served.heard) == 2, "both frames")
+    assert [len(frame) for _, frame in served.heard] == [length, MEGABYTE]
+    assert served.bad == []
+    assert served.server._port._share.kept_bytes == served.server._port._share.reserved_bytes == 0
 
 
 def test_who_keeps_others_from_sending_large_frames_is_closed(plain: Served, monkeypatch: pytest.MonkeyPatch) -> None:

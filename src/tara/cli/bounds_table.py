@@ -130,7 +130,7 @@ def sections() -> list[Section]:
                 net(
                     "KEPT_BYTES_MAX",
                     "bytes",
-                    "frames that have begun, and answers that are not read",
+                    "frames that have begun and have no room of their own, and answers that are not read",
                     "the connection that keeps most is closed",
                 ),
                 Row("READERS_MAX", prometheus.READERS_MAX, "", "readers of the metrics at once", "closed"),
@@ -157,7 +157,7 @@ def sections() -> list[Section]:
                 net(
                     "PROCESS_KEPT_BYTES_MAX",
                     "bytes",
-                    "frames that have begun, and answers that are not read",
+                    "frames that have begun and have no room of their own, and answers that are not read",
                     "the port that keeps most closes its greediest connection",
                 ),
             ],

@@ -57,8 +57,8 @@ CLIENTS_MAX = 10_000
 PEERS_MAX = 256
 READERS_OF_FILES_MAX = 64
 CONTROLLERS_MAX = 256
-#: What they keep together: frames that have begun to arrive, and what is not read. Beyond that the connection that
-#: keeps most is closed.
+#: What they keep together: frames that have begun to arrive, without large ones that have room of their own, and what
+#: is not read. Beyond that the connection that keeps most is closed.
 KEPT_BYTES_MAX = 24 << 20
 
 # For all ports of one process.

@@ -51,7 +51,7 @@ class Incoming:
         self.opened_s = now_s
         #: When the last complete frame came.
         self.heard_s = now_s
-        #: The bytes that it kept here when that was last looked at.
+        #: The bytes that it kept here when that was last looked at, without the large frame that has room of its own.
         self.kept_bytes = 0
         #: The length of the large frame that may arrive; when the frame that arrives began, if one does.
         self.reserved_bytes = 0
@@ -360,14 +360,20 @@ class Port:
             if not self._left:
                 os.eventfd_write(self._awake, 1)
             self._left[incoming.name] = incoming
-        kept_bytes = connection.kept_bytes
-        if kept_bytes or incoming.kept_bytes:
-            self._share.kept_bytes += kept_bytes - incoming.kept_bytes
-            incoming.kept_bytes = kept_bytes
+        if connection.kept_bytes or incoming.kept_bytes or incoming.reserved_bytes:
             self._look_at_arrival(incoming)
+            self._weigh(incoming)
         self._set_events(incoming)
-        if kept_bytes:
+        if incoming.kept_bytes:
             self._make_room_for_bytes()
+
+    def _weigh(self, incoming: Incoming) -> None:
+        """Count what it keeps. A frame that has room of its own is counted there: it may be longer than all others may
+        be together."""
+        connection = incoming.connection
+        kept_bytes = connection.unsent_bytes if incoming.reserved_bytes else connection.kept_bytes
+        self._share.kept_bytes += kept_bytes - incoming.kept_bytes
+        incoming.kept_bytes = kept_bytes
 
     def _make_room_for_bytes(self) -> None:
         while self._share.is_over():
@@ -404,6 +410,7 @@ class Port:
             incoming = self._paused.popleft()
             incoming.paused, incoming.begun_s = False, time.monotonic()
             incoming.reserved_bytes = incoming.connection.arriving_bytes
+            self._weigh(incoming)
             self._set_events(incoming)
 
     def _set_events(self, incoming: Incoming) -> None:
