@@ -24,6 +24,7 @@ from tara.net.framing import (
     refusal,
     refusal_in,
 )
+from tara.net.names import AddressOf, look_up
 from tara.net.principal import NOBODY, Principal
 from tara.net.tls import Tls
 
@@ -83,12 +84,20 @@ class Connection:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
     @classmethod
-    def connect(cls, address: str, frame_bytes_max: int, make_tls: Callable[[], Tls] | None = None) -> "Connection":
-        """To `tcp://host:port`. Whether it comes about shows when the socket becomes writable; see `flush`."""
+    def connect(
+        cls,
+        address: str,
+        frame_bytes_max: int,
+        make_tls: Callable[[], Tls] | None = None,
+        address_of: AddressOf = look_up,
+    ) -> "Connection":
+        """To `tcp://host:port`. Whether it comes about shows when the socket becomes writable; see `flush`. Who may not
+        wait for a resolver has an `address_of` that does not (`tara.net.names`)."""
         host, _, port = address.removeprefix("tcp://").rpartition(":")
+        numeric = address_of(host)
         connection = cls(socket.socket(), frame_bytes_max, make_tls, initiator=True)
         try:
-            failure = connection._socket.connect_ex((host, int(port)))
+            failure = connection._socket.connect_ex((numeric, int(port)))
         except (OSError, ValueError, OverflowError) as error:
             # No route, or an address that makes no sense.
             connection.close()
