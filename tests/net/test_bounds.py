@@ -5,7 +5,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -486,7 +486,7 @@ def test_who_comes_when_the_others_have_just_spoken_is_not_the_one_to_go(
     for channel in (late, *others):
         channel.close()
     keyed.until(lambda: not keyed.connections, "the end")
-    assert keyed.server._port._share.reserved_bytes == keyed.server._port._share.kept_bytes == 0
+    assert keyed.server._port._large.reserved_bytes == keyed.server._port._share.kept_bytes == 0
 
 
 def test_what_many_keep_together_is_bounded_and_the_greediest_goes(
@@ -523,8 +523,8 @@ def test_large_frames_arrive_one_after_the_other(plain: Served, monkeypatch: pyt
             plain.turn()
             most = max(most, plain.kept_bytes)
     assert {len(frame) for _, frame in plain.heard} == {MEGABYTE}
-    # Those that wait have been read once.
-    assert most <= 3 * MEGABYTE + frames * READ_BYTES
+    # Those that wait have been read until it was worth a place.
+    assert most <= 3 * MEGABYTE + frames * (bounds.LARGE_FRAME_BYTES + READ_BYTES)
     assert plain.bad == []
 
 
@@ -535,24 +535,87 @@ def test_one_frame_may_be_longer_than_everything_that_a_port_keeps() -> None:
         assert push(longest, announced(length, length // 2), served)
         assert push(second, announced(MEGABYTE, 100_000), served)
         # Others wait until it is there.
-        assert served.server._port._share.reserved_bytes == length + 4
+        assert served.server._port._large.reserved_bytes == length + 4
         assert push(longest, bytes(length - length // 2), served)
         assert push(second, bytes(MEGABYTE - 100_000), served)
         served.until(lambda: len(served.heard) == 2, "both frames")
     assert [len(frame) for _, frame in served.heard] == [length, MEGABYTE]
     assert served.bad == []
-    assert served.server._port._share.kept_bytes == served.server._port._share.reserved_bytes == 0
+    assert served.server._port._share.kept_bytes == served.server._port._large.reserved_bytes == 0
 
 
 def test_who_keeps_others_from_sending_large_frames_is_closed(plain: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "ARRIVING_BYTES_MAX", MEGABYTE)
     with plain.open() as hostile, plain.open() as honest:
         assert push(hostile, announced(MEGABYTE, 100_000), plain)
-        monkeypatch.setattr(bounds, "ARRIVING_S_MAX", 0.3)
         assert push(honest, announced(MEGABYTE, MEGABYTE), plain)
         plain.until(lambda: plain.heard, "the frame of the honest one")
         assert ended(hostile)
-    assert plain.server._port._share.reserved_bytes == 0
+    assert plain.bad == ["a large frame that comes slowly while others wait"]
+    assert plain.server._port._large.reserved_bytes == 0
+
+
+def test_who_only_announces_large_frames_keeps_nobody_waiting(plain: Served) -> None:
+    with ExitStack() as stack:
+        for _ in range(50):
+            assert push(stack.enter_context(plain.open()), announced(8 * MEGABYTE, 60_000), plain)
+        assert plain.server._port._large.reserved_bytes == 0
+        assert push(stack.enter_context(plain.open()), announced(MEGABYTE, MEGABYTE), plain)
+        plain.until(lambda: plain.heard, "the frame of the honest one")
+    assert plain.bad == []
+
+
+def test_one_client_with_many_connections_does_not_keep_the_others_waiting(
+    directory: Path, keyed: Served, alice: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them would have its second, one after the other."""
+    monkeypatch.setattr(bounds, "ARRIVING_BYTES_MAX", MEGABYTE)
+    hostile = [Channel(keyed.server.address, alice) for _ in range(40)]
+    honest = Channel(keyed.server.address, load_keys(make_client_keys(directory, "carol")))
+    for channel in hostile:
+        channel.send(bytes(8 * MEGABYTE))
+    keyed.until(lambda: all(channel.open for channel in hostile), "them to begin", *hostile)
+    # From here on they send nothing more.
+    keyed.until(lambda: keyed.server._port._large.waiting > 30, "them to wait")
+    honest.send(bytes(MEGABYTE))
+    keyed.until(lambda: keyed.heard, "the frame of the honest one", honest)
+    assert len(keyed.bad) <= 3
+    for channel in (honest, *hostile):
+        channel.close()
+
+
+def test_who_sends_large_frames_without_end_takes_turns_with_others(
+    plain: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "ARRIVING_BYTES_MAX", MEGABYTE)
+    data = announced(MEGABYTE, MEGABYTE)
+    with plain.open() as endless, plain.open() as other:
+        endless.setblocking(False)
+        position = 0
+
+        def go_on() -> bool:
+            nonlocal position
+            for _ in range(8):
+                try:
+                    position += endless.send((data + data)[position % len(data) :][: 256 << 10])
+                except BlockingIOError:
+                    break
+            return False
+
+        plain.until(lambda: go_on() or plain.server._port._large.reserved_bytes, "the first of them")
+        other.setblocking(False)
+        left = memoryview(data)
+
+        def both() -> bool:
+            nonlocal left
+            go_on()
+            if left:
+                with suppress(BlockingIOError):
+                    left = left[other.send(left) :]
+            return len({name for name, _ in plain.heard}) == 2
+
+        plain.until(both, "the frame of the other")
+        assert plain.bad == []
 
 
 def test_clients_that_send_slowly_keep_nobody_out_at_another_port(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -563,7 +626,7 @@ def test_clients_that_send_slowly_keep_nobody_out_at_another_port(monkeypatch: p
     with closing(clients.server), closing(peers.server), ExitStack() as stack:
         for _ in range(4):
             assert push(stack.enter_context(clients.open()), announced(MEGABYTE, 100_000), clients)
-        assert clients.server._port._share.reserved_bytes >= MEGABYTE
+        assert clients.server._port._large.reserved_bytes >= MEGABYTE
         assert push(stack.enter_context(peers.open()), announced(100_000, 100_000), peers)
         peers.until(lambda: peers.heard, "the frame of a peer")
     assert clients.heard == []

@@ -66,7 +66,12 @@ def sections() -> list[Section]:
                 net("FILE_QUESTION_BYTES_MAX", "bytes", "a question to a file server", "closed"),
                 net("CONTROL_BYTES_MAX", "bytes", "a message to a registry", "closed"),
                 net("FRAMES_PER_TURN", "", "frames taken in one turn", "the others wait for the next turn"),
-                net("FRAME_S_MAX", "s", "for a frame, from its first byte to its last", "closed"),
+                net(
+                    "FRAME_S_MAX",
+                    "s",
+                    "for a frame, from its first byte to its last, and its length / `ARRIVING_BYTES_PER_S`",
+                    "closed",
+                ),
                 net("UNREAD_FRAMES_MAX", "", "answers that are not read", "further ones are dropped"),
                 net("UNREAD_BYTES_MAX", "bytes", "answers that are not read", "further ones are dropped"),
                 Row(
@@ -119,14 +124,25 @@ def sections() -> list[Section]:
                 net("READERS_OF_FILES_MAX", "", "connections for files", "the one that was silent longest is closed"),
                 net("CONTROLLERS_MAX", "", "connections to a registry", "the one that was silent longest is closed"),
                 Row("ROUTES_MAX", routes.ROUTES_MAX, "", "sessions whose answers are waited for", _FAIR),
-                net("LARGE_FRAME_BYTES", "bytes", "frames that need no room of their own", "longer ones wait for it"),
+                net(
+                    "LARGE_FRAME_BYTES",
+                    "bytes",
+                    "of a frame that are read before it needs room of its own",
+                    "longer ones wait for it, one client after the other",
+                ),
                 net(
                     "ARRIVING_BYTES_MAX",
                     "bytes",
                     "large frames that arrive at once (one may be longer)",
                     "others are not read until there is room",
                 ),
-                net("ARRIVING_S_MAX", "s", "for a large frame, while others wait for room", "closed"),
+                net(
+                    "ARRIVING_BYTES_PER_S",
+                    "bytes",
+                    "per second of a large frame, while others wait for room",
+                    "it lags behind",
+                ),
+                net("ARRIVING_LAG_S_MAX", "s", "so far behind that pace", "closed"),
                 net(
                     "KEPT_BYTES_MAX",
                     "bytes",

@@ -35,7 +35,7 @@ KEPT_MESSAGES_MAX = 256
 #: Frames of one connection that are taken in one turn: the others wait for the next ones. Who is honest sends few, with
 #: much in them.
 FRAMES_PER_TURN = 32
-#: A frame has to be complete that long after it has begun.
+#: A frame has to be complete that long after it has begun; a large one has the time that its pace allows in addition.
 FRAME_S_MAX = 60.0
 #: Frames and bytes that wait for one that does not read. What comes on top is dropped: it has to be asked for again.
 UNREAD_FRAMES_MAX = 10_000
@@ -60,17 +60,18 @@ CONTROLLERS_MAX = 256
 #: What they keep together: frames that have begun to arrive, without large ones that have room of their own, and what
 #: is not read. Beyond that the connection that keeps most is closed.
 KEPT_BYTES_MAX = 24 << 20
+#: A frame that is longer than `LARGE_FRAME_BYTES`, and of which so much is there, needs room of its own to be read on.
+#: Those that have it are so long together, and the others wait. One by itself may be longer.
+LARGE_FRAME_BYTES = 64 << 10
+ARRIVING_BYTES_MAX = 8 << 20
+#: While others wait, a frame that has room has to come at this pace; it may be so far behind it.
+ARRIVING_BYTES_PER_S = 512 << 10
+ARRIVING_LAG_S_MAX = 1.0
 
 # For all ports of one process.
 
 #: What they keep together; beyond that the port that keeps most closes its greediest connection.
 PROCESS_KEPT_BYTES_MAX = 32 << 20
-#: Frames that are longer than `LARGE_FRAME_BYTES` arrive one after the other: those that have begun at a port are
-#: announced to be so long together, and who comes later is not read meanwhile. One by itself may be longer.
-LARGE_FRAME_BYTES = 64 << 10
-ARRIVING_BYTES_MAX = 8 << 20
-#: While others wait, a large frame has to be complete that long after it has begun.
-ARRIVING_S_MAX = 10.0
 
 # What we have for others.
 

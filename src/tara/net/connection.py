@@ -28,8 +28,8 @@ from tara.net.names import AddressOf, look_up
 from tara.net.principal import NOBODY, Principal
 from tara.net.tls import Tls
 
-#: Bytes that are read at once: of a large frame that has begun; else, so that nobody takes the turn of others with many
-#: small frames; and during a handshake.
+#: Bytes that are read at once: of a frame of which much is there; else, so that nobody takes the turn of others with
+#: many small frames; and during a handshake.
 LARGE_READ_BYTES = 256 << 10
 READ_BYTES = 64 << 10
 _HANDSHAKE_READ_BYTES = 16 << 10
@@ -130,6 +130,11 @@ class Connection:
         return self._frames.begun_bytes + self.unsent_bytes
 
     @property
+    def begun_bytes(self) -> int:
+        """What is there of a frame that has begun to arrive."""
+        return self._frames.begun_bytes
+
+    @property
     def unread(self) -> bool:
         """Whether there are complete frames here: `receive` gives them without any news."""
         return self._frames.unread
@@ -225,7 +230,7 @@ class Connection:
             return self._receive_early()
         if self._frames.unread:
             return self._frames.feed(b"", self.frames_max)
-        data = self._read(LARGE_READ_BYTES if self._frames.arriving_bytes > READ_BYTES else READ_BYTES)
+        data = self._read(LARGE_READ_BYTES if self._frames.begun_bytes >= READ_BYTES else READ_BYTES)
         if not data:
             return []
         if self._tls is not None:

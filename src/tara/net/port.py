@@ -9,7 +9,6 @@ import os
 import select
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from tara.net.budget import Budget
 from tara.net.certificates import Guard
 from tara.net.connection import Connection
 from tara.net.errors import Broken, Closed, Refused
+from tara.net.large_frames import LargeFrames
 from tara.net.principal import Kind
 
 #: How often it looks for frames that do not come to their end.
@@ -53,10 +53,10 @@ class Incoming:
         self.heard_s = now_s
         #: The bytes that it kept here when that was last looked at, without the large frame that has room of its own.
         self.kept_bytes = 0
-        #: The length of the large frame that may arrive; when the frame that arrives began, if one does.
-        self.reserved_bytes = 0
+        #: When the frame that arrives began, if one does.
         self.begun_s = 0.0
-        #: It is not read, because others have large frames on their way.
+        #: The frame that arrives needs room of its own; and has none, so that it is not read.
+        self.large = False
         self.paused = False
         self.in_handshake = False
         #: It was refused, and still has to read why.
@@ -122,8 +122,8 @@ class Port:
         self._strangers: dict[bytes, Incoming] = {}
         #: The connections of each client that has a key, by its digest.
         self._by_client: dict[bytes, list[Incoming]] = {}
-        #: Those that wait until a large frame may arrive.
-        self._paused: deque[Incoming] = deque()
+        #: Each port has room of its own for large frames: clients that send slowly keep no other site out.
+        self._large = LargeFrames()
         #: Those whose handshake is not over have an epoll of their own, which is part of the other while there is time
         #: for handshakes; how much of it is left; and when that was last counted.
         self._handshakes = select.epoll()
@@ -312,6 +312,7 @@ class Port:
         self._strangers.pop(incoming.name, None)
         self._strangers[incoming.name] = incoming
         incoming.connection.finish()
+        self._end_large(incoming)
         self.look_at(incoming)
 
     def hang_up(self, incoming: Incoming) -> None:
@@ -322,11 +323,8 @@ class Port:
         self._left.pop(incoming.name, None)
         self._forget_client(incoming)
         self._share.kept_bytes -= incoming.kept_bytes
-        self._share.reserved_bytes -= incoming.reserved_bytes
-        if incoming.paused:
-            self._paused.remove(incoming)
         incoming.connection.close()
-        self._resume()
+        self._end_large(incoming)
 
     def _forget_client(self, incoming: Incoming) -> None:
         digest = incoming.connection.principal.digest
@@ -360,7 +358,7 @@ class Port:
             if not self._left:
                 os.eventfd_write(self._awake, 1)
             self._left[incoming.name] = incoming
-        if connection.kept_bytes or incoming.kept_bytes or incoming.reserved_bytes:
+        if connection.kept_bytes or incoming.kept_bytes or incoming.large:
             self._look_at_arrival(incoming)
             self._weigh(incoming)
         self._set_events(incoming)
@@ -371,7 +369,8 @@ class Port:
         """Count what it keeps. A frame that has room of its own is counted there: it may be longer than all others may
         be together."""
         connection = incoming.connection
-        kept_bytes = connection.unsent_bytes if incoming.reserved_bytes else connection.kept_bytes
+        has_room = incoming.large and not incoming.paused
+        kept_bytes = connection.unsent_bytes if has_room else connection.kept_bytes
         self._share.kept_bytes += kept_bytes - incoming.kept_bytes
         incoming.kept_bytes = kept_bytes
 
@@ -385,33 +384,35 @@ class Port:
 
     def _look_at_arrival(self, incoming: Incoming) -> None:
         """A large frame needs room before it is read to its end."""
-        arriving = incoming.connection.arriving_bytes
-        if not arriving:
+        connection = incoming.connection
+        if not incoming.begun_s:
+            # Whatever was arriving has come, and this is the next one.
+            self._end_large(incoming)
+        if not connection.begun_bytes:
             incoming.begun_s = 0.0
-        elif not incoming.begun_s:
-            incoming.begun_s = time.monotonic()
-        wanted = arriving if arriving > bounds.LARGE_FRAME_BYTES else 0
-        if wanted == incoming.reserved_bytes:
             return
-        if incoming.reserved_bytes:
-            self._share.reserved_bytes -= incoming.reserved_bytes
-            incoming.reserved_bytes = 0
-            self._resume()
-        if wanted and not incoming.paused:
-            if not self._paused and self._share.reserve(wanted):
-                incoming.reserved_bytes = wanted
-            else:
-                incoming.paused = True
-                self._paused.append(incoming)
+        if not incoming.begun_s:
+            incoming.begun_s = time.monotonic()
+        large = bounds.LARGE_FRAME_BYTES
+        # To announce a large frame costs nothing, and is no reason for others to wait.
+        if incoming.large or connection.begun_bytes < large or connection.arriving_bytes <= large:
+            return
+        if not connection.unread and not incoming.leaving:
+            principal = connection.principal
+            client = principal.digest if principal.kind is Kind.CLIENT else incoming.name
+            incoming.large = True
+            incoming.paused = not self._large.begin(incoming.name, client, connection.arriving_bytes)
 
-    def _resume(self) -> None:
-        """Let those who wait go on, the first first."""
-        while self._paused and self._share.reserve(self._paused[0].connection.arriving_bytes):
-            incoming = self._paused.popleft()
-            incoming.paused, incoming.begun_s = False, time.monotonic()
-            incoming.reserved_bytes = incoming.connection.arriving_bytes
-            self._weigh(incoming)
-            self._set_events(incoming)
+    def _end_large(self, incoming: Incoming) -> None:
+        """The large frame has come, or will not, and others may go on."""
+        if not incoming.large:
+            return
+        incoming.large = incoming.paused = False
+        for name in self._large.end(incoming.name):
+            other = self.by_name[name]
+            other.paused, other.begun_s = False, time.monotonic()
+            self._weigh(other)
+            self._set_events(other)
 
     def _set_events(self, incoming: Incoming) -> None:
         waits = incoming.paused or (incoming.connection.unread and not incoming.leaving)
@@ -427,6 +428,9 @@ class Port:
         if self._handshakes_wait:
             self._count_handshake_time()
         now_s = time.monotonic()
+        for name in self._large.too_slow(now_s, self._begun_bytes):
+            self._terms.on_bad("a large frame that comes slowly while others wait")
+            self.hang_up(self.by_name[name])
         if now_s < self._look_s:
             return
         self._look_s = now_s + _LOOK_S
@@ -434,11 +438,14 @@ class Port:
             if self._is_late(stranger, now_s):
                 self._hang_up_late(stranger)
         for incoming in [other for other in self.connections.values() if other.begun_s and not other.paused]:
-            patience_s = bounds.ARRIVING_S_MAX if self._paused and incoming.reserved_bytes else bounds.FRAME_S_MAX
+            patience_s = bounds.FRAME_S_MAX + incoming.connection.arriving_bytes / bounds.ARRIVING_BYTES_PER_S
             if now_s - incoming.begun_s > patience_s:
                 self._terms.on_bad(f"a frame that is not complete after {now_s - incoming.begun_s:.0f} s")
                 self.hang_up(incoming)
         self._make_room_for_bytes()
+
+    def _begun_bytes(self, name: bytes) -> int:
+        return self.by_name[name].connection.begun_bytes
 
     def _is_late(self, stranger: Incoming, now_s: float) -> bool:
         in_handshake = stranger.leaving or not stranger.connection.open
