@@ -4,6 +4,7 @@ Only the handshake decides who the other side is. The chain of its certificate i
 the certificate stands for, and whether that one is wanted here, by `admit`.
 """
 
+import contextlib
 import ssl
 from collections.abc import Callable
 
@@ -84,7 +85,8 @@ class Tls:
             self.principal = self._admit(certificate or b"")
         except Refused as refused:
             if self._server_side:
-                self._object.write(refusal(str(refused)))
+                with contextlib.suppress(ssl.SSLError):
+                    self._object.write(refusal(str(refused)))
             raise
         self.over = True
 
