@@ -236,6 +236,9 @@ class Listener:
         data = client.stream.receive()
         if data:
             self.front_end.receive(client.connection, data)
+        if self._tls is not None and client.stream.unsent:
+            # TLS has answers of its own, which count like others.
+            self.front_end.unsettled.add(client.connection)
         if self.front_end.pressure.high:
             # What can be sent now need not be held.
             self._flush()
