@@ -1,5 +1,7 @@
 """What strangers, and clients with keys, can make a port keep: every bound of `tara.net.bounds`, with real sockets."""
 
+import errno
+import os
 import resource
 import socket
 import struct
@@ -435,6 +437,50 @@ def test_beyond_the_greatest_number_the_one_that_was_silent_longest_goes(member:
         assert [channel.broken for channel in channels] == [True, True, False, False, False, False]
         for channel in channels:
             channel.close()
+
+
+class Accepting:
+    """A listener whose `accept` fails so often, and in this way."""
+
+    def __init__(self, listener: socket.socket, error: int, count: int) -> None:
+        self._listener, self._error, self._count = listener, error, count
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self._count:
+            self._count -= 1
+            raise OSError(self._error, os.strerror(self._error))
+        return self._listener.accept()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._listener, name)
+
+
+@pytest.mark.parametrize(
+    ("error", "closes"),
+    [(errno.ECONNABORTED, False), (errno.EPROTO, False), (errno.ENFILE, False), (errno.EMFILE, True)],
+)
+def test_only_who_needs_descriptors_closes_a_connection(
+    plain: Served, monkeypatch: pytest.MonkeyPatch, error: int, closes: bool
+) -> None:
+    port = plain.server._port
+    with plain.open() as silent:
+        plain.until(lambda: plain.connections == 1, "a connection")
+        monkeypatch.setattr(port, "listener", Accepting(port.listener, error, 1))
+        with plain.open() as late:
+            late.sendall(framed(b"hello"))
+            plain.until(lambda: plain.heard, "a message")
+            assert ended(silent) is closes
+    assert len(plain.bad) == (error in (errno.EMFILE, errno.ENFILE))
+
+
+def test_a_host_without_room_makes_no_port_spin(plain: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = plain.server._port
+    monkeypatch.setattr(port, "listener", Accepting(port.listener, errno.ENOMEM, 1_000_000))
+    with plain.open():
+        plain.until(lambda: plain.bad, "it to fail")
+        assert port.poll() == []
+        # Also while it is closed.
+        port.stop_listening()
 
 
 def test_one_client_has_only_so_many_connections(

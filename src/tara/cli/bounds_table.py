@@ -49,6 +49,7 @@ def sections() -> list[Section]:
             [
                 net("BACKLOG", "", "connections that wait to be taken, per port", "the kernel drops more"),
                 net("ACCEPTED_PER_TURN", "", "connections taken in one turn", "the others wait"),
+                net("ACCEPT_PAUSE_S", "s", "nobody is taken after the host had no room for a connection", "-"),
                 net("HANDSHAKES_MAX", "", "handshakes that are not over, per port", "the oldest is closed"),
                 net("HANDSHAKES_PER_TURN", "", "handshakes that go on in one turn", "the others wait"),
                 net("HANDSHAKE_SHARE", "", "share of a thread's time for them, per port", "the others wait"),

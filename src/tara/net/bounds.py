@@ -9,6 +9,8 @@ needed, never copied.
 #: Connections that the kernel keeps until they are taken, and how many of them are taken in one turn.
 BACKLOG = 1024
 ACCEPTED_PER_TURN = 64
+#: Nobody is taken for that long after the host had no room for another connection.
+ACCEPT_PAUSE_S = 0.5
 #: Connections of one port whose handshake is not over; beyond that the oldest of them is closed.
 HANDSHAKES_MAX = 128
 #: A handshake that is not over by then is given up.

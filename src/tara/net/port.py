@@ -4,6 +4,7 @@ It is bounded in every way that `tara.net.bounds` lists. Where there are too man
 silent for the longest time has to go; where they keep too much, the one that keeps most; so those who use theirs stay.
 """
 
+import errno
 import heapq
 import os
 import select
@@ -24,6 +25,9 @@ from tara.net.principal import Kind
 _LOOK_S = 1.0
 #: Connections that are gone may be remembered in `Silence`, so many more than those that are there.
 _GONE_MAX = 64
+
+#: What `accept` says if the host has no room for another connection.
+_NO_ROOM = (errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 #: Is told why a connection or a frame was given up.
 OnTrouble = Callable[[str], None]
@@ -138,6 +142,8 @@ class Port:
         self.epoll.register(self._awake, select.EPOLLIN)
         self._count = 0
         self._look_s = 0.0
+        #: When it listens again; 0: it does.
+        self._accept_due_s = 0.0
 
     def poll(self) -> list[tuple[int, int]]:
         """A turn begins: descriptors that have news, and which."""
@@ -202,9 +208,14 @@ class Port:
             except BlockingIOError:
                 return
             except OSError as error:
-                # No descriptors left, or it is gone already.
-                self._make_room(str(error))
-                return
+                if error.errno == errno.EMFILE:
+                    self._make_room(str(error))
+                    return
+                if error.errno in _NO_ROOM:
+                    self._pause_accepting(str(error))
+                    return
+                # That one was gone before it was here.
+                continue
             if len(self.connections) >= self._terms.connections_max:
                 self._make_room("too many connections")
             if self._terms.guard is not None and len(self._strangers) >= bounds.HANDSHAKES_MAX:
@@ -215,6 +226,12 @@ class Port:
                 # It has been reset meanwhile.
                 sock.close()
                 self._terms.on_bad(str(error))
+
+    def _pause_accepting(self, reason: str) -> None:
+        """The whole host has no room: no connection of ours is to blame, and to look again at once would be to spin."""
+        self._terms.on_bad(reason)
+        self.epoll.unregister(self.listener)
+        self._accept_due_s = time.monotonic() + bounds.ACCEPT_PAUSE_S
 
     def _shake_hands(self) -> None:
         """Go on with some handshakes, if there is time for them."""
@@ -431,6 +448,9 @@ class Port:
         for name in self._large.too_slow(now_s, self._begun_bytes):
             self._terms.on_bad("a large frame that comes slowly while others wait")
             self.hang_up(self.by_name[name])
+        if self._accept_due_s and now_s >= self._accept_due_s:
+            self._accept_due_s = 0.0
+            self.epoll.register(self.listener, select.EPOLLIN)
         if now_s < self._look_s:
             return
         self._look_s = now_s + _LOOK_S
@@ -459,7 +479,9 @@ class Port:
 
     def stop_listening(self) -> None:
         """Nobody new comes in, and who is not in yet has to go."""
-        self.epoll.unregister(self.listener)
+        if not self._accept_due_s:
+            self.epoll.unregister(self.listener)
+        self._accept_due_s = 0.0
         for incoming in [other for other in self.connections.values() if other.in_handshake]:
             self.hang_up(incoming)
 
