@@ -3,8 +3,10 @@
 import errno
 import os
 import resource
+import shutil
 import socket
 import struct
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
@@ -394,6 +396,38 @@ def test_who_does_not_read_loses_answers_and_costs_little(either: Served, alice:
     either.server.send(name, b"the end")
     either.until(lambda: b"the end" in greedy.receive(), "the end")
     greedy.close()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_who_asks_for_new_keys_again_and_again_is_closed(
+    directory: Path, keyed: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer would wait here until there is a frame to send."""
+    monkeypatch.setattr(bounds, "TLS_ANSWERS_BYTES_MAX", 300)
+    keys = directory / "clients" / "alice"
+    place = keyed.server.address.removeprefix("tcp://")
+    command = ["openssl", "s_client", "-connect", place, "-cert", str(keys / "client.pem"), "-key"]
+    with subprocess.Popen(
+        [*command, str(keys / "client.key")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as asking:
+        assert asking.stdin is not None
+
+        def given_up() -> bool:
+            assert asking.stdin is not None
+            if any(incoming.connection.open for incoming in keyed.server._port.connections.values()):
+                # Asks for new keys, and has ours changed, too.
+                asking.stdin.write(b"K\n")
+                asking.stdin.flush()
+            return bool(keyed.bad)
+
+        try:
+            keyed.until(given_up, "it to be given up")
+        finally:
+            asking.kill()
+    assert keyed.bad == ["the other side asks for new keys again and again"]
 
 
 def test_a_connection_that_carried_much_takes_little_afterwards(keyed: Served, alice: Keys) -> None:

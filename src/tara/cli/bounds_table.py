@@ -73,6 +73,7 @@ def sections() -> list[Section]:
                     "for a frame, from its first byte to its last, and its length / `ARRIVING_BYTES_PER_S`",
                     "closed",
                 ),
+                net("TLS_ANSWERS_BYTES_MAX", "bytes", "answers of TLS itself, such as new keys", "closed"),
                 net("UNREAD_FRAMES_MAX", "", "answers that are not read", "further ones are dropped"),
                 net("UNREAD_BYTES_MAX", "bytes", "answers that are not read", "further ones are dropped"),
                 Row(

@@ -39,6 +39,8 @@ KEPT_MESSAGES_MAX = 256
 FRAMES_PER_TURN = 32
 #: A frame has to be complete that long after it has begun; a large one has the time that its pace allows in addition.
 FRAME_S_MAX = 60.0
+#: What TLS itself has to say, such as new keys that the other side asks for, waits for the next frame that is sent.
+TLS_ANSWERS_BYTES_MAX = 4 << 10
 #: Frames and bytes that wait for one that does not read. What comes on top is dropped: it has to be asked for again.
 UNREAD_FRAMES_MAX = 10_000
 UNREAD_BYTES_MAX = 16 << 20

@@ -8,7 +8,8 @@ import contextlib
 import ssl
 from collections.abc import Callable
 
-from tara.net.errors import HAS_NO_KEYS, Closed, Refused
+from tara.net import bounds
+from tara.net.errors import HAS_NO_KEYS, Broken, Closed, Refused
 from tara.net.framing import TLS_ALERT, begins_like_tls, refusal
 from tara.net.principal import NOBODY, Principal
 
@@ -127,11 +128,13 @@ class Tls:
                 for start in range(0, len(data), _BUFFER_BYTES):
                     self._decrypt(view[start : start + _BUFFER_BYTES], plain)
         except ssl.SSLWantReadError:
-            return b""
+            pass
         except ssl.SSLZeroReturnError as error:
             raise Closed("the other side closed the connection") from error
         except ssl.SSLError as error:
             raise Refused(in_words(error)) from error
+        if self._outgoing.pending > bounds.TLS_ANSWERS_BYTES_MAX:
+            raise Broken("the other side asks for new keys again and again")
         return plain[0] if len(plain) == 1 else b"".join(plain)
 
     def _decrypt(self, data: "bytes | memoryview", plain: list[bytes]) -> None:
