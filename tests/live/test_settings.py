@@ -26,6 +26,7 @@ def test_flags_beat_the_environment_and_the_environment_beats_the_file(tmp_path:
         ({"windo": 5}, "unknown setting 'windo'"),
         ({"window": 5}, "window = 5: must be at least"),
         ({"host": "0.0.0.0"}, "host = 0.0.0.0: must be an address that others"),
+        ({"result_bytes_max": (16 << 20) + 1}, "result_bytes_max = 16777217: must be at most 16777216"),
         ({"window": "wide"}, "window"),
     ],
 )

@@ -1,11 +1,15 @@
 """What strangers, and clients with keys, can make a port keep: every bound of `tara.net.bounds`, with real sockets."""
 
+import errno
+import os
 import resource
+import shutil
 import socket
 import struct
+import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -47,12 +51,18 @@ def alice(directory: Path) -> Keys:
 class Served:
     """A server, and everything that it heard."""
 
-    def __init__(self, keys: Keys | None, connections_max: int = 1000, budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        keys: Keys | None,
+        connections_max: int = 1000,
+        budget: Budget | None = None,
+        frame_bytes_max: int = 16 * MEGABYTE,
+    ) -> None:
         self.bad: list[str] = []
         self.refused: list[str] = []
         self.heard: list[tuple[bytes, bytes]] = []
         guard = None if keys is None else keys.members_and_clients()
-        terms = Terms(16 * MEGABYTE, connections_max, guard, self.bad.append, self.refused.append)
+        terms = Terms(frame_bytes_max, connections_max, guard, self.bad.append, self.refused.append)
         self.server = Server(ANYWHERE, terms, budget)
 
     def turn(self) -> None:
@@ -388,6 +398,38 @@ def test_who_does_not_read_loses_answers_and_costs_little(either: Served, alice:
     greedy.close()
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_who_asks_for_new_keys_again_and_again_is_closed(
+    directory: Path, keyed: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer would wait here until there is a frame to send."""
+    monkeypatch.setattr(bounds, "TLS_ANSWERS_BYTES_MAX", 300)
+    keys = directory / "clients" / "alice"
+    place = keyed.server.address.removeprefix("tcp://")
+    command = ["openssl", "s_client", "-connect", place, "-cert", str(keys / "client.pem"), "-key"]
+    with subprocess.Popen(
+        [*command, str(keys / "client.key")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as asking:
+        assert asking.stdin is not None
+
+        def given_up() -> bool:
+            assert asking.stdin is not None
+            if any(incoming.connection.open for incoming in keyed.server._port.connections.values()):
+                # Asks for new keys, and has ours changed, too.
+                asking.stdin.write(b"K\n")
+                asking.stdin.flush()
+            return bool(keyed.bad)
+
+        try:
+            keyed.until(given_up, "it to be given up")
+        finally:
+            asking.kill()
+    assert keyed.bad == ["the other side asks for new keys again and again"]
+
+
 def test_a_connection_that_carried_much_takes_little_afterwards(keyed: Served, alice: Keys) -> None:
     channels = [Channel(keyed.server.address, alice) for _ in range(60)]
     for channel in channels:
@@ -429,6 +471,50 @@ def test_beyond_the_greatest_number_the_one_that_was_silent_longest_goes(member:
         assert [channel.broken for channel in channels] == [True, True, False, False, False, False]
         for channel in channels:
             channel.close()
+
+
+class Accepting:
+    """A listener whose `accept` fails so often, and in this way."""
+
+    def __init__(self, listener: socket.socket, error: int, count: int) -> None:
+        self._listener, self._error, self._count = listener, error, count
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self._count:
+            self._count -= 1
+            raise OSError(self._error, os.strerror(self._error))
+        return self._listener.accept()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._listener, name)
+
+
+@pytest.mark.parametrize(
+    ("error", "closes"),
+    [(errno.ECONNABORTED, False), (errno.EPROTO, False), (errno.ENFILE, False), (errno.EMFILE, True)],
+)
+def test_only_who_needs_descriptors_closes_a_connection(
+    plain: Served, monkeypatch: pytest.MonkeyPatch, error: int, closes: bool
+) -> None:
+    port = plain.server._port
+    with plain.open() as silent:
+        plain.until(lambda: plain.connections == 1, "a connection")
+        monkeypatch.setattr(port, "listener", Accepting(port.listener, error, 1))
+        with plain.open() as late:
+            late.sendall(framed(b"hello"))
+            plain.until(lambda: plain.heard, "a message")
+            assert ended(silent) is closes
+    assert len(plain.bad) == (error in (errno.EMFILE, errno.ENFILE))
+
+
+def test_a_host_without_room_makes_no_port_spin(plain: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = plain.server._port
+    monkeypatch.setattr(port, "listener", Accepting(port.listener, errno.ENOMEM, 1_000_000))
+    with plain.open():
+        plain.until(lambda: plain.bad, "it to fail")
+        assert port.poll() == []
+        # Also while it is closed.
+        port.stop_listening()
 
 
 def test_one_client_has_only_so_many_connections(
@@ -480,7 +566,7 @@ def test_who_comes_when_the_others_have_just_spoken_is_not_the_one_to_go(
     for channel in (late, *others):
         channel.close()
     keyed.until(lambda: not keyed.connections, "the end")
-    assert keyed.server._port._share.reserved_bytes == keyed.server._port._share.kept_bytes == 0
+    assert keyed.server._port._large.reserved_bytes == keyed.server._port._share.kept_bytes == 0
 
 
 def test_what_many_keep_together_is_bounded_and_the_greediest_goes(
@@ -517,20 +603,99 @@ def test_large_frames_arrive_one_after_the_other(plain: Served, monkeypatch: pyt
             plain.turn()
             most = max(most, plain.kept_bytes)
     assert {len(frame) for _, frame in plain.heard} == {MEGABYTE}
-    # Those that wait have been read once.
-    assert most <= 3 * MEGABYTE + frames * READ_BYTES
+    # Those that wait have been read until it was worth a place.
+    assert most <= 3 * MEGABYTE + frames * (bounds.LARGE_FRAME_BYTES + READ_BYTES)
     assert plain.bad == []
+
+
+def test_one_frame_may_be_longer_than_everything_that_a_port_keeps() -> None:
+    length = bounds.PROCESS_KEPT_BYTES_MAX + MEGABYTE
+    served = Served(None, frame_bytes_max=length)
+    with closing(served.server), served.open() as longest, served.open() as second:
+        assert push(longest, announced(length, length // 2), served)
+        assert push(second, announced(MEGABYTE, 100_000), served)
+        # Others wait until it is there.
+        assert served.server._port._large.reserved_bytes == length + 4
+        assert push(longest, bytes(length - length // 2), served)
+        assert push(second, bytes(MEGABYTE - 100_000), served)
+        served.until(lambda: len(served.heard) == 2, "both frames")
+    assert [len(frame) for _, frame in served.heard] == [length, MEGABYTE]
+    assert served.bad == []
+    assert served.server._port._share.kept_bytes == served.server._port._large.reserved_bytes == 0
 
 
 def test_who_keeps_others_from_sending_large_frames_is_closed(plain: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "ARRIVING_BYTES_MAX", MEGABYTE)
     with plain.open() as hostile, plain.open() as honest:
         assert push(hostile, announced(MEGABYTE, 100_000), plain)
-        monkeypatch.setattr(bounds, "ARRIVING_S_MAX", 0.3)
         assert push(honest, announced(MEGABYTE, MEGABYTE), plain)
         plain.until(lambda: plain.heard, "the frame of the honest one")
         assert ended(hostile)
-    assert plain.server._port._share.reserved_bytes == 0
+    assert plain.bad == ["a large frame that comes slowly while others wait"]
+    assert plain.server._port._large.reserved_bytes == 0
+
+
+def test_who_only_announces_large_frames_keeps_nobody_waiting(plain: Served) -> None:
+    with ExitStack() as stack:
+        for _ in range(50):
+            assert push(stack.enter_context(plain.open()), announced(8 * MEGABYTE, 60_000), plain)
+        assert plain.server._port._large.reserved_bytes == 0
+        assert push(stack.enter_context(plain.open()), announced(MEGABYTE, MEGABYTE), plain)
+        plain.until(lambda: plain.heard, "the frame of the honest one")
+    assert plain.bad == []
+
+
+def test_one_client_with_many_connections_does_not_keep_the_others_waiting(
+    directory: Path, keyed: Served, alice: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them would have its second, one after the other."""
+    monkeypatch.setattr(bounds, "ARRIVING_BYTES_MAX", MEGABYTE)
+    hostile = [Channel(keyed.server.address, alice) for _ in range(40)]
+    honest = Channel(keyed.server.address, load_keys(make_client_keys(directory, "carol")))
+    for channel in hostile:
+        channel.send(bytes(8 * MEGABYTE))
+    keyed.until(lambda: all(channel.open for channel in hostile), "them to begin", *hostile)
+    # From here on they send nothing more.
+    keyed.until(lambda: keyed.server._port._large.waiting > 30, "them to wait")
+    honest.send(bytes(MEGABYTE))
+    keyed.until(lambda: keyed.heard, "the frame of the honest one", honest)
+    assert len(keyed.bad) <= 3
+    for channel in (honest, *hostile):
+        channel.close()
+
+
+def test_who_sends_large_frames_without_end_takes_turns_with_others(
+    plain: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "ARRIVING_BYTES_MAX", MEGABYTE)
+    data = announced(MEGABYTE, MEGABYTE)
+    with plain.open() as endless, plain.open() as other:
+        endless.setblocking(False)
+        position = 0
+
+        def go_on() -> bool:
+            nonlocal position
+            for _ in range(8):
+                try:
+                    position += endless.send((data + data)[position % len(data) :][: 256 << 10])
+                except BlockingIOError:
+                    break
+            return False
+
+        plain.until(lambda: go_on() or plain.server._port._large.reserved_bytes, "the first of them")
+        other.setblocking(False)
+        left = memoryview(data)
+
+        def both() -> bool:
+            nonlocal left
+            go_on()
+            if left:
+                with suppress(BlockingIOError):
+                    left = left[other.send(left) :]
+            return len({name for name, _ in plain.heard}) == 2
+
+        plain.until(both, "the frame of the other")
+        assert plain.bad == []
 
 
 def test_clients_that_send_slowly_keep_nobody_out_at_another_port(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -541,7 +706,7 @@ def test_clients_that_send_slowly_keep_nobody_out_at_another_port(monkeypatch: p
     with closing(clients.server), closing(peers.server), ExitStack() as stack:
         for _ in range(4):
             assert push(stack.enter_context(clients.open()), announced(MEGABYTE, 100_000), clients)
-        assert clients.server._port._share.reserved_bytes >= MEGABYTE
+        assert clients.server._port._large.reserved_bytes >= MEGABYTE
         assert push(stack.enter_context(peers.open()), announced(100_000, 100_000), peers)
         peers.until(lambda: peers.heard, "the frame of a peer")
     assert clients.heard == []

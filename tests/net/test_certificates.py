@@ -3,7 +3,10 @@
 import os
 import pickle
 import shutil
+import socket
+import ssl
 import stat
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,11 +15,17 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.x509.oid import ExtensionOID
 
 from tara.net import keygen
 from tara.net.certificates import AuthorizedKeys, load_keys, load_member_keys
+from tara.net.channel import Channel
 from tara.net.keygen import make_client_keys, make_cluster_keys
+from tara.net.principal import Kind, Principal
+from tara.net.tls import Tls
 from tara.protocol.errors import ConfigurationError
+from tests.net.terms import serve
+from tests.patience import await_condition
 
 
 @pytest.fixture
@@ -167,6 +176,52 @@ def test_a_certificate_without_a_clear_mark_stands_for_nobody(directory: Path, u
 
     with pytest.raises(ConfigurationError, match="is not a certificate of a member or of a client"):
         load_keys(directory)
+
+
+#: Subject alternative names that the library does not know: an x400Address, and an ediPartyName.
+UNUSUAL_NAMES = {"x400Address": "3004a3023000", "ediPartyName": "3007a505a1030c0178"}
+
+
+@pytest.mark.parametrize("name", UNUSUAL_NAMES)
+def test_a_certificate_that_cannot_be_read_refuses_its_own_connection_only(directory: Path, name: str) -> None:
+    client = make_client_keys(directory, "alice")
+    authority_key = load_pem_private_key((directory / "authority.key").read_bytes(), None)
+    old = certificate(client / "client.pem")
+    builder = x509.CertificateBuilder(
+        old.issuer, old.subject, old.public_key(), 7, old.not_valid_before_utc, old.not_valid_after_utc
+    )
+    names = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, bytes.fromhex(UNUSUAL_NAMES[name]))
+    builder = builder.add_extension(names, critical=False)
+    assert isinstance(authority_key, ec.EllipticCurvePrivateKey)
+    (client / "unusual.pem").write_bytes(builder.sign(authority_key, SHA256()).public_bytes(Encoding.PEM))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(client / "authority.pem")
+    context.load_cert_chain(client / "unusual.pem", client / "client.key")
+    refused: list[str] = []
+    with closing(serve(guard=load_keys(directory).members_and_clients(), on_refused=refused.append)) as server:
+        host, _, port = server.address.removeprefix("tcp://").rpartition(":")
+        known = Channel(server.address, load_keys(client))
+        with socket.create_connection((host, int(port))) as plain:
+            stranger = Tls(context, server_side=False, admit=lambda certificate: Principal(Kind.MEMBER, b""))
+            plain.setblocking(False)
+            data = b""
+
+            def done() -> bool:
+                nonlocal data
+                server.receive()
+                known.receive()
+                with suppress(BlockingIOError):
+                    data = plain.recv(1 << 16)
+                if not stranger.over:
+                    stranger.shake(data)
+                    plain.send(stranger.outgoing())
+                    data = b""
+                return bool(refused) and known.open
+
+            await_condition(done, "the refusal of one, and the connection of the other")
+        known.close()
+    assert refused == ["the certificate is neither a member's nor a client's"]
 
 
 def test_keys_do_not_travel_and_do_not_show(directory: Path) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from tara.named import NAMED
+from tara.net import bounds
 from tara.net.addresses import check_host, is_fixed
 from tara.net.gateway import Options
 from tara.net.site_address import check_sites
@@ -86,6 +87,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ConfigurationError(f"journal_segment_bytes = {self.journal_segment_bytes}: must be positive")
         if self.app in NAMED and self.packing != "site":
             raise ConfigurationError(f"packing = {self.packing}: the front end of {self.app} needs `site`")
+        if self.limits.result_bytes_max > bounds.UNREAD_BYTES_MAX:
+            raise ConfigurationError(
+                f"result_bytes_max = {self.limits.result_bytes_max}: must be at most {bounds.UNREAD_BYTES_MAX}: "
+                "a front end keeps no more for a client that has not read it"
+            )
         if not is_fixed(self.host):
             raise ConfigurationError(f"host = {self.host}: must be an address")
         check_host("host", self.host, bool(self.keys))

@@ -9,6 +9,8 @@ needed, never copied.
 #: Connections that the kernel keeps until they are taken, and how many of them are taken in one turn.
 BACKLOG = 1024
 ACCEPTED_PER_TURN = 64
+#: Nobody is taken for that long after the host had no room for another connection.
+ACCEPT_PAUSE_S = 0.5
 #: Connections of one port whose handshake is not over; beyond that the oldest of them is closed.
 HANDSHAKES_MAX = 128
 #: A handshake that is not over by then is given up.
@@ -35,8 +37,10 @@ KEPT_MESSAGES_MAX = 256
 #: Frames of one connection that are taken in one turn: the others wait for the next ones. Who is honest sends few, with
 #: much in them.
 FRAMES_PER_TURN = 32
-#: A frame has to be complete that long after it has begun.
+#: A frame has to be complete that long after it has begun; a large one has the time that its pace allows in addition.
 FRAME_S_MAX = 60.0
+#: What TLS itself has to say, such as new keys that the other side asks for, waits for the next frame that is sent.
+TLS_ANSWERS_BYTES_MAX = 4 << 10
 #: Frames and bytes that wait for one that does not read. What comes on top is dropped: it has to be asked for again.
 UNREAD_FRAMES_MAX = 10_000
 UNREAD_BYTES_MAX = 16 << 20
@@ -57,20 +61,21 @@ CLIENTS_MAX = 10_000
 PEERS_MAX = 256
 READERS_OF_FILES_MAX = 64
 CONTROLLERS_MAX = 256
-#: What they keep together: frames that have begun to arrive, and what is not read. Beyond that the connection that
-#: keeps most is closed.
+#: What they keep together: frames that have begun to arrive, without large ones that have room of their own, and what
+#: is not read. Beyond that the connection that keeps most is closed.
 KEPT_BYTES_MAX = 24 << 20
+#: A frame that is longer than `LARGE_FRAME_BYTES`, and of which so much is there, needs room of its own to be read on.
+#: Those that have it are so long together, and the others wait. One by itself may be longer.
+LARGE_FRAME_BYTES = 64 << 10
+ARRIVING_BYTES_MAX = 8 << 20
+#: While others wait, a frame that has room has to come at this pace; it may be so far behind it.
+ARRIVING_BYTES_PER_S = 512 << 10
+ARRIVING_LAG_S_MAX = 1.0
 
 # For all ports of one process.
 
 #: What they keep together; beyond that the port that keeps most closes its greediest connection.
 PROCESS_KEPT_BYTES_MAX = 32 << 20
-#: Frames that are longer than `LARGE_FRAME_BYTES` arrive one after the other: those that have begun at a port are
-#: announced to be so long together, and who comes later is not read meanwhile. One by itself may be longer.
-LARGE_FRAME_BYTES = 64 << 10
-ARRIVING_BYTES_MAX = 8 << 20
-#: While others wait, a large frame has to be complete that long after it has begun.
-ARRIVING_S_MAX = 10.0
 
 # What we have for others.
 

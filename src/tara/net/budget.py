@@ -43,19 +43,10 @@ class Share:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self.kept_bytes = 0
-        self.reserved_bytes = 0
 
     def is_over(self) -> bool:
         """Whether this port has to make room: for itself, or for the others."""
         return self.kept_bytes > bounds.KEPT_BYTES_MAX or self._budget.is_over(self)
-
-    def reserve(self, count: int) -> bool:
-        """Whether a frame of that many bytes may arrive now. Each port has room of its own: clients that send slowly
-        keep no other site out."""
-        if self.reserved_bytes and self.reserved_bytes + count > bounds.ARRIVING_BYTES_MAX:
-            return False
-        self.reserved_bytes += count
-        return True
 
     def close(self) -> None:
         self._budget.release(self)

@@ -51,6 +51,14 @@ _SCHEME = "tara://"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 #: Longer than any file with a key.
 _FILE_BYTES_MAX = 64 << 10
+#: What is in a certificate that nobody here understands.
+_UNREADABLE = (
+    x509.ExtensionNotFound,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+    x509.InvalidVersion,
+    UnsupportedAlgorithm,
+)
 #: A directory that changed so recently may change again without showing it in its time.
 _SETTLED_NS = 1_000_000_000
 
@@ -76,7 +84,8 @@ def _presented(certificate: bytes) -> Principal:
     """Who the other side is; its chain has been verified."""
     try:
         return principal_of(x509.load_der_x509_certificate(certificate))
-    except (ValueError, TypeError, x509.ExtensionNotFound, x509.DuplicateExtension) as error:
+    except Exception as error:
+        # An authority signs what it likes: whatever cannot be read in it ends this connection, and nothing else.
         raise ConnectionRefused("the certificate is neither a member's nor a client's") from error
 
 
@@ -228,7 +237,7 @@ def _own_principal(path: Path) -> Principal:
     try:
         certificate = x509.load_pem_x509_certificate(read_file(path))
         principal = principal_of(certificate)
-    except (ValueError, TypeError, x509.ExtensionNotFound, x509.DuplicateExtension) as error:
+    except (ValueError, TypeError, *_UNREADABLE) as error:
         raise ConfigurationError(f"{path}: is not a certificate of a member or of a client: {error}") from error
     if certificate.not_valid_after_utc < datetime.now(UTC):
         raise ConfigurationError(f"{path}: this certificate has expired ({certificate.not_valid_after_utc:%Y-%m-%d})")

@@ -13,23 +13,33 @@ from tara.net import bounds
 from tara.net.certificates import Keys, load_keys
 from tara.net.connection import Connection
 from tara.net.errors import Broken, ConnectionRefused
+from tara.net.names import AddressOf, Names, look_up
 
 #: More than any cluster's limit.
 REPLY_BYTES_MAX = 1 << 30
 #: Before a broken connection is tried again.
 RETRY_S = 0.05
 REFUSED_RETRY_S = 1.0
+#: How long one that has other things to do waits for a resolver; then it tries again.
+_RESOLVER_WAIT_S = 1.0
 
 
 class Channel:
-    def __init__(self, address: str, keys: Keys | None, reply_bytes_max: int = REPLY_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        address: str,
+        keys: Keys | None,
+        reply_bytes_max: int = REPLY_BYTES_MAX,
+        address_of: AddressOf = look_up,
+    ) -> None:
         #: It has to be replaced.
         self.broken = False
         #: Why the other side does not talk to us, or we not to it, if that is known.
         self.refusal: str | None = None
         self._connection: Connection | None = None
         try:
-            self._connection = Connection.connect(address, reply_bytes_max, None if keys is None else keys.connecting)
+            make_tls = None if keys is None else keys.connecting
+            self._connection = Connection.connect(address, reply_bytes_max, make_tls, address_of)
         except Broken as broken:
             self._break(broken)
 
@@ -121,9 +131,10 @@ class Channels:
 
     def __init__(self, keys: str | Path | None) -> None:
         self._keys = None if keys is None else load_keys(keys)
+        self._names = Names(_RESOLVER_WAIT_S)
 
     def open(self, address: str) -> Channel:
-        return Channel(address, self._keys)
+        return Channel(address, self._keys, address_of=self._names.address_of)
 
 
 class SteadyChannel:
@@ -133,6 +144,7 @@ class SteadyChannel:
         self._address = address
         self._keys = keys
         self._reply_bytes_max = reply_bytes_max
+        self._names = Names()
         self._kept: deque[bytes] = deque()
         self._kept_bytes = 0
         self._retry_s = 0.0
@@ -141,7 +153,7 @@ class SteadyChannel:
         self._channel = self._open()
 
     def _open(self) -> Channel:
-        return Channel(self._address, self._keys, self._reply_bytes_max)
+        return Channel(self._address, self._keys, self._reply_bytes_max, self._names.address_of)
 
     def fileno(self) -> int:
         return self._channel.fileno()

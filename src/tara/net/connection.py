@@ -24,11 +24,12 @@ from tara.net.framing import (
     refusal,
     refusal_in,
 )
+from tara.net.names import AddressOf, look_up
 from tara.net.principal import NOBODY, Principal
 from tara.net.tls import Tls
 
-#: Bytes that are read at once: of a large frame that has begun; else, so that nobody takes the turn of others with many
-#: small frames; and during a handshake.
+#: Bytes that are read at once: of a frame of which much is there; else, so that nobody takes the turn of others with
+#: many small frames; and during a handshake.
 LARGE_READ_BYTES = 256 << 10
 READ_BYTES = 64 << 10
 _HANDSHAKE_READ_BYTES = 16 << 10
@@ -83,12 +84,20 @@ class Connection:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
     @classmethod
-    def connect(cls, address: str, frame_bytes_max: int, make_tls: Callable[[], Tls] | None = None) -> "Connection":
-        """To `tcp://host:port`. Whether it comes about shows when the socket becomes writable; see `flush`."""
+    def connect(
+        cls,
+        address: str,
+        frame_bytes_max: int,
+        make_tls: Callable[[], Tls] | None = None,
+        address_of: AddressOf = look_up,
+    ) -> "Connection":
+        """To `tcp://host:port`. Whether it comes about shows when the socket becomes writable; see `flush`. Who may not
+        wait for a resolver has an `address_of` that does not (`tara.net.names`)."""
         host, _, port = address.removeprefix("tcp://").rpartition(":")
+        numeric = address_of(host)
         connection = cls(socket.socket(), frame_bytes_max, make_tls, initiator=True)
         try:
-            failure = connection._socket.connect_ex((host, int(port)))
+            failure = connection._socket.connect_ex((numeric, int(port)))
         except (OSError, ValueError, OverflowError) as error:
             # No route, or an address that makes no sense.
             connection.close()
@@ -119,6 +128,11 @@ class Connection:
     def kept_bytes(self) -> int:
         """What it takes here: the beginning of a frame, and what waits for the other side to read."""
         return self._frames.begun_bytes + self.unsent_bytes
+
+    @property
+    def begun_bytes(self) -> int:
+        """What is there of a frame that has begun to arrive."""
+        return self._frames.begun_bytes
 
     @property
     def unread(self) -> bool:
@@ -216,7 +230,7 @@ class Connection:
             return self._receive_early()
         if self._frames.unread:
             return self._frames.feed(b"", self.frames_max)
-        data = self._read(LARGE_READ_BYTES if self._frames.arriving_bytes > READ_BYTES else READ_BYTES)
+        data = self._read(LARGE_READ_BYTES if self._frames.begun_bytes >= READ_BYTES else READ_BYTES)
         if not data:
             return []
         if self._tls is not None:

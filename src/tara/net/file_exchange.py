@@ -22,6 +22,7 @@ from tara.net import bounds
 from tara.net.budget import Budget
 from tara.net.certificates import Keys
 from tara.net.channel import Channel
+from tara.net.names import Names
 from tara.net.port import OnTrouble, Terms
 from tara.net.server import Address, Server
 from tara.protocol.errors import TaraError
@@ -178,6 +179,7 @@ class FetchedFiles:
         self._keys = keys
         self._ticket = 0
         self._channels: dict[str, Channel] = {}
+        self._names = Names(_TIMEOUT_S)
         #: Set when whoever waits for the files has to end.
         self.closing = threading.Event()
 
@@ -248,7 +250,8 @@ class FetchedFiles:
     def _try(self, address: str, request: FileRequest) -> FileReply | None:
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address] = Channel(address, self._keys, _REPLY_BYTES_MAX)
+            channel = Channel(address, self._keys, _REPLY_BYTES_MAX, self._names.address_of)
+            self._channels[address] = channel
         end_s = time.monotonic() + _TIMEOUT_S
         channel.send(_encode(request))
         while not channel.broken and (left_s := end_s - time.monotonic()) > 0 and not self.closing.is_set():

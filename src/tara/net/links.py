@@ -13,6 +13,7 @@ from tara.net.budget import Budget
 from tara.net.certificates import Keys
 from tara.net.connection import Connection
 from tara.net.errors import Broken, ConnectionRefused
+from tara.net.names import Names
 from tara.net.port import OnTrouble, Port, Terms
 
 #: Before a broken connection is tried again; and one that was refused.
@@ -56,6 +57,7 @@ class Links:
         self._outgoing: list[_Outgoing | None] = [None] * peers
         self._by_descriptor: dict[int, _Outgoing] = {}
         self._writable: set[int] = set()
+        self._names = Names()
 
     def fileno(self) -> int:
         """A descriptor that is readable when there is news."""
@@ -80,7 +82,7 @@ class Links:
     def _open(self, link: _Outgoing) -> None:
         make_tls = None if self._keys is None else self._keys.connecting
         try:
-            connection = Connection.connect(link.address, _ANSWER_BYTES_MAX, make_tls)
+            connection = Connection.connect(link.address, _ANSWER_BYTES_MAX, make_tls, self._names.address_of)
         except Broken:
             self._break(link)
             return

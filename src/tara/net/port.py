@@ -4,12 +4,12 @@ It is bounded in every way that `tara.net.bounds` lists. Where there are too man
 silent for the longest time has to go; where they keep too much, the one that keeps most; so those who use theirs stay.
 """
 
+import errno
 import heapq
 import os
 import select
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -18,12 +18,16 @@ from tara.net.budget import Budget
 from tara.net.certificates import Guard
 from tara.net.connection import Connection
 from tara.net.errors import Broken, Closed, ConnectionRefused
+from tara.net.large_frames import LargeFrames
 from tara.net.principal import Kind
 
 #: How often it looks for frames that do not come to their end.
 _LOOK_S = 1.0
 #: Connections that are gone may be remembered in `Silence`, so many more than those that are there.
 _GONE_MAX = 64
+
+#: What `accept` says if the host has no room for another connection.
+_NO_ROOM = (errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 #: Is told why a connection or a frame was given up.
 OnTrouble = Callable[[str], None]
@@ -53,12 +57,12 @@ class Incoming:
         self.opened_s = now_s
         #: When the last complete frame came.
         self.heard_s = now_s
-        #: The bytes that it kept here when that was last looked at.
+        #: The bytes that it kept here when that was last looked at, without the large frame that has room of its own.
         self.kept_bytes = 0
-        #: The length of the large frame that may arrive; when the frame that arrives began, if one does.
-        self.reserved_bytes = 0
+        #: When the frame that arrives began, if one does.
         self.begun_s = 0.0
-        #: It is not read, because others have large frames on their way.
+        #: The frame that arrives needs room of its own; and has none, so that it is not read.
+        self.large = False
         self.paused = False
         self.in_handshake = False
         #: It was refused, and still has to read why.
@@ -124,8 +128,8 @@ class Port:
         self._strangers: dict[bytes, Incoming] = {}
         #: The connections of each client that has a key, by its digest.
         self._by_client: dict[bytes, list[Incoming]] = {}
-        #: Those that wait until a large frame may arrive.
-        self._paused: deque[Incoming] = deque()
+        #: Each port has room of its own for large frames: clients that send slowly keep no other site out.
+        self._large = LargeFrames()
         #: Those whose handshake is not over have an epoll of their own, which is part of the other while there is time
         #: for handshakes; how much of it is left; and when that was last counted.
         self._handshakes = select.epoll()
@@ -140,6 +144,8 @@ class Port:
         self.epoll.register(self._awake, select.EPOLLIN)
         self._count = 0
         self._look_s = 0.0
+        #: When it listens again; 0: it does.
+        self._accept_due_s = 0.0
 
     def poll(self) -> list[tuple[int, int]]:
         """A turn begins: descriptors that have news, and which."""
@@ -204,9 +210,14 @@ class Port:
             except BlockingIOError:
                 return
             except OSError as error:
-                # No descriptors left, or it is gone already.
-                self._make_room(str(error))
-                return
+                if error.errno == errno.EMFILE:
+                    self._make_room(str(error))
+                    return
+                if error.errno in _NO_ROOM:
+                    self._pause_accepting(str(error))
+                    return
+                # That one was gone before it was here.
+                continue
             if len(self.connections) >= self._terms.connections_max:
                 self._make_room("too many connections")
             if self._terms.guard is not None and len(self._strangers) >= bounds.HANDSHAKES_MAX:
@@ -217,6 +228,12 @@ class Port:
                 # It has been reset meanwhile.
                 sock.close()
                 self._terms.on_bad(str(error))
+
+    def _pause_accepting(self, reason: str) -> None:
+        """The whole host has no room: no connection of ours is to blame, and to look again at once would be to spin."""
+        self._terms.on_bad(reason)
+        self.epoll.unregister(self.listener)
+        self._accept_due_s = time.monotonic() + bounds.ACCEPT_PAUSE_S
 
     def _shake_hands(self) -> None:
         """Go on with some handshakes, if there is time for them."""
@@ -314,6 +331,7 @@ class Port:
         self._strangers.pop(incoming.name, None)
         self._strangers[incoming.name] = incoming
         incoming.connection.finish()
+        self._end_large(incoming)
         self.look_at(incoming)
 
     def hang_up(self, incoming: Incoming) -> None:
@@ -325,11 +343,8 @@ class Port:
         self._left.pop(incoming.name, None)
         self._forget_client(incoming)
         self._share.kept_bytes -= incoming.kept_bytes
-        self._share.reserved_bytes -= incoming.reserved_bytes
-        if incoming.paused:
-            self._paused.remove(incoming)
         incoming.connection.close()
-        self._resume()
+        self._end_large(incoming)
 
     def _forget_client(self, incoming: Incoming) -> None:
         digest = incoming.connection.principal.digest
@@ -363,14 +378,21 @@ class Port:
             if not self._left:
                 os.eventfd_write(self._awake, 1)
             self._left[incoming.name] = incoming
-        kept_bytes = connection.kept_bytes
-        if kept_bytes or incoming.kept_bytes:
-            self._share.kept_bytes += kept_bytes - incoming.kept_bytes
-            incoming.kept_bytes = kept_bytes
+        if connection.kept_bytes or incoming.kept_bytes or incoming.large:
             self._look_at_arrival(incoming)
+            self._weigh(incoming)
         self._set_events(incoming)
-        if kept_bytes:
+        if incoming.kept_bytes:
             self._make_room_for_bytes()
+
+    def _weigh(self, incoming: Incoming) -> None:
+        """Count what it keeps. A frame that has room of its own is counted there: it may be longer than all others may
+        be together."""
+        connection = incoming.connection
+        has_room = incoming.large and not incoming.paused
+        kept_bytes = connection.unsent_bytes if has_room else connection.kept_bytes
+        self._share.kept_bytes += kept_bytes - incoming.kept_bytes
+        incoming.kept_bytes = kept_bytes
 
     def _make_room_for_bytes(self) -> None:
         while self._share.is_over():
@@ -382,32 +404,35 @@ class Port:
 
     def _look_at_arrival(self, incoming: Incoming) -> None:
         """A large frame needs room before it is read to its end."""
-        arriving = incoming.connection.arriving_bytes
-        if not arriving:
+        connection = incoming.connection
+        if not incoming.begun_s:
+            # Whatever was arriving has come, and this is the next one.
+            self._end_large(incoming)
+        if not connection.begun_bytes:
             incoming.begun_s = 0.0
-        elif not incoming.begun_s:
-            incoming.begun_s = time.monotonic()
-        wanted = arriving if arriving > bounds.LARGE_FRAME_BYTES else 0
-        if wanted == incoming.reserved_bytes:
             return
-        if incoming.reserved_bytes:
-            self._share.reserved_bytes -= incoming.reserved_bytes
-            incoming.reserved_bytes = 0
-            self._resume()
-        if wanted and not incoming.paused:
-            if not self._paused and self._share.reserve(wanted):
-                incoming.reserved_bytes = wanted
-            else:
-                incoming.paused = True
-                self._paused.append(incoming)
+        if not incoming.begun_s:
+            incoming.begun_s = time.monotonic()
+        large = bounds.LARGE_FRAME_BYTES
+        # To announce a large frame costs nothing, and is no reason for others to wait.
+        if incoming.large or connection.begun_bytes < large or connection.arriving_bytes <= large:
+            return
+        if not connection.unread and not incoming.leaving:
+            principal = connection.principal
+            client = principal.digest if principal.kind is Kind.CLIENT else incoming.name
+            incoming.large = True
+            incoming.paused = not self._large.begin(incoming.name, client, connection.arriving_bytes)
 
-    def _resume(self) -> None:
-        """Let those who wait go on, the first first."""
-        while self._paused and self._share.reserve(self._paused[0].connection.arriving_bytes):
-            incoming = self._paused.popleft()
-            incoming.paused, incoming.begun_s = False, time.monotonic()
-            incoming.reserved_bytes = incoming.connection.arriving_bytes
-            self._set_events(incoming)
+    def _end_large(self, incoming: Incoming) -> None:
+        """The large frame has come, or will not, and others may go on."""
+        if not incoming.large:
+            return
+        incoming.large = incoming.paused = False
+        for name in self._large.end(incoming.name):
+            other = self.by_name[name]
+            other.paused, other.begun_s = False, time.monotonic()
+            self._weigh(other)
+            self._set_events(other)
 
     def _set_events(self, incoming: Incoming) -> None:
         waits = incoming.paused or (incoming.connection.unread and not incoming.leaving)
@@ -423,6 +448,12 @@ class Port:
         if self._handshakes_wait:
             self._count_handshake_time()
         now_s = time.monotonic()
+        for name in self._large.too_slow(now_s, self._begun_bytes):
+            self._terms.on_bad("a large frame that comes slowly while others wait")
+            self.hang_up(self.by_name[name])
+        if self._accept_due_s and now_s >= self._accept_due_s:
+            self._accept_due_s = 0.0
+            self.epoll.register(self.listener, select.EPOLLIN)
         if now_s < self._look_s:
             return
         self._look_s = now_s + _LOOK_S
@@ -430,11 +461,14 @@ class Port:
             if self._is_late(stranger, now_s):
                 self._hang_up_late(stranger)
         for incoming in [other for other in self.connections.values() if other.begun_s and not other.paused]:
-            patience_s = bounds.ARRIVING_S_MAX if self._paused and incoming.reserved_bytes else bounds.FRAME_S_MAX
+            patience_s = bounds.FRAME_S_MAX + incoming.connection.arriving_bytes / bounds.ARRIVING_BYTES_PER_S
             if now_s - incoming.begun_s > patience_s:
                 self._terms.on_bad(f"a frame that is not complete after {now_s - incoming.begun_s:.0f} s")
                 self.hang_up(incoming)
         self._make_room_for_bytes()
+
+    def _begun_bytes(self, name: bytes) -> int:
+        return self.by_name[name].connection.begun_bytes
 
     def _is_late(self, stranger: Incoming, now_s: float) -> bool:
         in_handshake = stranger.leaving or not stranger.connection.open
@@ -448,7 +482,9 @@ class Port:
 
     def stop_listening(self) -> None:
         """Accept no new connections, and close those that are still in their handshake."""
-        self.epoll.unregister(self.listener)
+        if not self._accept_due_s:
+            self.epoll.unregister(self.listener)
+        self._accept_due_s = 0.0
         for incoming in [other for other in self.connections.values() if other.in_handshake]:
             self.hang_up(incoming)
 

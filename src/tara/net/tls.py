@@ -4,10 +4,12 @@ Only the handshake decides who the other side is. The chain of its certificate i
 the certificate stands for, and whether that one is wanted here, by `admit`.
 """
 
+import contextlib
 import ssl
 from collections.abc import Callable
 
-from tara.net.errors import HAS_NO_KEYS, Closed, ConnectionRefused
+from tara.net import bounds
+from tara.net.errors import HAS_NO_KEYS, Broken, Closed, ConnectionRefused
 from tara.net.framing import TLS_ALERT, begins_like_tls, refusal
 from tara.net.principal import NOBODY, Principal
 
@@ -84,7 +86,8 @@ class Tls:
             self.principal = self._admit(certificate or b"")
         except ConnectionRefused as refused:
             if self._server_side:
-                self._object.write(refusal(str(refused)))
+                with contextlib.suppress(ssl.SSLError):
+                    self._object.write(refusal(str(refused)))
             raise
         self.over = True
 
@@ -125,11 +128,13 @@ class Tls:
                 for start in range(0, len(data), _BUFFER_BYTES):
                     self._decrypt(view[start : start + _BUFFER_BYTES], plain)
         except ssl.SSLWantReadError:
-            return b""
+            pass
         except ssl.SSLZeroReturnError as error:
             raise Closed("the other side closed the connection") from error
         except ssl.SSLError as error:
             raise ConnectionRefused(in_words(error)) from error
+        if self._outgoing.pending > bounds.TLS_ANSWERS_BYTES_MAX:
+            raise Broken("the other side asks for new keys again and again")
         return plain[0] if len(plain) == 1 else b"".join(plain)
 
     def _decrypt(self, data: "bytes | memoryview", plain: list[bytes]) -> None:

@@ -241,6 +241,41 @@ def test_who_fetches_slowly_is_not_closed_for_others() -> None:
     assert not any(client.closed for client in slow)
 
 
+def test_what_is_encrypted_and_not_fetched_counts_like_other_answers() -> None:
+    """With TLS, nothing may be left in `out`, and the client has got nothing all the same."""
+    desk = Desk()
+    clients = [desk.connect() for _ in range(150)]
+    idle = desk.connect()
+
+    def encrypt_all() -> None:
+        for client in clients:
+            if not client.closed:
+                count = client.unsent
+                client.out.clear()
+                desk.front_end.flushed(client, moved=False, unsent=count)
+
+    for client in clients:
+        desk.front_end.send(client, bytes(60_000))
+    encrypt_all()
+    assert desk.front_end.pressure.unsent == desk.front_end.pressure.held == 150 * 60_000
+    assert desk.front_end.pressure.high
+    desk.feed(clients[0], get("/zookeeper"))
+    assert not clients[0].out
+    desk.turn(limits.STALLED_S / 2)
+    for client in clients:
+        desk.front_end.sessions.ping(client)
+    encrypt_all()
+    assert not any(client.closed for client in clients)
+    desk.turn(limits.STALLED_S / 2 + limits.PRESSURE_INTERVAL_S)
+    gone = sum(client.closed for client in clients)
+    assert 0 < gone < 150
+    assert not idle.closed
+    for client in clients:
+        if not client.closed:
+            desk.front_end.flushed(client, moved=True, unsent=0)
+    assert desk.front_end.pressure.held == desk.front_end.pressure.unsent == 0
+
+
 def test_twice_as_much_as_there_may_be_ends_the_heaviest_at_once() -> None:
     desk = Desk()
     clients = [desk.connect() for _ in range(4)]

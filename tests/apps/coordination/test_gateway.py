@@ -119,6 +119,13 @@ def test_a_port_in_use_is_said_and_tried_again(tmp_path: Path) -> None:
             await_condition(lambda: site.status()["gateway"]["address"] == f"127.0.0.1:{port}", "the port")  # type: ignore[index]
 
 
+def test_a_port_that_was_kept_and_is_in_use_is_named(tmp_path: Path) -> None:
+    with single_site(CoordinationService, tmp_path, {"port": 0}) as site:
+        port = int(address_of(site).rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", port)), single_site(CoordinationService, tmp_path, {"port": 0}) as site:
+        assert f"port {port}: Address already in use" in site.status()["gateway"]["error"]  # type: ignore[index]
+
+
 def test_a_client_that_does_not_fetch_its_answers_harms_nobody(tmp_path: Path) -> None:
     with single_site(CoordinationService, tmp_path, {"port": 0}) as site:
         address = address_of(site)

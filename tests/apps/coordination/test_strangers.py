@@ -1,8 +1,10 @@
 """What somebody can do to the ZooKeeper port who has no session: come, go, stay, and send what no client sends."""
 
+import select
 import socket
 import ssl
 import struct
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,10 @@ from tara.apps.coordination.client import CoordinationClient
 from tara.apps.coordination.codes import Code, Op
 from tara.apps.coordination.gateway.allowance import Allowance
 from tara.apps.coordination.gateway.connection import Closed
+from tara.apps.coordination.gateway.listener import Listener
 from tara.apps.coordination.gateway.stream import Stream
 from tara.apps.coordination.service import CoordinationService
+from tara.apps.coordination.settings import gateway_settings
 from tara.protocol.errors import ConfigurationError
 from tests.apps.coordination.desk import Desk, framed
 from tests.apps.coordination.live import Wire, address_of
@@ -92,6 +96,31 @@ def test_a_handshake_has_a_bound_in_bytes(certificates: Path, monkeypatch: pytes
         theirs.sendall(record + bytes(10_000))
         with pytest.raises(Closed, match="before the end of the handshake"):
             stream.receive()
+
+
+def test_what_tls_itself_answers_counts_like_other_answers(
+    certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as new keys, which a client may ask for again and again, and not fetch."""
+    desk = Desk()
+    desk.data_dir = tmp_path
+    with closing(Listener(desk, gateway_settings(tls_options(certificates)), desk.front_end)) as listener:
+
+        def arrived() -> bool:
+            listener.receive()
+            return bool(listener._clients)
+
+        with dial(f"127.0.0.1:{desk.front_end.port}"):
+            await_condition(arrived, "the client")
+            (client,) = listener._clients.values()
+            client.stream.greeting = client.connection.greeting = False
+            monkeypatch.setattr(client.stream, "receive", lambda: b"")
+            monkeypatch.setattr(client.stream, "_write", lambda data: None)
+            client.stream._unsent += bytes(100)
+            listener._read(client, select.EPOLLIN)
+            listener._flush()
+            assert client.connection.unsent == desk.front_end.pressure.unsent == 100
+            assert client.interest & select.EPOLLOUT
 
 
 def test_what_a_client_is_to_get_is_encrypted_in_pieces(certificates: Path) -> None:

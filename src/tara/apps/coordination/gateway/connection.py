@@ -57,6 +57,8 @@ class Connection:
         self.held = False
         #: Answers that are not sent yet; whoever sends them takes them away.
         self.out = bytearray()
+        #: Bytes that were taken away from there, and are not sent yet: those that are encrypted.
+        self.encrypted = 0
         #: What it counted for when it was last looked at (`pressure.py`).
         self.weighed = 0
         self.weighed_out = 0
@@ -145,7 +147,7 @@ class Connection:
         return (
             self.outstanding + len(self.queue) + self.pings >= limits.REQUESTS_MAX
             or self.request_bytes >= limits.REQUEST_BYTES_MAX
-            or len(self.out) > limits.UNSENT_BYTES_MAX
+            or len(self.out) + self.encrypted > limits.UNSENT_BYTES_MAX
         )
 
     @property
@@ -165,14 +167,19 @@ class Connection:
         return not (self.full or self.held or self.last_words or self.waits_for_room)
 
     @property
+    def unsent(self) -> int:
+        """Bytes of answers that wait for the client to fetch them."""
+        return len(self.out) + self.encrypted
+
+    @property
     def weight(self) -> int:
         """Bytes that are held for it; a long request that arrives is counted where it has its room."""
         arrived = len(self._in) - self._position if self.held else min(len(self._begun), limits.UPLOAD_BYTES_FREE)
-        return len(self.out) + self.request_bytes + arrived
+        return self.unsent + self.request_bytes + arrived
 
     def stalls(self, now_s: float, patience_s: float) -> bool:
         """Whether its client does not move: does not fetch what is there, or does not end what it has begun."""
-        if self.out:
+        if self.out or self.encrypted:
             return now_s - self.moved_s >= patience_s
         return not (self.outstanding or self.queue) and bool(self._begun) and now_s - self.heard_s >= patience_s
 

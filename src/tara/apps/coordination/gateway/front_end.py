@@ -184,12 +184,11 @@ class FrontEnd:
 
     def flushed(self, connection: Connection, moved: bool = True, unsent: int = 0) -> bool:
         """What could be sent has been; so many bytes are still on their way. Whether the connection stays."""
-        if moved or not connection.out:
+        connection.encrypted = unsent
+        if moved or not connection.unsent:
             connection.moved_s = self._now_s
         self.pressure.weigh(connection)
-        if len(connection.out) > limits.UNSENT_BYTES_CLOSED or (
-            connection.last_words and not (connection.out or unsent)
-        ):
+        if connection.unsent > limits.UNSENT_BYTES_CLOSED or (connection.last_words and not connection.unsent):
             self.drop(connection)
             return False
         if connection.ready:
@@ -498,7 +497,7 @@ class FrontEnd:
         self.log_session.order(payload, on_result, first)
 
     def send(self, connection: Connection, data: bytes) -> None:
-        if not connection.out:
+        if not (connection.out or connection.encrypted):
             connection.moved_s = self._now_s
         connection.send(data)
         self.pressure.add_unsent(connection, len(data))

@@ -73,11 +73,11 @@ class Listener:
     def _bind(self) -> None:
         """Listen, or try again soon: the port may still be held by the process that was here before."""
         remembered = self._site.data_dir / f"gateway-{self._site.site}.port"
+        port = self._settings.port + self._site.site if self._settings.port else self._remembered(remembered)
         try:
-            port = self._settings.port + self._site.site if self._settings.port else self._remembered(remembered)
             listener = socket.create_server((self._site.host, port), backlog=1024, reuse_port=False)
         except OSError as error:
-            self._bind_error = f"port {self._settings.port + self._site.site}: {error.strerror or error}"
+            self._bind_error = f"port {port or 'any'}: {error.strerror or error}"
             self._bind_due_s = time.monotonic() + BIND_INTERVAL_S
             return
         listener.setblocking(False)
@@ -234,6 +234,9 @@ class Listener:
         data = client.stream.receive()
         if data:
             self.front_end.receive(client.connection, data)
+        if self._tls is not None and client.stream.unsent:
+            # TLS has answers of its own, which count like others.
+            self.front_end.unsettled.add(client.connection)
         if self.front_end.pressure.high:
             # What can be sent now need not be held.
             self._flush()

@@ -40,7 +40,7 @@ class Pressure:
         """Count a connection as it is now."""
         if connection.closed:
             return
-        unsent, held = len(connection.out), connection.weight
+        unsent, held = connection.unsent, connection.weight
         self.unsent += unsent - connection.weighed_out
         self.held += held - connection.weighed
         connection.weighed_out, connection.weighed = unsent, held
@@ -69,7 +69,7 @@ class Pressure:
         """Whether the next request of a client may be executed."""
         if self.unsent <= self._of(limits.ALL_UNSENT_BYTES_MAX):
             return True
-        return not connection.out and self.unsent <= self._of(limits.ALL_UNSENT_BYTES_EXTREME)
+        return not connection.unsent and self.unsent <= self._of(limits.ALL_UNSENT_BYTES_EXTREME)
 
     def greedy(self, connections: Iterable[Connection], now_s: float) -> list[Connection]:
         """Who has to go now, so that a quarter of the room is free again: the heaviest first, of those that do not
