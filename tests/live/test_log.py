@@ -92,6 +92,17 @@ def checkpoint_of(handed: Handed, number: int) -> int:
     )
 
 
+def hand_over(log: DecidedLog, handed: Handed) -> None:
+    """One by one; whatever failed is tried again."""
+    for tuple_ in handed:
+        if isinstance(tuple_, t.Executed):
+            log.append(tuple_)
+        else:
+            log.checkpoint(tuple_.number, tuple_.state)
+        log.work()
+        log.work()
+
+
 # What is in it
 
 
@@ -376,6 +387,25 @@ def test_rows_that_are_gone_after_a_failed_sync_are_not_taken_for_durable(tmp_pa
     disk.flip(list_tails(tmp_path, disk)[0], random.Random(2))
     with pytest.raises(RowsLost, match="a sync has failed"):
         write(writer, handed[end - 1 : end])
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_segment_whose_name_was_not_durable_at_once_is_sealed_all_the_same(tmp_path: Path, number: int) -> None:
+    """It has its new name when the sync of the directory fails: there is no tail any more that could be sealed."""
+    disk = VirtualDisk(random.Random(1))
+    handed = simple(3 * INTERVAL)
+    directory = tmp_path / "log-0"
+    log = DecidedLog(directory, settings(), [directory], None, disk)
+    disk.errors = [("sync", "log-0", number)]
+    hand_over(log, handed)
+    assert (log.sealed, disk.errors) == (3, [])
+
+    disk.lose_power()
+    reports: list[str] = []
+    again = LogWriter(directory, settings(), (), reports.append, disk=disk)
+    for _ in range(3):
+        again.look_after()
+    assert (again.first, again.gaps, reports) == (1, [], [])
 
 
 # Damage

@@ -146,6 +146,7 @@ APART = {
     "odd_commands": 0.5,
     "stage_storm": 0.3,
     "disk_error": 0.6,
+    "directory_error": 0.4,
     "marker_lost": 0.3,
     "broken_node": 0.4,
     "many_questions": 0.3,

@@ -41,6 +41,11 @@ DISK_ERRORS: tuple[tuple[tuple[str, str, int], ...], ...] = (
     (("map", "execution-*", errno.ENOSPC),),
     (("write", "life-*", errno.EIO),),
 )
+#: The same for directories, of which the names are synced and listed.
+DIRECTORY_ERRORS: tuple[tuple[str, str, int], ...] = (
+    ("sync", "log-*", errno.EIO),
+    ("sync", "log-*", errno.ENOSPC),
+)
 #: What is asked beyond what a front end remembers; and of each key, when values are long.
 QUESTIONS_BEYOND = 50
 LONG_QUESTIONS = 40
@@ -49,6 +54,13 @@ LONG_QUESTIONS = 40
 def _disk_error(world: "World", container: Container, fault: "Fault") -> bool:
     """The next call of a kind fails, once. Counted when it does."""
     container.disk.errors = list(DISK_ERRORS[fault.other % len(DISK_ERRORS)])
+    container.disk.on_error = partial(world.count_fault, fault.kind)
+    return False
+
+
+def _directory_error(world: "World", container: Container, fault: "Fault") -> bool:
+    """Like that, for a directory."""
+    container.disk.errors = [DIRECTORY_ERRORS[fault.other % len(DIRECTORY_ERRORS)]]
     container.disk.on_error = partial(world.count_fault, fault.kind)
     return False
 
@@ -117,6 +129,7 @@ def many_questions(world: "World", fault: "Fault") -> bool:
 #: How each begins, and whom it can happen to.
 OF_CONTAINERS: dict[str, tuple[Callable[["World", Container, "Fault"], bool], Callable[[Container], bool]]] = {
     "disk_error": (_disk_error, lambda container: True),
+    "directory_error": (_directory_error, _executes),
     "marker_lost": (_marker_lost, _has_marker),
     "bad_snapshot": (_bad_snapshot, _executes),
     "broken_node": (_broken_node, lambda container: container.rest is None),

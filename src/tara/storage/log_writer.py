@@ -168,7 +168,16 @@ class Tail:
         self.last = last
 
     def seal(self) -> LogFile:
-        """Make a segment of it, durably."""
+        """Make a segment of it, durably. Can be called again after it has failed: it may have its new name by then."""
+        path = self.path.with_name(segment_name(self.first, self.last, self._checksum))
+        if self.path != path:
+            self._sync()
+            self._disk.rename(self.path, path)
+            self.path = path
+        self._disk.sync_directory(path.parent)
+        return LogFile(self.first, self.last, True, path)
+
+    def _sync(self) -> None:
         if self._unsure:
             self._write_again()
         with self._open() as file:
@@ -177,10 +186,6 @@ class Tail:
             except OSError:
                 self._unsure = True
                 raise
-        path = self.path.with_name(segment_name(self.first, self.last, self._checksum))
-        self._disk.rename(self.path, path)
-        self._disk.sync_directory(path.parent)
-        return LogFile(self.first, self.last, True, path)
 
     def _write_again(self) -> None:
         """As another file, while what was written can still be read."""
