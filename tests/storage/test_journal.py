@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tara.protocol import tuples as t
+from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Stage
 from tara.protocol.journal import HEAD_BYTES, Written
 from tara.protocol.limits import Limits
@@ -107,7 +108,7 @@ def test_a_journal_of_a_former_era_means_nothing_any_more(tmp_path: Path) -> Non
 def test_another_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "0000000001.journal").write_bytes(b'{"version":1,"cluster":7,"era":1,"container":0}\n')
 
-    with pytest.raises(JournalError, match="format version 1; this Tara reads 3"):
+    with pytest.raises(JournalError, match="format version 1; this Tara reads 4"):
         reopened(tmp_path)
 
 
@@ -408,6 +409,10 @@ def remove(path: Path, draw: random.Random) -> None:
     path.unlink()
 
 
+def cut_end(path: Path, draw: random.Random) -> None:
+    os.truncate(path, HEAD_BYTES + 200)
+
+
 @pytest.mark.parametrize("damage", [flip, zero, cut, remove])
 def test_a_damaged_journal_keeps_its_promise_and_knows_what_it_does_not_know(
     history: Path, tmp_path: Path, damage: Damage
@@ -453,6 +458,46 @@ def _accepts(node: Committer) -> dict[int, t.Accepted]:
     for slot in range(node.commits.min, node.commits.pos):
         known[slot] = t.Accepted(node.view, node.commits[slot])
     return known
+
+
+@pytest.mark.parametrize("damage", [cut_end, remove])
+def test_promises_that_only_an_older_end_marker_knows_are_not_relied_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Damage
+) -> None:
+    """A power cut has left the end marker of the last start, and the segment is damaged, too: newer promises were in
+    it. While the machine runs, the marker is exact, and the promises are known."""
+    directory = tmp_path / "journal-0"
+    voter = Voter(directory, genesis=True)
+    voter.enter(1, 0, 0)
+    voter.vote(1, 0, 10)
+    older = (directory / MARKER_FILE).read_bytes()
+    voter.enter(3, 0, 10)
+    voter.journal.close()
+    shutil.copytree(directory, tmp_path / "crash")
+    damage(next((tmp_path / "crash").glob("*.journal")), random.Random(1))
+    again = Voter(tmp_path / "crash")
+    assert again.node.resumed() == voter.node.resumed()
+    again.journal.close()
+
+    monkeypatch.setattr(LocalDisk, "boot_id", lambda disk: "another start")
+    (directory / MARKER_FILE).write_bytes(older)
+    shutil.copytree(directory, tmp_path / "power-cut")
+    again = Voter(tmp_path / "power-cut")
+    assert (again.journal.problems, again.state()) == ([], voter.state())
+    again.journal.close()
+    damage(next(directory.glob("*.journal")), random.Random(1))
+    with pytest.raises(NodeHalted, match="nobody knows what it has promised"):
+        Voter(directory)
+
+
+def test_a_machine_that_does_not_tell_its_starts_has_no_exact_end_marker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert LocalDisk().boot_id() == LocalDisk().boot_id() != ""
+    monkeypatch.setattr("tara.storage.disk.BOOT_ID_FILE", tmp_path / "none")
+    written(tmp_path, [voted(0)])
+    next(tmp_path.glob("*.journal")).unlink()
+    assert reopened(tmp_path) == {5: [t.Lost()]}
 
 
 def test_every_bit_of_a_segments_head_is_noticed(history: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ disks do harm.
 
 import errno
 import fnmatch
+import itertools
 import os
 import random
 from collections.abc import Callable
@@ -19,6 +20,8 @@ DAMAGES = ("flip", "zero", "cut", "remove", "swap", "stale", "misdirected")
 #: Files larger than this have no older contents that could come back.
 STALE_BYTES_MAX = 1 << 16
 ZEROED_BYTES = 200
+#: Numbers for the starts of machines. Nothing depends on them but whether two are the same.
+_BOOTS = itertools.count(1)
 
 Write = tuple[int, bytes | None]  # an offset and what was written there; None: the file was cut off there
 
@@ -165,6 +168,7 @@ class VirtualDisk:
         self._unsynced: list[Rename] = []
         self._directories: set[Path] = set()
         self._locks: set[Path] = set()
+        self._boot = next(_BOOTS)
         #: Directories that are another disk's.
         self.mounts: dict[Path, Callable[[], VirtualDisk | None]] = {}
         #: After how many more operations the process ends; None: it does not.
@@ -299,6 +303,9 @@ class VirtualDisk:
         self._locks.add(path)
         return VirtualLock(self._locks, path)
 
+    def boot_id(self) -> str:
+        return f"{self._boot:032x}"
+
     def map(self, path: Path, size: int) -> VirtualMap:
         self.operate("map", path)
         inode = self._files.get(path)
@@ -342,6 +349,7 @@ class VirtualDisk:
         self.owed_ms = 0.0
 
     def lose_power(self) -> None:
+        self._boot = next(_BOOTS)
         self._settle_names(self.draw.randrange(len(self._unsynced) + 1))
         self._unsynced = []
         self._files = dict(self._durable)
@@ -386,6 +394,10 @@ class VirtualDisk:
         data = bytearray(inode.data)
         data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
         inode.put(bytes(data))
+
+    def cut(self, path: Path, size: int) -> None:
+        """Nothing is left of a file but its beginning."""
+        self._files[path].put(bytes(self._files[path].data[:size]))
 
     def spoil(self, path: Path) -> bool:
         """Some of a file that was durable cannot be read any more; whether there was anything."""

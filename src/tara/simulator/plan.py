@@ -148,6 +148,7 @@ APART = {
     "disk_error": 0.6,
     "directory_error": 0.4,
     "marker_lost": 0.3,
+    "damage_after_power_cut": 0.3,
     "broken_node": 0.4,
     "many_questions": 0.3,
     "bad_snapshot": 0.3,

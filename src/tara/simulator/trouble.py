@@ -2,6 +2,7 @@
 is broken, and somebody who asks more than can be answered."""
 
 import errno
+import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ import msgspec
 
 from tara.application import Get
 from tara.host import client_wire
+from tara.protocol.journal import HEAD_BYTES, read_marker
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.principals import principal_of
 from tara.simulator.container import DATA, Container
@@ -74,6 +76,25 @@ def _marker_lost(world: "World", container: Container, fault: "Fault") -> bool:
     return True
 
 
+def _damage_after_power_cut(world: "World", container: Container, fault: "Fault") -> bool:
+    """Of the end marker, a machine may come back with an older one; and then a segment is gone, or all but its
+    beginning. (What is cut off behind the place of an older marker looks like a record that was being written.)"""
+    directory = journal_directory(DATA, container.index)
+    world.crash(container, power=True)
+    world.restart_later(container, fault.duration_ms)
+    segments = [path for path in container.disk.paths(directory, (".journal",)) if path.parent == directory]
+    marker, _ = read_marker(container.disk.read(_marker(container)))
+    if not segments or marker is None or marker.sequence == 0:
+        return False
+    draw = random.Random(fault.other)
+    if draw.random() < 0.3:
+        container.disk.cut(segments[-1], draw.randrange(HEAD_BYTES))
+    else:
+        container.disk.forget(draw.choice((segments[-1], *segments)))
+    world.repairs_due.add(container.index)
+    return True
+
+
 def _marker(container: Container) -> Path:
     return journal_directory(DATA, container.index) / MARKER_FILE
 
@@ -131,6 +152,7 @@ OF_CONTAINERS: dict[str, tuple[Callable[["World", Container, "Fault"], bool], Ca
     "disk_error": (_disk_error, lambda container: True),
     "directory_error": (_directory_error, _executes),
     "marker_lost": (_marker_lost, _has_marker),
+    "damage_after_power_cut": (_damage_after_power_cut, _has_marker),
     "bad_snapshot": (_bad_snapshot, _executes),
     "broken_node": (_broken_node, lambda container: container.rest is None),
 }

@@ -88,6 +88,7 @@ class FileJournal:
         self._on_trouble = on_trouble
         #: Random bytes, for the sync words.
         self._draw = draw
+        self._boot = disk.boot_id()
         #: What every committer that has a memory has promised so far.
         self.resumed: Callable[[], list[format.Written]] = list
         self._reset()
@@ -357,6 +358,7 @@ class FileJournal:
             segment=self.segment,
             sequence=self._sequence,
             states=states,
+            boot=self._boot,
         )
 
     def _write_marker(self, states: list[format.Written]) -> None:
@@ -435,7 +437,7 @@ def read_journal(directory: Path, identity: Identity, disk: Disk = LOCAL) -> Rea
     foreign = [number for number, head in heads.items() if head.owner != owner or head.journal != name]
     for number in foreign:
         del scans[number]
-    found = format.assemble(scans, marker)
+    found = format.assemble(scans, marker, marker is not None and format.is_exact(marker, problems, disk.boot_id()))
     in_marker = [f"end marker: {problem}" for problem in problems]
     found.notes = in_marker if marker is not None else []
     found.problems = [

@@ -118,8 +118,8 @@ def segments_dropped_early() -> Iterator[None]:
 def marker_is_not_compared() -> Iterator[None]:
     original = format.assemble
 
-    def assemble(scans: dict[int, format.Scan], marker: format.Marker | None) -> format.Assembled:
-        found = original(scans, None)
+    def assemble(scans: dict[int, format.Scan], marker: format.Marker | None, exact: bool) -> format.Assembled:
+        found = original(scans, None, exact)
         found.problems, found.broken = [], False
         return found
 
