@@ -17,6 +17,7 @@ from tara.protocol.journal import HEAD_BYTES, Written
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Outbox
 from tara.protocol.nodes.committer import Committer
+from tara.simulator.disk import Crash, VirtualDisk
 from tara.storage import files
 from tara.storage import journal as journal_module
 from tara.storage.disk import LocalDisk
@@ -304,6 +305,64 @@ def test_what_the_disk_cannot_read_is_damage(tmp_path: Path, monkeypatch: pytest
     found = reopened(tmp_path)[5]
     assert size > 3 * 4096
     assert (found[0], t.Lost() in found, found[-1]) == (voted(0)[1], True, voted(9)[1])
+
+
+# On a disk that loses what was not synced
+
+
+DIRECTORY = Path("/data/journal-0")
+SEGMENT = DIRECTORY / "0000000001.journal"
+
+
+def begun(disk: VirtualDisk, segment_bytes: int = journal_module.SEGMENT_BYTES) -> FileJournal:
+    """One that a committer with these promises writes from now on; the life before it has ended."""
+    disk.end_process()
+    journal = FileJournal(DIRECTORY, IDENTITY, segment_bytes, disk=disk)
+    journal.resumed = lambda: [(5, PROMISED)]
+    return journal
+
+
+def read(disk: VirtualDisk) -> list[t.ReplayedEntry]:
+    """What a life finds that begins now, but for what the end marker says."""
+    return [entry for entry in begun(disk).replay().get(5, []) if entry != PROMISED]
+
+
+def test_segments_are_put_away_when_what_takes_their_place_is_durable() -> None:
+    disk = VirtualDisk(random.Random(1))
+    journal = begun(disk)
+    journal.append([voted(0)])
+    journal.append([voted(1)])
+    disk.cut(SEGMENT, disk.size(SEGMENT) - 10)
+    journal = begun(disk)
+    journal.replay()
+    assert journal.broken
+    # It dies when the new segment is written, and not synced.
+    disk.ends_in = 2
+    restored = t.Restored(1, 1, [1], True, 0, [], [], [])
+    with pytest.raises(Crash):
+        journal.restore([(5, restored)])
+    durable: list[VirtualDisk] = []
+
+    def look(what: str, path: Path) -> None:
+        if what == "rename" and files.DAMAGED in path.parts:
+            durable.append(disk.clone())
+
+    disk.trouble = look
+    assert read(disk) == [restored]
+    assert [read(twin) for twin in durable] == [[restored]]
+
+
+def test_what_a_failed_sync_was_for_is_written_again_by_the_next_life() -> None:
+    """That reads it, and goes on with it, so it has to stay."""
+    disk = VirtualDisk(random.Random(1))
+    journal = begun(disk)
+    journal.append([voted(0)])
+    disk.errors = [("sync", "*.journal", errno.EIO), ("truncate", "*.journal", errno.EIO)]
+    with pytest.raises(JournalError, match="Input/output"):
+        journal.append([voted(1)])
+    assert read(disk) == [voted(0)[1], voted(1)[1]]
+    disk.lose_power()
+    assert read(disk) == [voted(0)[1], voted(1)[1]]
 
 
 # Committers and their journal

@@ -68,6 +68,8 @@ class ReadJournal(Struct):
     #: As far as segments or marker tell.
     name: str
     has_marker: bool
+    #: The number of the last record of which the marker says that it is durable.
+    durable: int
 
 
 class FileJournal:
@@ -184,15 +186,17 @@ class FileJournal:
                 segment.note(read.scans[number].entries, read.scans[number].end)
                 self._segments.append((number, segment))
             if not self.broken:
-                # Never promised to anybody, or void since the journal was restored.
-                self._set_segments_aside([self._path(number) for number in found.void])
                 if self._segments:
-                    self._go_on(read.scans[found.order[-1]])
+                    self._go_on(read.scans[found.order[-1]], read.durable)
+                # Never promised to anybody, or void since the journal was restored: what takes their place is durable.
+                self._set_segments_aside([self._path(number) for number in found.void])
             if read.has_marker:
                 self._marker = self._disk.open(self._directory / MARKER_FILE)
         return found.entries
 
-    def _go_on(self, last: format.Scan) -> None:
+    def _go_on(self, last: format.Scan, durable: int) -> None:
+        """Make durable what was read. A sync may have failed in a former life: the machine shows what it was for, but
+        does not write it with the next one, unless it is written again."""
         if last.head is None:
             raise JournalError(f"{self._directory}: the last segment has no head")
         path = self._path(self._segments[-1][0])
@@ -200,7 +204,11 @@ class FileJournal:
         self._file = self._disk.open(path)
         if last.torn:
             self._file.truncate(self._end)
+        start = max((record.end for record in last.records if record.sequence <= durable), default=0)
+        if start < self._end:
+            self._file.write(start, self._disk.read(path, start, self._end - start))
         self._file.sync()
+        self._disk.sync_directory(self._directory)
 
     def restore(self, entries: list[format.Written]) -> Path | None:
         """Begin a new segment with all that the committers know. The old ones are set aside; returns where they are."""
@@ -446,7 +454,7 @@ def read_journal(directory: Path, identity: Identity, disk: Disk = LOCAL) -> Rea
         *found.problems,
     ]
     found.broken = found.broken or bool(foreign)
-    return ReadJournal(found, scans, name, has_marker)
+    return ReadJournal(found, scans, name, has_marker, marker.sequence if marker is not None else 0)
 
 
 def _refuse(directory: Path, expected: Identity, found: tuple[int, int, int]) -> None:

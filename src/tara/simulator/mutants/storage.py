@@ -97,9 +97,9 @@ def partial_record_stays() -> Iterator[None]:
 def torn_tail_stays() -> Iterator[None]:
     original = FileJournal._go_on
 
-    def go_on(self: FileJournal, last: format.Scan) -> None:
+    def go_on(self: FileJournal, last: format.Scan, durable: int) -> None:
         # What follows is written behind it.
-        original(self, last._replace(torn=False))
+        original(self, last._replace(torn=False), durable)
 
     with replace(FileJournal, "_go_on", go_on):
         yield
