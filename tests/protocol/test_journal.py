@@ -333,6 +333,13 @@ def test_what_stands_before_a_restored_segment_is_void() -> None:
     assert (found.entries, found.void, found.broken) == ({7: [whole[0][1], STATE]}, [1], False)
 
 
+def test_a_restored_segment_without_a_record_is_none() -> None:
+    begun = journal.pack_head(head(2, 4, restored=True))
+    for length in (0, 9):
+        found = assembled(packed(VOTES), begun + b"x" * length)
+        assert (votes_of(found), found.void, found.broken) == ([0, 1, 2], [2], False)
+
+
 def test_an_older_copy_of_the_marker_costs_nothing() -> None:
     first, second, third = segments()
     assert assembled(first, second, third, end=marker(4, 2, states=STATES)).broken is False

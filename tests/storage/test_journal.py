@@ -365,6 +365,104 @@ def test_what_a_failed_sync_was_for_is_written_again_by_the_next_life() -> None:
     assert read(disk) == [voted(0)[1], voted(1)[1]]
 
 
+def rolled(disk: VirtualDisk, segments: int = 3) -> FileJournal:
+    """A journal of so many segments, the last one of which has two votes."""
+    journal = begun(disk, segment_bytes=300)
+    slot = 0
+    while len(disk.paths(DIRECTORY, (".journal",))) < segments:
+        journal.append([voted(slot)])
+        journal.roll(lambda number: 0)
+        slot += 1
+    journal.segment_bytes = journal_module.SEGMENT_BYTES
+    journal.append([voted(slot)])
+    journal.append([voted(slot + 1)])
+    return journal
+
+
+def segments_of(disk: VirtualDisk) -> list[int]:
+    return [int(path.stem) for path in disk.paths(DIRECTORY, (".journal",))]
+
+
+@pytest.mark.parametrize("error", [("write", MARKER_FILE), ("sync", MARKER_FILE), ("unlink", "*1.journal")])
+def test_segments_that_could_not_be_dropped_go_with_the_next_ones(error: tuple[str, str]) -> None:
+    """And not before the end marker on the disk stops naming them: one that it names and that is gone is damage."""
+    disk = VirtualDisk(random.Random(1))
+    journal = rolled(disk)
+    disk.errors = [(*error, errno.ENOSPC)]
+    journal.roll(lambda number: 1 << 30)
+    assert (segments_of(disk), disk.errors) == ([1, 2, 3], [])
+    twin = begun(disk.clone())
+    twin.replay()
+    assert twin.problems == []
+
+    journal.append([voted(90)])
+    journal.roll(lambda number: 1 << 30)
+    assert segments_of(disk) == [3]
+    assert read(disk)[-1] == voted(90)[1]
+
+
+def test_nobody_is_told_of_a_record_that_the_end_marker_does_not_name() -> None:
+    """Else it would not be exact: of a segment that is missing it would tell older promises. The record is written
+    once."""
+    disk = VirtualDisk(random.Random(1))
+    journal = begun(disk)
+    journal.append([voted(0)])
+    disk.errors = [("write", MARKER_FILE, errno.ENOSPC)] * 2
+    for _ in range(2):
+        with pytest.raises(NoRoom, match="No space"):
+            journal.append([voted(1)])
+    journal.append([voted(1)])
+    assert read(disk) == [voted(0)[1], voted(1)[1]]
+
+
+def test_a_new_segment_is_used_when_the_end_marker_names_it() -> None:
+    """If it is missing after a power cut, somebody has to notice that."""
+    disk = VirtualDisk(random.Random(1))
+    journal = begun(disk, segment_bytes=10)
+    journal.append([voted(0)])
+    disk.errors = [("write", MARKER_FILE, errno.ENOSPC)] * 2
+    journal.roll(lambda number: 0)
+    with pytest.raises(NoRoom):
+        journal.append([voted(5)])
+    journal.append([voted(5)])
+    disk.lose_power()
+    disk.forget(DIRECTORY / "0000000002.journal")
+    assert read(disk)[-1] == t.Lost()
+
+
+def test_an_end_marker_that_was_replaced_is_written_to_where_it_is() -> None:
+    disk = VirtualDisk(random.Random(1))
+    journal = begun(disk)
+    journal.append([voted(0)])
+    # It is made anew when it has to grow.
+    journal.resumed = lambda: [(number, PROMISED) for number in range(400)]
+    disk.errors = [("sync", DIRECTORY.name, errno.ENOSPC)]
+    with pytest.raises(NoRoom):
+        journal.append([voted(1)])
+    journal.append([voted(1)])
+    journal.append([voted(2)])
+    disk.end_process()
+    assert journal_module.read_journal(DIRECTORY, IDENTITY, disk).durable == 3
+
+
+def test_a_journal_that_is_restored_without_its_segment_takes_a_new_number() -> None:
+    """Under the old one, a part of it would be taken for what is left of the one that is missing."""
+    disk = VirtualDisk(random.Random(1))
+    rolled(disk, segments=2)
+    for path in disk.paths(DIRECTORY, (".journal",)):
+        disk.forget(path)
+    journal = begun(disk)
+    journal.replay()
+    # It dies while the new segment is written.
+    disk.ends_in = 1
+    with pytest.raises(Crash):
+        journal.restore([(5, t.Restored(1, 1, [1], True, 0, [], [], []))])
+    again = begun(disk)
+    again.replay()
+    assert again.problems == journal.problems
+    assert [problem.partition(" and ")[0] for problem in again.problems] == ["records are missing after the beginning"]
+
+
 # Committers and their journal
 
 

@@ -323,13 +323,20 @@ class _Assembly:
                 self._break(f"segment {name}: is segment {wanted}")
             place[wanted] = name
         newest = max(place, default=0)
-        begun = newest > 0 and self._marker is not None and newest > self._marker.segment
-        if begun and not self._scans[place[newest]].records:
-            # The segment after the last one that was promised, with nothing in it: its host died while it made it.
+        if newest > 0 and self._is_begun(newest, self._scans[place[newest]]):
             result.void.append(place.pop(newest))
         first = max((segment for segment, name in place.items() if self._is_restored(name)), default=0)
         result.order = [place[segment] for segment in sorted(place) if segment >= first]
         result.void += [place[segment] for segment in sorted(place) if segment < first]
+
+    def _is_begun(self, number: int, found: Scan) -> bool:
+        """Whether a host died while it made this segment: it comes after the last one that was promised, and is empty.
+        Without a marker, that is known of one that was to take the place of others: it would have a record."""
+        if found.records:
+            return False
+        if self._marker is None:
+            return found.head is not None and found.head.restored
+        return number > self._marker.segment
 
     def _break(self, problem: str) -> None:
         self.result.problems.append(problem)

@@ -68,7 +68,8 @@ def marker_before_the_record() -> Iterator[None]:
     def append(self: FileJournal, entries: list[format.Written]) -> None:
         if self._file is not None:
             self._sequence += 1
-            self._write_marker(self.resumed())
+            self._states = self.resumed()
+            self._write_marker()
             self._sync_marker()
             self._sequence -= 1
         original(self, entries)
