@@ -408,6 +408,35 @@ def test_a_segment_whose_name_was_not_durable_at_once_is_sealed_all_the_same(tmp
     assert (again.first, again.gaps, reports) == (1, [], [])
 
 
+def test_a_log_that_begins_anew_goes_on_when_its_beginning_could_not_be_written(tmp_path: Path) -> None:
+    disk = VirtualDisk(random.Random(1))
+    handed = simple(8 * INTERVAL)
+    directory = tmp_path / "log-0"
+    log = DecidedLog(directory, settings(), [directory], None, disk)
+    hand_over(log, handed[: checkpoint_of(handed, 2) + 3])
+    disk.errors = [("create", "begin*", errno.ENOSPC)]
+    hand_over(log, handed[checkpoint_of(handed, 4) - 1 :])
+
+    assert (log.sealed, disk.errors) == (8, [])
+    assert [disk.names(directory / ASIDE / name) != [] for name in disk.names(directory / ASIDE)] == [True]
+    again = LogWriter(directory, settings(), (), list[str]().append, disk=disk)
+    assert (again.first, again.gaps) == (4 * INTERVAL + 1, [])
+
+
+@pytest.mark.parametrize("error", [("create", "begin*"), ("unlink", "*.segment")])
+def test_segments_that_retention_could_not_drop_go_with_the_next_ones(tmp_path: Path, error: tuple[str, str]) -> None:
+    disk = VirtualDisk(random.Random(1))
+    directory = tmp_path / "log-0"
+    log = DecidedLog(directory, settings(retention_bytes=6_000), [directory], None, disk)
+    for tuple_ in simple(20 * INTERVAL):
+        if isinstance(tuple_, t.Save) and tuple_.number < 15:
+            disk.errors = [(*error, errno.EIO)]
+        hand_over(log, [tuple_])
+
+    sizes = [disk.size(directory / name) for name in disk.names(directory) if name.endswith(".segment")]
+    assert (log.sealed, len(sizes) > 1, sum(sizes) <= 6_000) == (20, True, True)
+
+
 # Damage
 
 
@@ -783,6 +812,34 @@ def test_a_gap_that_no_peer_can_fill_moves_the_beginning(tmp_path: Path) -> None
     assert (writer.first, LogReader(own).bounds().first) == (49, 49)
     again, _ = opened(own)
     assert again.gaps == []
+
+
+def test_a_damaged_segment_that_cannot_be_set_aside_at_once_is_replaced_later(tmp_path: Path) -> None:
+    disk = VirtualDisk(random.Random(1))
+    own, peer = (tmp_path / f"log-{replica}" for replica in range(2))
+    for directory in (own, peer):
+        write(LogWriter(directory, settings(), (), list[str]().append, disk=disk), simple(4 * INTERVAL))
+    damaged = own / disk.names(own)[1]
+    disk.flip(damaged, random.Random(1))
+    writer = LogWriter(own, settings(), (own, peer), list[str]().append, disk=disk)
+    disk.errors = [("rename", f"*-{damaged.name}", errno.EIO)]
+    looked_after(writer)
+
+    assert (writer.gaps, writer.unread, disk.errors) == ([], 0, [])
+    assert disk.read(damaged) == disk.read(peer / damaged.name)
+
+
+def test_a_beginning_that_nobody_has_leaves_nothing_to_set_aside(tmp_path: Path) -> None:
+    """Directories with nothing in them would push out those that have something."""
+    own = three_logs(tmp_path)[0]
+    min(own.glob("*.segment")).unlink()
+
+    writer, reports = opened(own, [tmp_path / "nowhere"])
+    looked_after(writer)
+
+    assert (writer.gaps, writer.first) == ([], INTERVAL + 1)
+    assert any("the log begins behind them" in report for report in reports)
+    assert not (own / ASIDE).exists()
 
 
 def test_a_missing_beginning_is_noticed(tmp_path: Path) -> None:

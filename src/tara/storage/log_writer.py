@@ -334,16 +334,15 @@ class LogWriter:
         """What cannot be read now may be intact all the same; what can never be read is as good as damaged."""
         self._report(f"{file.path}: {error.strerror}")
         self._unreadable[file.path] = self._unreadable.get(file.path, 0) + 1
-        if self._unreadable[file.path] < READS_MAX:
-            self._unread.insert(0, file)
-        else:
+        self._unread.insert(0, file)
+        if self._unreadable[file.path] >= READS_MAX:
             self._lose(file)
 
     def _lose(self, file: LogFile) -> None:
-        self._segments.remove(file)
-        self._sizes.pop(file.path, None)
         if self._disk.exists(file.path):
             self._report(f"{file.path}: is in {set_aside(file.path, self._disk)} now, and fetched again")
+        self._segments.remove(file)
+        self._sizes.pop(file.path, None)
         self._find_gaps()
 
     def _heal(self) -> None:
@@ -355,11 +354,11 @@ class LogWriter:
         if not found or found[0].first > first:
             before = [file for file in self._segments if file.last < first]
             self._set_begin(found[0].first if found else last + 1)
+            reason = f"no peer offers all commands of [{first}, {last}]; the log begins behind them"
+            self._set_aside(reason, [file.path for file in before])
             for file in before:
                 self._segments.remove(file)
                 self._sizes.pop(file.path, None)
-            reason = f"no peer offers all commands of [{first}, {last}]; the log begins behind them"
-            self._set_aside(reason, [file.path for file in before])
         for file in found:
             write_whole(self._directory / file.path.name, (self._disk.read(file.path),), self._disk)
             kept = file._replace(path=self._directory / file.path.name)
@@ -429,9 +428,10 @@ class LogWriter:
         self.last, self._position = self._sealed, None
 
     def _drop_tail(self) -> None:
-        if self._tail is not None:
-            remove_if_there(self._tail.path, self._disk)
-        self._tail, self._pending, self._pending_bytes = None, [], 0
+        tail, self._tail, self._pending, self._pending_bytes = self._tail, None, [], 0
+        # One that has its segment's name by now may be the same as that of a peer.
+        if tail is not None and tail.path not in self._sizes:
+            remove_if_there(tail.path, self._disk)
 
     def seal(self, number: int, state: bytes) -> None:
         """The executor has this checkpoint: make the log durable up to it."""
@@ -453,16 +453,18 @@ class LogWriter:
         self.last = max(self.last, self._sealed)
 
     def _retain(self) -> None:
-        total = sum(self._sizes.values())
-        dropped: list[Path] = []
-        while len(self._segments) > 1 and total > self._settings.retention_bytes:
-            dropped.append(self._segments.pop(0).path)
-            total -= self._sizes.pop(dropped[-1])
+        """Whatever fails is done the next time: a segment is forgotten when it is gone."""
+        total, dropped = sum(self._sizes.values()), 0
+        while len(self._segments) > dropped + 1 and total > self._settings.retention_bytes:
+            total -= self._sizes[self._segments[dropped].path]
+            dropped += 1
         if self._segments and (dropped or self._begin is None):
-            self._set_begin(self._segments[0].first)
-            self._find_gaps()
-        for path in dropped:
-            remove_if_there(path, self._disk)
+            self._set_begin(self._segments[dropped].first)
+        for file in self._segments[:dropped]:
+            remove_if_there(file.path, self._disk)
+            self._segments.remove(file)
+            del self._sizes[file.path]
+        self._find_gaps()
 
     def _jump(self, number: int, state: bytes) -> None:
         """The executor came to its place by a checkpoint, whose state tells which commands are behind it."""
@@ -481,11 +483,13 @@ class LogWriter:
             self._leave_gap(counter)
             return
         if not missing or missing[0].first > self._sealed + 1:
+            begin = missing[0].first if missing else counter + 1
+            self._set_begin(begin)
             if self._segments or self._tail is not None:
                 self._set_all_aside(f"no peer has all commands of [{self._sealed + 1}, {counter}]")
+                self._drop_tail()
             self._segments, self._sizes, self._unread, self.gaps = [], {}, [], []
-            self._sealed = self.last = missing[0].first - 1 if missing else counter
-            self._set_begin(self._sealed + 1)
+            self._sealed = self.last = begin - 1
         for file in missing:
             write_whole(self._directory / file.path.name, (self._disk.read(file.path),), self._disk)
             self._adopt(file._replace(path=self._directory / file.path.name))
@@ -590,6 +594,10 @@ class LogWriter:
 
     def _set_aside(self, reason: str, paths: list[Path]) -> None:
         """Together, so that they can be read like a log. Of former times, the newest are kept."""
+        paths = [path for path in paths if self._disk.exists(path)]
+        if not paths:
+            self._report(f"{self._directory}: {reason}")
+            return
         root = self._directory / ASIDE
         self._disk.make_directory(root)
         aside = next_aside(root, self._disk)
