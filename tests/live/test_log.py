@@ -30,7 +30,7 @@ from tara.storage.log_format import (
 from tara.storage.log_reader import LogBounds, LogReader, LogTruncated, best_log, list_files
 from tara.storage.log_rows import SCHEMA
 from tara.storage.log_writer import ASIDE, HEAL_PAUSE_MAX, WAITS_MAX, EncodedRun, LogSettings, LogWriter, RowsLost
-from tara.storage.store import CheckpointStore
+from tara.storage.store import CheckpointStore, StoreFailed
 from tests.live.histories import INTERVAL, bench, executor, handed_over, history, puts
 from tests.live.small_disk import SmallDisk
 from tests.patience import DEADLINE_S, await_condition
@@ -470,6 +470,44 @@ def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         LogReader(tmp_path).read(1)
     with pytest.raises(LogError, match="has format version"):
         opened(tmp_path)
+
+
+def test_a_container_does_not_go_on_with_a_log_of_a_newer_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would never save a checkpoint, and nobody would know why."""
+    directory = tmp_path / "log-0"
+    with monkeypatch.context() as patch:
+        patch.setattr("tara.storage.log_format.FORMAT_VERSION", FORMAT_VERSION + 1)
+        written(directory, simple(20))
+
+    log = DecidedLog(directory, settings(), [directory])
+    store = CheckpointStore(tmp_path / "checkpoints-0", 7, 1, [tmp_path / "checkpoints-0"], lambda: None, log)
+    for tuple_ in simple(2 * INTERVAL):
+        store.submit(tuple_)
+    log.work()
+    log.work()
+    with pytest.raises(StoreFailed, match="has format version"):
+        next(store.take())
+    assert len(log.errors) == 1
+
+
+def test_a_peers_log_that_cannot_be_listed_is_waited_for(tmp_path: Path) -> None:
+    """It may be the only one that has what is missing."""
+    disk = VirtualDisk(random.Random(1))
+    own, *peers = (tmp_path / f"log-{replica}" for replica in range(3))
+    handed = simple(4 * INTERVAL)
+    write(LogWriter(peers[0], settings(), (), list[str]().append, disk=disk), handed)
+    reports: list[str] = []
+    writer = LogWriter(own, settings(), (own, *peers), reports.append, disk=disk)
+    write(writer, handed[: checkpoint_of(handed, 1)])
+    disk.errors = [("list", "log-1", errno.EACCES)]
+    write(writer, handed[checkpoint_of(handed, 3) - 1 : checkpoint_of(handed, 3)])
+    assert (writer.gaps, disk.errors) == ([(INTERVAL + 1, 3 * INTERVAL)], [])
+
+    looked_after(writer)
+    assert (writer.first, writer.last, writer.gaps) == (1, 3 * INTERVAL, [])
+    assert "cannot be listed" in reports[0]
 
 
 def test_another_clusters_log_is_set_aside_and_not_continued(tmp_path: Path) -> None:

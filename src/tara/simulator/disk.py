@@ -209,12 +209,16 @@ class VirtualDisk:
         if what == "sync" and self.sync_failures:
             self.sync_failures -= 1
             raise OSError(errno.EIO, "Input/output error", str(path))
+        self._fail(what, path)
+        if self.trouble is not None:
+            self.trouble(what, path)
+
+    def _fail(self, what: str, path: Path) -> None:
+        """If it is this call's turn to fail."""
         if self.errors and self.errors[0][0] == what and fnmatch.fnmatchcase(path.name, self.errors[0][1]):
             number = self.errors.pop(0)[2]
             self.on_error()
             raise OSError(number, os.strerror(number), str(path))
-        if self.trouble is not None:
-            self.trouble(what, path)
 
     def heal(self) -> None:
         """It does what it is told from now on."""
@@ -225,6 +229,7 @@ class VirtualDisk:
         self._directories.update((directory, *directory.parents))
 
     def names(self, directory: Path) -> list[str]:
+        self._fail("list", directory)
         disk = self._disk_of(directory)
         if disk is None or directory not in disk._directories:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(directory))

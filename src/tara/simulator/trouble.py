@@ -47,6 +47,9 @@ DISK_ERRORS: tuple[tuple[tuple[str, str, int], ...], ...] = (
 DIRECTORY_ERRORS: tuple[tuple[str, str, int], ...] = (
     ("sync", "log-*", errno.EIO),
     ("sync", "log-*", errno.ENOSPC),
+    ("list", "checkpoints-*", errno.EIO),
+    ("list", "checkpoints-*", errno.EMFILE),
+    ("list", "log-*", errno.EACCES),
 )
 #: What is asked beyond what a front end remembers; and of each key, when values are long.
 QUESTIONS_BEYOND = 50

@@ -373,7 +373,7 @@ class LogWriter:
 
     def _segments_for(self, first: int, last: int) -> list[LogFile] | None:
         """Intact segments of peers that lead from `first` to `last`, or as far back as they go; None: wait."""
-        found = self._chain(self._offered(), last, self._is_usable, first)
+        found = self._find_missing(last, first)
         if self._remote is not None and (not found or found[0].first > first):
             with self._remote as remote:
                 found = self._fetch_missing(remote, last, first)
@@ -382,8 +382,8 @@ class LogWriter:
         return found or []
 
     def _is_ours(self, path: Path) -> bool:
-        """What is damaged, or cannot be read, is found when it is read as a whole; it says nothing about whose it is. A
-        newer format ends us here."""
+        """What is damaged, or cannot be read, is found when it is read as a whole; it says nothing about whose it is.
+        `ForeignLog` if it is of a newer format."""
         try:
             return identity_of(path, self._disk) == self._identity
         except CorruptLog:
@@ -475,7 +475,7 @@ class LogWriter:
 
     def _fill(self, counter: int) -> None:
         """Get the segments up to this counter from peers; begin anew with what there is if it does not join."""
-        missing = self._find_missing(counter)
+        missing = self._find_missing(counter, self._sealed + 1)
         if self._remote is not None and (not missing or missing[0].first > self._sealed + 1):
             with self._remote as remote:
                 missing = self._fetch_missing(remote, counter, self._sealed + 1)
@@ -511,20 +511,30 @@ class LogWriter:
         self._heal_attempts = self._heal_due = 0
         self._find_gaps()
 
-    def _find_missing(self, counter: int) -> list[LogFile] | None:
-        """Intact segments of peers that lead to `counter`, from what we have on if possible. None if peers have not
-        come that far yet."""
-        return self._chain(self._offered(), counter, self._is_usable, self._sealed + 1)
+    def _find_missing(self, counter: int, first: int) -> list[LogFile] | None:
+        """Intact segments of peers that lead to `counter`, from `first` on if possible. None if peers have not come
+        that far yet, or may have more than they can show."""
+        offered, silent = self._offered()
+        chain = self._chain(offered, counter, self._is_usable, first)
+        return None if silent and not _reaches(chain, first) else chain
 
-    def _offered(self) -> list[LogFile]:
-        """The segments of peers whose directories this host can read."""
-        return [file for peer in self._peers for file in list_segments(peer, self._disk)]
+    def _offered(self) -> tuple[list[LogFile], bool]:
+        """The segments of peers whose directories are on this host; and whether one of those cannot be read now."""
+        offered: list[LogFile] = []
+        silent = False
+        for peer in self._peers:
+            try:
+                offered += list_segments(peer, self._disk)
+            except OSError as error:
+                silent = True
+                self._report(f"{peer}: cannot be listed: {error}")
+        return offered, silent
 
     def _fetch_missing(self, remote: RemoteFiles, counter: int, first: int) -> list[LogFile] | None:
         """The same with what is on other hosts. Peers that cannot be reached may have what is missing: that counts as
         not having come that far yet."""
         holders: dict[Path, list[int]] = {}
-        silent = False
+        offered, silent = self._offered()
         for replica in self._others:
             try:
                 for name in remote.names(replica):
@@ -536,10 +546,9 @@ class LogWriter:
         def is_intact(file: LogFile) -> bool:
             return self._is_usable(file) if file.path not in holders else self._fetch(remote, file, holders[file.path])
 
-        offered = self._offered() + sorted(filter(None, map(parse_segment, holders)))
+        offered += sorted(filter(None, map(parse_segment, holders)))
         chain = self._chain(offered, counter, is_intact, first)
-        complete = chain is not None and bool(chain) and chain[0].first <= first
-        return None if silent and not complete else chain
+        return None if silent and not _reaches(chain, first) else chain
 
     def _fetch(self, remote: RemoteFiles, file: LogFile, replicas: list[int]) -> bool:
         """Whether the segment arrived intact from one of these."""
@@ -608,3 +617,8 @@ class LogWriter:
         for directory in (aside, root, self._directory):
             self._disk.sync_directory(directory)
         bound(root, self._disk)
+
+
+def _reaches(chain: list[LogFile] | None, first: int) -> bool:
+    """Whether nothing is missing before these segments."""
+    return chain is not None and chain != [] and chain[0].first <= first
