@@ -416,7 +416,7 @@ class VirtualDisk:
     def damage(self, path: Path, others: list[Path]) -> str | None:
         """Harm a file that was durable; returns how, or None if that was not possible. `others`: of its kind."""
         kind, draw, inode = self.draw.choice(DAMAGES), self.draw, self._files[path]
-        data = bytearray(inode.data)
+        data, elsewhere = bytearray(inode.data), False
         if not data and kind != "remove":
             return None
         match kind:
@@ -447,13 +447,14 @@ class VirtualDisk:
                     written = bytes(data[first : first + ZEROED_BYTES])
                     there = bytearray(victim.data)
                     _apply(there, (min(first, len(there)), written))
+                    elsewhere = there != victim.data
                     victim.put(bytes(there))
                     data = bytearray(inode.before)
             case "stale":
                 if inode.before is None:
                     return None
                 data = bytearray(inode.before)
-        if data == inode.data:
+        if data == inode.data and not elsewhere:
             return None
         inode.put(bytes(data))
         return kind

@@ -51,7 +51,7 @@ class Lock(Protocol):
 
 class Disk(Protocol):
     def make_directory(self, directory: Path) -> None:
-        """With those above it that are missing."""
+        """With those above it that are missing. Durable on return."""
         ...
 
     def names(self, directory: Path) -> list[str]:
@@ -109,6 +109,7 @@ class LocalDisk:
         missing = [path for path in (directory, *directory.parents) if not path.exists()]
         for path in reversed(missing):
             path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+            self.sync_directory(path.parent)
         if not directory.is_dir():
             raise NotADirectoryError(20, "Not a directory", str(directory))
 
