@@ -430,6 +430,21 @@ def test_a_new_segment_is_used_when_the_end_marker_names_it() -> None:
     assert read(disk)[-1] == t.Lost()
 
 
+@pytest.mark.parametrize("error", [("sync", "*.journal"), ("sync", DIRECTORY.name)])
+def test_a_segment_that_could_not_be_begun_does_not_come_back(error: tuple[str, str]) -> None:
+    for seed in range(20):
+        disk = VirtualDisk(random.Random(seed))
+        journal = begun(disk, segment_bytes=10)
+        journal.append([voted(0)])
+        disk.errors = [(*error, errno.ENOSPC)]
+        journal.roll(lambda number: 0)
+        journal.append([voted(1)])
+        disk.lose_power()
+        again = begun(disk)
+        assert [entry for entry in again.replay()[5] if entry != PROMISED] == [voted(0)[1], voted(1)[1]]
+        assert (again.problems, segments_of(disk)) == ([], [1])
+
+
 def test_an_end_marker_that_was_replaced_is_written_to_where_it_is() -> None:
     disk = VirtualDisk(random.Random(1))
     journal = begun(disk)

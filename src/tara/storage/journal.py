@@ -122,6 +122,8 @@ class FileJournal:
         #: A record is durable that the marker does not name yet; and the marker on the disk may name other segments
         #: than there are.
         self._marker_late = self._marker_unsynced = False
+        #: A segment that could not be begun: it may still be there, or be there again after a power cut.
+        self._unbegun: Path | None = None
         #: Segments that nobody needs any more, and that are still there.
         self._obsolete: list[Path] = []
         #: The highest number that a segment ever had, as far as the marker tells.
@@ -272,6 +274,8 @@ class FileJournal:
             raise JournalError(f"{self._directory}: {self._failure}") from error
 
     def _append(self, entries: list[format.Written]) -> None:
+        if self._unbegun is not None:
+            self._remove_unbegun(self._unbegun)
         if self._file is None:
             self._begin_segment([])
         if self._marker_unsynced:
@@ -327,7 +331,10 @@ class FileJournal:
             self._on_trouble(error)
 
     def _begin_segment(self, entries: list[format.Written], restored: bool = False) -> None:
-        """A new segment, with its first record if there is one; durable on return, and not there at all on failure."""
+        """A new segment, with its first record if there is one; durable on return. On failure it goes before anything
+        else is written."""
+        if self._unbegun is not None:
+            self._remove_unbegun(self._unbegun)
         number = max([self._newest, *map(_number_of, self._paths())]) + 1
         path, sync = self._path(number), self._draw(format.SYNC_BYTES)
         head = format.Head(
@@ -351,7 +358,9 @@ class FileJournal:
             self._disk.sync_directory(self._directory)
         except OSError:
             file.close()
-            self._disk.unlink(path)
+            self._unbegun = path
+            with contextlib.suppress(OSError):
+                self._disk.unlink(path)
             raise
         if self._file is not None:
             self._file.close()
@@ -361,6 +370,12 @@ class FileJournal:
         segment.note(entries, len(begin))
         self._segments.append((number, segment))
         self._newest, self._marker_unsynced = number, True
+
+    def _remove_unbegun(self, path: Path) -> None:
+        """Durably: else there could be two records of one number."""
+        remove_if_there(path, self._disk)
+        self._disk.sync_directory(self._directory)
+        self._unbegun = None
 
     def _path(self, number: int) -> Path:
         return self._directory / f"{number:010}.journal"
