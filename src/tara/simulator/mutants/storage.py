@@ -128,6 +128,12 @@ def marker_is_not_compared() -> Iterator[None]:
         yield
 
 
+@mutant("A5: an end marker of another start of the machine does not tell the last promises", durability="disk")
+def older_marker_is_believed() -> Iterator[None]:
+    with replace(format, "is_exact", lambda marker, problems, boot: True):
+        yield
+
+
 @mutant("A5: what is missing in a journal is told to its committers", durability="disk")
 def losses_are_not_told() -> Iterator[None]:
     original = FileJournal.replay
