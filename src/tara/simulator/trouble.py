@@ -87,7 +87,8 @@ def _damage_after_power_cut(world: "World", container: Container, fault: "Fault"
     world.restart_later(container, fault.duration_ms)
     segments = [path for path in container.disk.paths(directory, (".journal",)) if path.parent == directory]
     marker, _ = read_marker(container.disk.read(_marker(container)))
-    if not segments or marker is None or marker.sequence == 0:
+    if not segments or marker is None or not marker.states:
+        # Nobody would know that anything was promised.
         return False
     draw = random.Random(fault.other)
     if draw.random() < 0.3:
