@@ -72,8 +72,8 @@ def forgetful_start(task: Task) -> Tried:
     """With a reader of journals that does not notice that records are missing."""
     original = journal.assemble
 
-    def assemble(scans: dict[int, journal.Scan], marker: journal.Marker | None) -> journal.Assembled:
-        found = original(scans, None)
+    def assemble(scans: dict[int, journal.Scan], marker: journal.Marker | None, exact: bool) -> journal.Assembled:
+        found = original(scans, None, exact)
         found.entries = {
             number: [entry for entry in entries if not isinstance(entry, t.Lost)]
             for number, entries in found.entries.items()

@@ -30,7 +30,7 @@ from tara.storage.log_format import (
 from tara.storage.log_reader import LogBounds, LogReader, LogTruncated, best_log, list_files
 from tara.storage.log_rows import SCHEMA
 from tara.storage.log_writer import ASIDE, HEAL_PAUSE_MAX, WAITS_MAX, EncodedRun, LogSettings, LogWriter, RowsLost
-from tara.storage.store import CheckpointStore
+from tara.storage.store import CheckpointStore, StoreFailed
 from tests.live.histories import INTERVAL, bench, executor, handed_over, history, puts
 from tests.live.small_disk import SmallDisk
 from tests.patience import DEADLINE_S, await_condition
@@ -90,6 +90,17 @@ def checkpoint_of(handed: Handed, number: int) -> int:
     return (
         next(index for index, tuple_ in enumerate(handed) if isinstance(tuple_, t.Save) and tuple_.number == number) + 1
     )
+
+
+def hand_over(log: DecidedLog, handed: Handed) -> None:
+    """One by one; whatever failed is tried again."""
+    for tuple_ in handed:
+        if isinstance(tuple_, t.Executed):
+            log.append(tuple_)
+        else:
+            log.checkpoint(tuple_.number, tuple_.state)
+        log.work()
+        log.work()
 
 
 # What is in it
@@ -378,6 +389,54 @@ def test_rows_that_are_gone_after_a_failed_sync_are_not_taken_for_durable(tmp_pa
         write(writer, handed[end - 1 : end])
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_segment_whose_name_was_not_durable_at_once_is_sealed_all_the_same(tmp_path: Path, number: int) -> None:
+    """It has its new name when the sync of the directory fails: there is no tail any more that could be sealed."""
+    disk = VirtualDisk(random.Random(1))
+    handed = simple(3 * INTERVAL)
+    directory = tmp_path / "log-0"
+    log = DecidedLog(directory, settings(), [directory], None, disk)
+    disk.errors = [("sync", "log-0", number)]
+    hand_over(log, handed)
+    assert (log.sealed, disk.errors) == (3, [])
+
+    disk.lose_power()
+    reports: list[str] = []
+    again = LogWriter(directory, settings(), (), reports.append, disk=disk)
+    for _ in range(3):
+        again.look_after()
+    assert (again.first, again.gaps, reports) == (1, [], [])
+
+
+def test_a_log_that_begins_anew_goes_on_when_its_beginning_could_not_be_written(tmp_path: Path) -> None:
+    disk = VirtualDisk(random.Random(1))
+    handed = simple(8 * INTERVAL)
+    directory = tmp_path / "log-0"
+    log = DecidedLog(directory, settings(), [directory], None, disk)
+    hand_over(log, handed[: checkpoint_of(handed, 2) + 3])
+    disk.errors = [("create", "begin*", errno.ENOSPC)]
+    hand_over(log, handed[checkpoint_of(handed, 4) - 1 :])
+
+    assert (log.sealed, disk.errors) == (8, [])
+    assert [disk.names(directory / ASIDE / name) != [] for name in disk.names(directory / ASIDE)] == [True]
+    again = LogWriter(directory, settings(), (), list[str]().append, disk=disk)
+    assert (again.first, again.gaps) == (4 * INTERVAL + 1, [])
+
+
+@pytest.mark.parametrize("error", [("create", "begin*"), ("unlink", "*.segment")])
+def test_segments_that_retention_could_not_drop_go_with_the_next_ones(tmp_path: Path, error: tuple[str, str]) -> None:
+    disk = VirtualDisk(random.Random(1))
+    directory = tmp_path / "log-0"
+    log = DecidedLog(directory, settings(retention_bytes=6_000), [directory], None, disk)
+    for tuple_ in simple(20 * INTERVAL):
+        if isinstance(tuple_, t.Save) and tuple_.number < 15:
+            disk.errors = [(*error, errno.EIO)]
+        hand_over(log, [tuple_])
+
+    sizes = [disk.size(directory / name) for name in disk.names(directory) if name.endswith(".segment")]
+    assert (log.sealed, len(sizes) > 1, sum(sizes) <= 6_000) == (20, True, True)
+
+
 # Damage
 
 
@@ -411,6 +470,44 @@ def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         LogReader(tmp_path).read(1)
     with pytest.raises(LogError, match="has format version"):
         opened(tmp_path)
+
+
+def test_a_container_does_not_go_on_with_a_log_of_a_newer_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would never save a checkpoint, and nobody would know why."""
+    directory = tmp_path / "log-0"
+    with monkeypatch.context() as patch:
+        patch.setattr("tara.storage.log_format.FORMAT_VERSION", FORMAT_VERSION + 1)
+        written(directory, simple(20))
+
+    log = DecidedLog(directory, settings(), [directory])
+    store = CheckpointStore(tmp_path / "checkpoints-0", 7, 1, [tmp_path / "checkpoints-0"], lambda: None, log)
+    for tuple_ in simple(2 * INTERVAL):
+        store.submit(tuple_)
+    log.work()
+    log.work()
+    with pytest.raises(StoreFailed, match="has format version"):
+        next(store.take())
+    assert len(log.errors) == 1
+
+
+def test_a_peers_log_that_cannot_be_listed_is_waited_for(tmp_path: Path) -> None:
+    """It may be the only one that has what is missing."""
+    disk = VirtualDisk(random.Random(1))
+    own, *peers = (tmp_path / f"log-{replica}" for replica in range(3))
+    handed = simple(4 * INTERVAL)
+    write(LogWriter(peers[0], settings(), (), list[str]().append, disk=disk), handed)
+    reports: list[str] = []
+    writer = LogWriter(own, settings(), (own, *peers), reports.append, disk=disk)
+    write(writer, handed[: checkpoint_of(handed, 1)])
+    disk.errors = [("list", "log-1", errno.EACCES)]
+    write(writer, handed[checkpoint_of(handed, 3) - 1 : checkpoint_of(handed, 3)])
+    assert (writer.gaps, disk.errors) == ([(INTERVAL + 1, 3 * INTERVAL)], [])
+
+    looked_after(writer)
+    assert (writer.first, writer.last, writer.gaps) == (1, 3 * INTERVAL, [])
+    assert "cannot be listed" in reports[0]
 
 
 def test_another_clusters_log_is_set_aside_and_not_continued(tmp_path: Path) -> None:
@@ -753,6 +850,34 @@ def test_a_gap_that_no_peer_can_fill_moves_the_beginning(tmp_path: Path) -> None
     assert (writer.first, LogReader(own).bounds().first) == (49, 49)
     again, _ = opened(own)
     assert again.gaps == []
+
+
+def test_a_damaged_segment_that_cannot_be_set_aside_at_once_is_replaced_later(tmp_path: Path) -> None:
+    disk = VirtualDisk(random.Random(1))
+    own, peer = (tmp_path / f"log-{replica}" for replica in range(2))
+    for directory in (own, peer):
+        write(LogWriter(directory, settings(), (), list[str]().append, disk=disk), simple(4 * INTERVAL))
+    damaged = own / disk.names(own)[1]
+    disk.flip(damaged, random.Random(1))
+    writer = LogWriter(own, settings(), (own, peer), list[str]().append, disk=disk)
+    disk.errors = [("rename", f"*-{damaged.name}", errno.EIO)]
+    looked_after(writer)
+
+    assert (writer.gaps, writer.unread, disk.errors) == ([], 0, [])
+    assert disk.read(damaged) == disk.read(peer / damaged.name)
+
+
+def test_a_beginning_that_nobody_has_leaves_nothing_to_set_aside(tmp_path: Path) -> None:
+    """Directories with nothing in them would push out those that have something."""
+    own = three_logs(tmp_path)[0]
+    min(own.glob("*.segment")).unlink()
+
+    writer, reports = opened(own, [tmp_path / "nowhere"])
+    looked_after(writer)
+
+    assert (writer.gaps, writer.first) == ([], INTERVAL + 1)
+    assert any("the log begins behind them" in report for report in reports)
+    assert not (own / ASIDE).exists()
 
 
 def test_a_missing_beginning_is_noticed(tmp_path: Path) -> None:

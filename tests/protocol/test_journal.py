@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,6 +85,7 @@ def marker(
         segment=segment,
         sequence=sequence,
         states=states or [],
+        boot="boot",
     )
 
 
@@ -152,12 +154,12 @@ def test_a_whole_record_that_is_no_entry_is_damage() -> None:
     [
         b'{"version":1,"cluster":7,"era":1,"container":0}\n',
         journal.pack_head(
-            journal.Head(version=4, cluster=7, era=1, container=0, journal="", segment=1, first=1, sync="")
+            journal.Head(version=5, cluster=7, era=1, container=0, journal="", segment=1, first=1, sync="")
         ),
     ],
 )
 def test_another_format_is_refused(line: bytes) -> None:
-    with pytest.raises(journal.ForeignJournal, match=r"format version [14]; this Tara reads 3"):
+    with pytest.raises(journal.ForeignJournal, match=r"format version [15]; this Tara reads 4"):
         journal.scan(line)
 
 
@@ -173,6 +175,21 @@ def test_the_newest_whole_slot_of_the_end_marker_counts() -> None:
         assert (found, len(problems)) == (marker(4), 1)
     assert journal.read_marker(b"")[0] is None
     assert journal.read_marker(bytes(2 * journal.MARKER_SLOT_BYTES))[0] is None
+
+
+def test_an_end_marker_of_another_format_is_refused() -> None:
+    older = msgspec.structs.replace(marker(4), version=3)
+    with pytest.raises(journal.ForeignJournal, match="is of format version 3; this Tara reads 4"):
+        journal.read_marker(journal.pack_marker(older) * 2)
+
+
+def test_an_end_marker_is_exact_as_long_as_the_machine_runs_in_which_it_was_written() -> None:
+    assert journal.is_exact(marker(4), [], "boot")
+    assert not journal.is_exact(marker(4), [], "another boot")
+    # The slot that cannot be read may have been the newer one.
+    assert not journal.is_exact(marker(4), ["slot at byte 0: bad checksum"], "boot")
+    # Where nobody knows, it may be any.
+    assert not journal.is_exact(msgspec.structs.replace(marker(4), boot=""), [], "")
 
 
 def test_an_end_marker_has_room_for_the_largest_container() -> None:
@@ -202,10 +219,10 @@ LOST = t.Lost()
 
 
 def assembled(
-    *segments: bytes, end: journal.Marker | None = None, names: tuple[int, ...] = (1, 2, 3)
+    *segments: bytes, end: journal.Marker | None = None, names: tuple[int, ...] = (1, 2, 3), exact: bool = True
 ) -> journal.Assembled:
     scans = {name: journal.scan(data) for name, data in zip(names, segments, strict=False)}
-    return journal.assemble(scans, end)
+    return journal.assemble(scans, end, exact)
 
 
 def votes_of(found: journal.Assembled) -> list[int | t.ReplayedEntry]:
@@ -316,11 +333,52 @@ def test_what_stands_before_a_restored_segment_is_void() -> None:
     assert (found.entries, found.void, found.broken) == ({7: [whole[0][1], STATE]}, [1], False)
 
 
+def test_a_restored_segment_without_a_record_is_none() -> None:
+    begun = journal.pack_head(head(2, 4, restored=True))
+    for length in (0, 9):
+        found = assembled(packed(VOTES), begun + b"x" * length)
+        assert (votes_of(found), found.void, found.broken) == ([0, 1, 2], [2], False)
+
+
 def test_an_older_copy_of_the_marker_costs_nothing() -> None:
     first, second, third = segments()
     assert assembled(first, second, third, end=marker(4, 2, states=STATES)).broken is False
     found = assembled(third, end=marker(2, 1), names=(3,))
     assert "the end marker is older than the journal" in found.problems
+
+
+def test_a_marker_that_may_be_older_says_nothing_about_the_end_of_what_is_missing() -> None:
+    """Promises that came after it may be among that: a committer that went on with it would break them."""
+    first, second, third = segments()
+    headless = flipped(packed(VOTES)[: journal.HEAD_BYTES + 9], 8)
+    for data, names, end, left in (
+        ((), (), marker(3, states=STATES), [LOST]),
+        ((packed(VOTES)[:-3],), (1,), marker(3, states=STATES), [0, 1, LOST]),
+        ((headless,), (1,), marker(3, states=STATES), [LOST]),
+        ((first, second), (1, 2), END, [0, 1, STATE, 0, 1, LOST]),
+        ((first, second, third[:-3]), (1, 2, 3), END, [0, 1, STATE, 0, 1, STATE, 0, LOST]),
+    ):
+        found = assembled(*data, end=end, names=names, exact=False)
+        assert (votes_of(found), found.broken, found.sequence) == (left, True, end.sequence)
+        assert "the end marker may be older than what is missing" in found.problems
+
+
+def test_what_stands_behind_a_marker_that_may_be_older_goes_on_from_it() -> None:
+    """At its place it says what was promised; if records follow it, they say the rest."""
+    first, _, third = segments()
+    damaged = flipped(packed(VOTES), 8 * (ends_of(VOTES)[1] + 30))
+    found = assembled(damaged, end=marker(2, states=STATES), exact=False)
+    assert votes_of(found) == [0, LOST, STATE, 2]
+    found = assembled(first, third, end=marker(4, 2, states=STATES), names=(1, 3), exact=False)
+    assert votes_of(found) == [0, 1, LOST, STATE, LOST, STATE, 0, 1]
+
+
+@pytest.mark.parametrize("torn", [b"", b"\1", SYNC + bytes(100)])
+def test_a_power_cut_costs_nothing_that_was_durable(torn: bytes) -> None:
+    for sequence in (0, 1, 3):
+        found = assembled(packed(VOTES) + torn, end=marker(sequence, states=STATES), exact=False)
+        assert (found.problems, found.broken) == ([], False)
+        assert [slot for slot in votes_of(found) if slot != STATE] == [0, 1, 2]
 
 
 # Segments

@@ -47,6 +47,7 @@ QUICK = {
     "journal_is_not_synced": 0,
     "segments_dropped_early": 0,
     "marker_is_not_compared": 0,
+    "older_marker_is_believed": 0,
     "losses_are_not_told": 0,
     "reads_overtake_writes": 0,
     "watches_are_lost": 0,

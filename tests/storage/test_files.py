@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tara.storage import files
-from tara.storage.disk import LOCAL
+from tara.storage.disk import LOCAL, LocalDisk
 from tara.storage.lives import Lives, lives_path, read_lives, write_lives
 
 
@@ -18,6 +18,15 @@ def test_a_file_is_written_as_a_whole_and_for_its_user_only(tmp_path: Path) -> N
     assert path.stat().st_size == files.UNSYNCED_BYTES_MAX + 3
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert {stat.S_IMODE(parent.stat().st_mode) for parent in (path.parent, path.parent.parent)} == {0o700}
+
+
+def test_directories_that_are_made_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a power cut takes all that was synced in them."""
+    synced: list[Path] = []
+    monkeypatch.setattr(LocalDisk, "sync_directory", lambda disk, directory: synced.append(directory))
+    for _ in range(2):
+        LOCAL.make_directory(tmp_path / "data" / "log-0")
+    assert synced == [tmp_path, tmp_path / "data"]
 
 
 def test_what_could_not_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,13 @@ from tara.application import KeyValueStore
 from tara.host.bare_site import BareSite
 from tara.host.effects import Effect, Halt, Inputs, Sync
 from tara.protocol import tuples as t
+from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Stage
 from tara.protocol.journal import HEAD_BYTES, Written
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot
 from tara.protocol.nodes.committer import Committer
+from tara.simulator.disk import Crash, VirtualDisk
 from tara.storage import files
 from tara.storage import journal as journal_module
 from tara.storage.disk import LocalDisk
@@ -110,7 +112,7 @@ def test_a_journal_of_a_former_era_means_nothing_any_more(tmp_path: Path) -> Non
 def test_another_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "0000000001.journal").write_bytes(b'{"version":1,"cluster":7,"era":1,"container":0}\n')
 
-    with pytest.raises(JournalError, match="format version 1; this Tara reads 3"):
+    with pytest.raises(JournalError, match="format version 1; this Tara reads 4"):
         reopened(tmp_path)
 
 
@@ -308,6 +310,177 @@ def test_what_the_disk_cannot_read_is_damage(tmp_path: Path, monkeypatch: pytest
     assert (found[0], t.Lost() in found, found[-1]) == (voted(0)[1], True, voted(9)[1])
 
 
+# On a disk that loses what was not synced
+
+
+DIRECTORY = Path("/data/journal-0")
+SEGMENT = DIRECTORY / "0000000001.journal"
+
+
+def begun(disk: VirtualDisk, segment_bytes: int = journal_module.SEGMENT_BYTES) -> FileJournal:
+    """One that a committer with these promises writes from now on; the life before it has ended."""
+    disk.end_process()
+    journal = FileJournal(DIRECTORY, IDENTITY, segment_bytes, disk=disk)
+    journal.resumed = lambda: [(5, PROMISED)]
+    return journal
+
+
+def read(disk: VirtualDisk) -> list[t.ReplayedEntry]:
+    """What a life finds that begins now, but for what the end marker says."""
+    return [entry for entry in begun(disk).replay().get(5, []) if entry != PROMISED]
+
+
+def test_segments_are_put_away_when_what_takes_their_place_is_durable() -> None:
+    disk = VirtualDisk(random.Random(1))
+    journal = begun(disk)
+    journal.append([voted(0)])
+    journal.append([voted(1)])
+    disk.cut(SEGMENT, disk.size(SEGMENT) - 10)
+    journal = begun(disk)
+    journal.replay()
+    assert journal.broken
+    # It dies when the new segment is written, and not synced.
+    disk.ends_in = 2
+    restored = t.Restored(1, 1, [1], True, 0, [], [], [])
+    with pytest.raises(Crash):
+        journal.restore([(5, restored)])
+    durable: list[VirtualDisk] = []
+
+    def look(what: str, path: Path) -> None:
+        if what == "rename" and files.DAMAGED in path.parts:
+            durable.append(disk.clone())
+
+    disk.trouble = look
+    assert read(disk) == [restored]
+    assert [read(twin) for twin in durable] == [[restored]]
+
+
+def test_what_a_failed_sync_was_for_is_written_again_by_the_next_life() -> None:
+    """That reads it, and goes on with it, so it has to stay."""
+    disk = VirtualDisk(random.Random(1))
+    journal = begun(disk)
+    journal.append([voted(0)])
+    disk.errors = [("sync", "*.journal", errno.EIO), ("truncate", "*.journal", errno.EIO)]
+    with pytest.raises(JournalError, match="Input/output"):
+        journal.append([voted(1)])
+    assert read(disk) == [voted(0)[1], voted(1)[1]]
+    disk.lose_power()
+    assert read(disk) == [voted(0)[1], voted(1)[1]]
+
+
+def rolled(disk: VirtualDisk, segments: int = 3) -> FileJournal:
+    """A journal of so many segments, the last one of which has two votes."""
+    journal = begun(disk, segment_bytes=300)
+    slot = 0
+    while len(disk.paths(DIRECTORY, (".journal",))) < segments:
+        journal.append([voted(slot)])
+        journal.roll(lambda number: 0)
+        slot += 1
+    journal.segment_bytes = journal_module.SEGMENT_BYTES
+    journal.append([voted(slot)])
+    journal.append([voted(slot + 1)])
+    return journal
+
+
+def segments_of(disk: VirtualDisk) -> list[int]:
+    return [int(path.stem) for path in disk.paths(DIRECTORY, (".journal",))]
+
+
+@pytest.mark.parametrize("error", [("write", MARKER_FILE), ("sync", MARKER_FILE), ("unlink", "*1.journal")])
+def test_segments_that_could_not_be_dropped_go_with_the_next_ones(error: tuple[str, str]) -> None:
+    """And not before the end marker on the disk stops naming them: one that it names and that is gone is damage."""
+    disk = VirtualDisk(random.Random(1))
+    journal = rolled(disk)
+    disk.errors = [(*error, errno.ENOSPC)]
+    journal.roll(lambda number: 1 << 30)
+    assert (segments_of(disk), disk.errors) == ([1, 2, 3], [])
+    twin = begun(disk.clone())
+    twin.replay()
+    assert twin.problems == []
+
+    journal.append([voted(90)])
+    journal.roll(lambda number: 1 << 30)
+    assert segments_of(disk) == [3]
+    assert read(disk)[-1] == voted(90)[1]
+
+
+def test_nobody_is_told_of_a_record_that_the_end_marker_does_not_name() -> None:
+    """Else it would not be exact: of a segment that is missing it would tell older promises. The record is written
+    once."""
+    disk = VirtualDisk(random.Random(1))
+    journal = begun(disk)
+    journal.append([voted(0)])
+    disk.errors = [("write", MARKER_FILE, errno.ENOSPC)] * 2
+    for _ in range(2):
+        with pytest.raises(NoRoom, match="No space"):
+            journal.append([voted(1)])
+    journal.append([voted(1)])
+    assert read(disk) == [voted(0)[1], voted(1)[1]]
+
+
+def test_a_new_segment_is_used_when_the_end_marker_names_it() -> None:
+    """If it is missing after a power cut, somebody has to notice that."""
+    disk = VirtualDisk(random.Random(1))
+    journal = begun(disk, segment_bytes=10)
+    journal.append([voted(0)])
+    disk.errors = [("write", MARKER_FILE, errno.ENOSPC)] * 2
+    journal.roll(lambda number: 0)
+    with pytest.raises(NoRoom):
+        journal.append([voted(5)])
+    journal.append([voted(5)])
+    disk.lose_power()
+    disk.forget(DIRECTORY / "0000000002.journal")
+    assert read(disk)[-1] == t.Lost()
+
+
+@pytest.mark.parametrize("error", [("sync", "*.journal"), ("sync", DIRECTORY.name)])
+def test_a_segment_that_could_not_be_begun_does_not_come_back(error: tuple[str, str]) -> None:
+    for seed in range(20):
+        disk = VirtualDisk(random.Random(seed))
+        journal = begun(disk, segment_bytes=10)
+        journal.append([voted(0)])
+        disk.errors = [(*error, errno.ENOSPC)]
+        journal.roll(lambda number: 0)
+        journal.append([voted(1)])
+        disk.lose_power()
+        again = begun(disk)
+        assert [entry for entry in again.replay()[5] if entry != PROMISED] == [voted(0)[1], voted(1)[1]]
+        assert (again.problems, segments_of(disk)) == ([], [1])
+
+
+def test_an_end_marker_that_was_replaced_is_written_to_where_it_is() -> None:
+    disk = VirtualDisk(random.Random(1))
+    journal = begun(disk)
+    journal.append([voted(0)])
+    # It is made anew when it has to grow.
+    journal.resumed = lambda: [(number, PROMISED) for number in range(400)]
+    disk.errors = [("sync", DIRECTORY.name, errno.ENOSPC)]
+    with pytest.raises(NoRoom):
+        journal.append([voted(1)])
+    journal.append([voted(1)])
+    journal.append([voted(2)])
+    disk.end_process()
+    assert journal_module.read_journal(DIRECTORY, IDENTITY, disk).durable == 3
+
+
+def test_a_journal_that_is_restored_without_its_segment_takes_a_new_number() -> None:
+    """Under the old one, a part of it would be taken for what is left of the one that is missing."""
+    disk = VirtualDisk(random.Random(1))
+    rolled(disk, segments=2)
+    for path in disk.paths(DIRECTORY, (".journal",)):
+        disk.forget(path)
+    journal = begun(disk)
+    journal.replay()
+    # It dies while the new segment is written.
+    disk.ends_in = 1
+    with pytest.raises(Crash):
+        journal.restore([(5, t.Restored(1, 1, [1], True, 0, [], [], []))])
+    again = begun(disk)
+    again.replay()
+    assert again.problems == journal.problems
+    assert [problem.partition(" and ")[0] for problem in again.problems] == ["records are missing after the beginning"]
+
+
 # Committers and their journal
 
 
@@ -411,6 +584,10 @@ def remove(path: Path, draw: random.Random) -> None:
     path.unlink()
 
 
+def cut_end(path: Path, draw: random.Random) -> None:
+    os.truncate(path, HEAD_BYTES + 200)
+
+
 @pytest.mark.parametrize("damage", [flip, zero, cut, remove])
 def test_a_damaged_journal_keeps_its_promise_and_knows_what_it_does_not_know(
     history: Path, tmp_path: Path, damage: Damage
@@ -456,6 +633,46 @@ def _accepts(node: Committer) -> dict[int, t.Accepted]:
     for slot in range(node.commits.min, node.commits.pos):
         known[slot] = t.Accepted(node.view, node.commits[slot])
     return known
+
+
+@pytest.mark.parametrize("damage", [cut_end, remove])
+def test_promises_that_only_an_older_end_marker_knows_are_not_relied_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Damage
+) -> None:
+    """A power cut has left the end marker of the last start, and the segment is damaged, too: newer promises were in
+    it. While the machine runs, the marker is exact, and the promises are known."""
+    directory = tmp_path / "journal-0"
+    voter = Voter(directory, genesis=True)
+    voter.enter(1, 0, 0)
+    voter.vote(1, 0, 10)
+    older = (directory / MARKER_FILE).read_bytes()
+    voter.enter(3, 0, 10)
+    voter.journal.close()
+    shutil.copytree(directory, tmp_path / "crash")
+    damage(next((tmp_path / "crash").glob("*.journal")), random.Random(1))
+    again = Voter(tmp_path / "crash")
+    assert again.node.resumed() == voter.node.resumed()
+    again.journal.close()
+
+    monkeypatch.setattr(LocalDisk, "boot_id", lambda disk: "another start")
+    (directory / MARKER_FILE).write_bytes(older)
+    shutil.copytree(directory, tmp_path / "power-cut")
+    again = Voter(tmp_path / "power-cut")
+    assert (again.journal.problems, again.state()) == ([], voter.state())
+    again.journal.close()
+    damage(next(directory.glob("*.journal")), random.Random(1))
+    with pytest.raises(NodeHalted, match="nobody knows what it has promised"):
+        Voter(directory)
+
+
+def test_a_machine_that_does_not_tell_its_starts_has_no_exact_end_marker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert LocalDisk().boot_id() == LocalDisk().boot_id() != ""
+    monkeypatch.setattr("tara.storage.disk.BOOT_ID_FILE", tmp_path / "none")
+    written(tmp_path, [voted(0)])
+    next(tmp_path.glob("*.journal")).unlink()
+    assert reopened(tmp_path) == {5: [t.Lost()]}
 
 
 def test_every_bit_of_a_segments_head_is_noticed(history: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 import stat
 import threading
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from tara.protocol import tuples as t
 from tara.protocol.state_digest import checkpoint_of
+from tara.simulator.disk import VirtualDisk
 from tara.storage import store as store_module
 from tara.storage.disk import LocalDisk
 from tara.storage.files import DAMAGED, DAMAGED_KEPT
@@ -269,6 +271,34 @@ def test_a_disk_that_became_read_only_is_reported_and_the_store_lives_on(
     assert isinstance(stores.answer(0), t.Saved)
     assert any("cannot be removed" in error for error in stores.stores[0].errors)
     assert any("cannot write checkpoint 5" in error for error in stores.stores[0].errors)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EACCES])
+def test_a_directory_that_cannot_be_listed_is_passed_over(tmp_path: Path, number: int) -> None:
+    disk = VirtualDisk(random.Random(1))
+    directories = [tmp_path / f"checkpoints-{replica}" for replica in range(2)]
+    own, peer = [CheckpointStore(directory, 7, 1, directories, lambda: None, disk=disk) for directory in directories]
+    for store in (own, peer):
+        for checkpoint in range(1, 4):
+            store.submit(t.Save(checkpoint, b"state", []))
+        store.work()
+        assert len(list(store.take())) == 3
+
+    for job, directory in ((t.Discard(3), 0), (t.Load(3, (1,)), 0), (t.Load(4, (1,)), 1)):
+        disk.errors = [("list", directories[directory].name, number)]
+        own.submit(job)
+        own.work()
+        assert disk.errors == []
+    assert [loaded.checkpoint is not None for loaded in own.take() if isinstance(loaded, t.Loaded)] == [True, False]
+    assert own.counts.store_errors == 3
+    assert all("cannot be listed" in error for error in own.errors)
+
+
+def test_a_holder_that_is_not_known_is_not_asked(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints-0", 7, 1, [tmp_path / "checkpoints-0"], lambda: None)
+    store.submit(t.Load(1, (0, 5)))
+    store.work()
+    assert list(store.take()) == [t.Loaded(None, b"", [])]
 
 
 def test_a_store_that_cannot_go_on_says_so(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:

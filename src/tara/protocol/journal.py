@@ -9,7 +9,9 @@ as a whole once a stable checkpoint covers every slot in it: nothing is ever rew
 
 Beside the segments there is the end marker: the number of the last record that is durable, the first and the last
 segment, and what every committer had promised by then. It is written after each sync, but not synced itself: it never
-claims more than what is durable; after a crash of the process it is exact, after a power cut it may be older.
+claims more than what is durable. After a crash of the process it is exact; after a power cut it may be older. So it
+names the start of the machine (`boot`) in which it was written: one of another start, or with a slot that cannot be
+read, says what was promised up to its record, and not that this was all.
 
 So whoever reads a journal (`assemble`) knows what should be there:
 - What follows the last whole record, at or behind the place that the marker names, was never promised to anybody: a
@@ -18,6 +20,8 @@ So whoever reads a journal (`assemble`) knows what should be there:
   another one's place or older than it was. The sync word, random and different for every segment, shows where the next
   whole record begins; no client can know it, so none can write a record into a command. Where records are missing,
   their committers are told so (`Lost`), and get what the next statement of promises says about the time after the gap.
+  A marker that is not exact is no such statement if nothing follows it: newer promises may be among what is missing.
+  Then nobody knows what was promised last.
 """
 
 import re
@@ -33,7 +37,7 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 
 #: The version of the format; another one is refused.
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 HEAD_BYTES = 256
 SYNC_BYTES = 8
 #: Of the head, behind its JSON: the checksum in hexadecimal, and the end of the line.
@@ -91,6 +95,8 @@ class Marker(Struct, frozen=True, kw_only=True, array_like=True):
     sequence: int
     #: What every committer that is not recovering had promised after it.
     states: list[Written]
+    #: The start of the machine in which it was written; empty: not known.
+    boot: str
 
     @property
     def owner(self) -> tuple[int, int, int]:
@@ -224,11 +230,23 @@ def read_marker(data: bytes) -> tuple[Marker | None, list[str]]:
         if len(slot) != slot_bytes or zlib.crc32(slot[4:]) != checksum:
             problems.append(f"slot at byte {start}: bad checksum")
             continue
-        try:
-            found.append(_decode_marker(slot[_MARKER_HEADER.size : _MARKER_HEADER.size + length]))
-        except t.DECODE_ERRORS as error:
-            raise ForeignJournal(f"has an end marker of another format: {error}") from error
+        found.append(_unpack_marker(slot[_MARKER_HEADER.size : _MARKER_HEADER.size + length]))
     return max(found, key=lambda marker: (marker.sequence, marker.first, marker.segment), default=None), problems
+
+
+def _unpack_marker(payload: bytes) -> Marker:
+    try:
+        version = msgspec.msgpack.decode(payload, type=list[object])[0]
+        if version != FORMAT_VERSION:
+            raise ForeignJournal(f"is of format version {version}; this Tara reads {FORMAT_VERSION}")
+        return _decode_marker(payload)
+    except (IndexError, *t.DECODE_ERRORS) as error:
+        raise ForeignJournal(f"has an end marker of another format: {error}") from error
+
+
+def is_exact(marker: Marker, problems: list[str], boot: str) -> bool:
+    """Whether nothing was promised after what the marker says. The other slot may have been the newer one."""
+    return not problems and marker.boot == boot != ""
 
 
 class Assembled(Struct):
@@ -250,17 +268,19 @@ class Assembled(Struct):
     notes: list[str] = []
 
 
-def assemble(scans: dict[int, Scan], marker: Marker | None) -> Assembled:
-    """Put the segments of one journal together, given by the numbers in their names. They belong to the same owner."""
-    assembly = _Assembly(scans, marker)
+def assemble(scans: dict[int, Scan], marker: Marker | None, exact: bool) -> Assembled:
+    """Put the segments of one journal together, given by the numbers in their names. They belong to the same owner.
+    `exact`: nothing was promised after what the marker says."""
+    assembly = _Assembly(scans, marker, exact)
     assembly.run()
     return assembly.result
 
 
 class _Assembly:
-    def __init__(self, scans: dict[int, Scan], marker: Marker | None) -> None:
+    def __init__(self, scans: dict[int, Scan], marker: Marker | None, exact: bool) -> None:
         self._scans = scans
         self._marker = marker
+        self._exact = exact
         self._pending = marker
         everybody = {number for scan in scans.values() for number, _ in scan.entries}
         everybody |= {number for number, _ in marker.states} if marker is not None else set()
@@ -278,7 +298,7 @@ class _Assembly:
         for number in result.order:
             self._take(number)
         if self._pending is not None:
-            self._place_marker()
+            self._end_with_marker()
         if self._marker is None and result.order and self._scans[result.order[-1]].torn:
             # Torn or damaged: nobody can tell, nor what was promised there.
             self._gap(None)
@@ -303,13 +323,20 @@ class _Assembly:
                 self._break(f"segment {name}: is segment {wanted}")
             place[wanted] = name
         newest = max(place, default=0)
-        begun = newest > 0 and self._marker is not None and newest > self._marker.segment
-        if begun and not self._scans[place[newest]].records:
-            # The segment after the last one that was promised, with nothing in it: its host died while it made it.
+        if newest > 0 and self._is_begun(newest, self._scans[place[newest]]):
             result.void.append(place.pop(newest))
         first = max((segment for segment, name in place.items() if self._is_restored(name)), default=0)
         result.order = [place[segment] for segment in sorted(place) if segment >= first]
         result.void += [place[segment] for segment in sorted(place) if segment < first]
+
+    def _is_begun(self, number: int, found: Scan) -> bool:
+        """Whether a host died while it made this segment: it comes after the last one that was promised, and is empty.
+        Without a marker, that is known of one that was to take the place of others: it would have a record."""
+        if found.records:
+            return False
+        if self._marker is None:
+            return found.head is not None and found.head.restored
+        return number > self._marker.segment
 
     def _break(self, problem: str) -> None:
         self.result.problems.append(problem)
@@ -371,6 +398,16 @@ class _Assembly:
         for number, entries in self.result.entries.items():
             entries.append(t.Lost())
             self._open.add(number)
+
+    def _end_with_marker(self) -> None:
+        """No record behind its place is left."""
+        assert self._pending is not None
+        if self._exact or self._pending.sequence <= (self._last or 0):
+            self._place_marker()
+            return
+        self._gap(None)
+        self.result.problems.append("the end marker may be older than what is missing")
+        self._last = self._pending.sequence
 
     def _place_marker(self) -> None:
         marker, self._pending = self._pending, None

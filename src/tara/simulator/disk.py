@@ -9,6 +9,7 @@ disks do harm.
 
 import errno
 import fnmatch
+import itertools
 import os
 import random
 from collections.abc import Callable
@@ -19,6 +20,8 @@ DAMAGES = ("flip", "zero", "cut", "remove", "swap", "stale", "misdirected")
 #: Files larger than this have no older contents that could come back.
 STALE_BYTES_MAX = 1 << 16
 ZEROED_BYTES = 200
+#: Numbers for the starts of machines. Nothing depends on them but whether two are the same.
+_BOOTS = itertools.count(1)
 
 Write = tuple[int, bytes | None]  # an offset and what was written there; None: the file was cut off there
 
@@ -165,6 +168,7 @@ class VirtualDisk:
         self._unsynced: list[Rename] = []
         self._directories: set[Path] = set()
         self._locks: set[Path] = set()
+        self._boot = next(_BOOTS)
         #: Directories that are another disk's.
         self.mounts: dict[Path, Callable[[], VirtualDisk | None]] = {}
         #: After how many more operations the process ends; None: it does not.
@@ -205,12 +209,16 @@ class VirtualDisk:
         if what == "sync" and self.sync_failures:
             self.sync_failures -= 1
             raise OSError(errno.EIO, "Input/output error", str(path))
+        self._fail(what, path)
+        if self.trouble is not None:
+            self.trouble(what, path)
+
+    def _fail(self, what: str, path: Path) -> None:
+        """If it is this call's turn to fail."""
         if self.errors and self.errors[0][0] == what and fnmatch.fnmatchcase(path.name, self.errors[0][1]):
             number = self.errors.pop(0)[2]
             self.on_error()
             raise OSError(number, os.strerror(number), str(path))
-        if self.trouble is not None:
-            self.trouble(what, path)
 
     def heal(self) -> None:
         """It does what it is told from now on."""
@@ -221,6 +229,7 @@ class VirtualDisk:
         self._directories.update((directory, *directory.parents))
 
     def names(self, directory: Path) -> list[str]:
+        self._fail("list", directory)
         disk = self._disk_of(directory)
         if disk is None or directory not in disk._directories:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(directory))
@@ -299,6 +308,9 @@ class VirtualDisk:
         self._locks.add(path)
         return VirtualLock(self._locks, path)
 
+    def boot_id(self) -> str:
+        return f"{self._boot:032x}"
+
     def map(self, path: Path, size: int) -> VirtualMap:
         self.operate("map", path)
         inode = self._files.get(path)
@@ -342,6 +354,7 @@ class VirtualDisk:
         self.owed_ms = 0.0
 
     def lose_power(self) -> None:
+        self._boot = next(_BOOTS)
         self._settle_names(self.draw.randrange(len(self._unsynced) + 1))
         self._unsynced = []
         self._files = dict(self._durable)
@@ -387,6 +400,10 @@ class VirtualDisk:
         data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
         inode.put(bytes(data))
 
+    def cut(self, path: Path, size: int) -> None:
+        """Nothing is left of a file but its beginning."""
+        self._files[path].put(bytes(self._files[path].data[:size]))
+
     def spoil(self, path: Path) -> bool:
         """Some of a file that was durable cannot be read any more; whether there was anything."""
         inode = self._files[path]
@@ -399,7 +416,7 @@ class VirtualDisk:
     def damage(self, path: Path, others: list[Path]) -> str | None:
         """Harm a file that was durable; returns how, or None if that was not possible. `others`: of its kind."""
         kind, draw, inode = self.draw.choice(DAMAGES), self.draw, self._files[path]
-        data = bytearray(inode.data)
+        data, elsewhere = bytearray(inode.data), False
         if not data and kind != "remove":
             return None
         match kind:
@@ -430,13 +447,14 @@ class VirtualDisk:
                     written = bytes(data[first : first + ZEROED_BYTES])
                     there = bytearray(victim.data)
                     _apply(there, (min(first, len(there)), written))
+                    elsewhere = there != victim.data
                     victim.put(bytes(there))
                     data = bytearray(inode.before)
             case "stale":
                 if inode.before is None:
                     return None
                 data = bytearray(inode.before)
-        if data == inode.data:
+        if data == inode.data and not elsewhere:
             return None
         inode.put(bytes(data))
         return kind

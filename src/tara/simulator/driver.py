@@ -224,11 +224,12 @@ class Driver:
             world.count_fault("journal_failed")
             self.die(container)
             return 0.0
-        container.uncertain = []
         if pause_s:
+            # If it was for the end marker, the record is there.
             world.count_fault("no_room")
             container.again = Sync(written, collected)
             return pause_s * 1e3
+        container.uncertain = []
         container.said.synced()
         self.note_written(container, written)
         if self._doom(container) in ("crash_before_sync", "crash_after_sync"):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 FILE_MODE = 0o600
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 DIRECTORY_MODE = 0o700
 
 
@@ -50,7 +51,7 @@ class Lock(Protocol):
 
 class Disk(Protocol):
     def make_directory(self, directory: Path) -> None:
-        """With those above it that are missing."""
+        """With those above it that are missing. Durable on return."""
         ...
 
     def names(self, directory: Path) -> list[str]:
@@ -91,6 +92,11 @@ class Disk(Protocol):
         """BlockingIOError if somebody else holds it."""
         ...
 
+    def boot_id(self) -> str:
+        """Differs from one start of the machine to the next: what a process has written without a sync is there for
+        those that come after it in the same one. Empty: not known, and then no two are the same."""
+        ...
+
     def map(self, path: Path, size: int) -> Mapped:
         """A new file, or one of another size, becomes `size` zeros."""
         ...
@@ -103,6 +109,7 @@ class LocalDisk:
         missing = [path for path in (directory, *directory.parents) if not path.exists()]
         for path in reversed(missing):
             path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+            self.sync_directory(path.parent)
         if not directory.is_dir():
             raise NotADirectoryError(20, "Not a directory", str(directory))
 
@@ -158,6 +165,12 @@ class LocalDisk:
             lock.close()
             raise
         return lock
+
+    def boot_id(self) -> str:
+        try:
+            return BOOT_ID_FILE.read_text("ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            return ""
 
     def map(self, path: Path, size: int) -> "LocalMap":
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)

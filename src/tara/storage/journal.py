@@ -27,7 +27,16 @@ from tara.protocol import journal as format
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.storage.disk import LOCAL, Disk, File, Lock
-from tara.storage.files import DAMAGED, DAMAGED_KEPT, bound, list_paths, next_aside, remove_leftovers, write_whole
+from tara.storage.files import (
+    DAMAGED,
+    DAMAGED_KEPT,
+    bound,
+    list_paths,
+    next_aside,
+    remove_if_there,
+    remove_leftovers,
+    write_whole,
+)
 
 SEGMENT_BYTES = 64 << 20
 #: How long a container waits for room on the disk, and how often it looks.
@@ -68,6 +77,10 @@ class ReadJournal(Struct):
     #: As far as segments or marker tell.
     name: str
     has_marker: bool
+    #: The number of the last record of which the marker says that it is durable.
+    durable: int
+    #: The highest number of a segment, also of one that is missing.
+    newest: int
 
 
 class FileJournal:
@@ -88,6 +101,7 @@ class FileJournal:
         self._on_trouble = on_trouble
         #: Random bytes, for the sync words.
         self._draw = draw
+        self._boot = disk.boot_id()
         #: What every committer that is not recovering has promised so far.
         self.resumed: Callable[[], list[format.Written]] = list
         self._reset()
@@ -103,6 +117,17 @@ class FileJournal:
         self._file: File | None = None
         self._marker: File | None = None
         self._slot = self._slot_bytes = 0
+        #: What every committer that has a memory had promised after the last record.
+        self._states: list[format.Written] = []
+        #: A record is durable that the marker does not name yet; and the marker on the disk may name other segments
+        #: than there are.
+        self._marker_late = self._marker_unsynced = False
+        #: A segment that could not be begun: it may still be there, or be there again after a power cut.
+        self._unbegun: Path | None = None
+        #: Segments that nobody needs any more, and that are still there.
+        self._obsolete: list[Path] = []
+        #: The highest number that a segment ever had, as far as the marker tells.
+        self._newest = 0
         #: The number of the last record, and the length of the last segment as far as they are durable.
         self._sequence = 0
         self._end = 0
@@ -177,21 +202,23 @@ class FileJournal:
             read = read_journal(self._directory, self._identity, self._disk)
             found = read.found
             self.problems, self.broken, self.notes = found.problems, found.broken, found.notes
-            self._sequence, self._name = found.sequence, read.name
+            self._sequence, self._name, self._newest = found.sequence, read.name, read.newest
             for number in found.order:
                 segment = format.Segment()
                 segment.note(read.scans[number].entries, read.scans[number].end)
                 self._segments.append((number, segment))
             if not self.broken:
-                # Never promised to anybody, or void since the journal was restored.
-                self._set_segments_aside([self._path(number) for number in found.void])
                 if self._segments:
-                    self._go_on(read.scans[found.order[-1]])
+                    self._go_on(read.scans[found.order[-1]], read.durable)
+                # Never promised to anybody, or void since the journal was restored: what takes their place is durable.
+                self._set_segments_aside([self._path(number) for number in found.void])
             if read.has_marker:
                 self._marker = self._disk.open(self._directory / MARKER_FILE)
         return found.entries
 
-    def _go_on(self, last: format.Scan) -> None:
+    def _go_on(self, last: format.Scan, durable: int) -> None:
+        """Make durable what was read. A sync may have failed in a former life: the machine shows what it was for, but
+        does not write it with the next one, unless it is written again."""
         if last.head is None:
             raise JournalError(f"{self._directory}: the last segment has no head")
         path = self._path(self._segments[-1][0])
@@ -199,7 +226,11 @@ class FileJournal:
         self._file = self._disk.open(path)
         if last.torn:
             self._file.truncate(self._end)
+        start = max((record.end for record in last.records if record.sequence <= durable), default=0)
+        if start < self._end:
+            self._file.write(start, self._disk.read(path, start, self._end - start))
         self._file.sync()
+        self._disk.sync_directory(self._directory)
 
     def restore(self, entries: list[format.Written]) -> Path | None:
         """Begin a new segment with all that the committers know. The old ones are set aside; returns where they are."""
@@ -230,7 +261,8 @@ class FileJournal:
         return target
 
     def append(self, entries: list[format.Written]) -> None:
-        """Write and sync; durable on return. `NoRoom` if the disk is full: nothing of it is there, try again."""
+        """Write and sync; durable on return. `NoRoom` if the disk is full: try again with the same entries, before
+        anybody is told of them."""
         if self.broken or self._failure:
             raise JournalError(f"{self._directory}: {self._failure or 'is damaged, and was not restored'}")
         try:
@@ -242,8 +274,20 @@ class FileJournal:
             raise JournalError(f"{self._directory}: {self._failure}") from error
 
     def _append(self, entries: list[format.Written]) -> None:
+        if self._unbegun is not None:
+            self._remove_unbegun(self._unbegun)
         if self._file is None:
             self._begin_segment([])
+        if self._marker_unsynced:
+            # Nothing may rest on a segment that could be missing and nobody would notice.
+            self._write_marker()
+            self._sync_marker()
+        if not self._marker_late:
+            self._write_record(entries)
+            self._states, self._marker_late = self.resumed(), True
+        self._write_marker()
+
+    def _write_record(self, entries: list[format.Written]) -> None:
         assert self._file is not None
         packed = format.pack(entries, self._sequence + 1, self._sync)
         try:
@@ -255,7 +299,6 @@ class FileJournal:
         self._sequence += 1
         self._end += len(packed)
         self._segments[-1][1].note(entries, len(packed))
-        self._write_marker(self.resumed())
 
     def _cut(self, file: File) -> None:
         """The next record must not follow a part of this one."""
@@ -267,38 +310,32 @@ class FileJournal:
 
     def roll(self, minimum: Callable[[int], int]) -> None:
         """Begin a new segment if the last one is full, and drop those that are not needed any more."""
-        if self._segments and self._segments[-1][1].size > self.segment_bytes:
-            try:
+        try:
+            if self._segments and self._segments[-1][1].size > self.segment_bytes:
                 self._begin_segment(self.resumed())
-                self._write_marker(self.resumed())
+            while len(self._segments) > 1 and self._segments[0][1].obsolete(minimum):
+                self._obsolete.append(self._path(self._segments.pop(0)[0]))
+                self._marker_unsynced = True
+            if self._marker_unsynced:
+                self._write_marker()
                 self._sync_marker()
-            except OSError as error:
-                if error.errno not in NO_ROOM:
-                    raise JournalError(f"{self._directory}: cannot be written: {error.strerror}") from error
-                # The last one goes on growing for now: nothing is lost.
-                self._on_trouble(error)
-                return
-        dropped = 0
-        while len(self._segments) > dropped + 1 and self._segments[dropped][1].obsolete(minimum):
-            dropped += 1
-        if dropped:
-            paths = [self._path(number) for number, _ in self._segments[:dropped]]
-            del self._segments[:dropped]
-            try:
-                # The marker says which segments there are: it must not name one that is gone.
-                self._write_marker(self.resumed())
-                self._sync_marker()
-                for path in paths:
-                    self._disk.unlink(path)
-            except OSError as error:
-                if error.errno not in NO_ROOM:
-                    raise JournalError(f"{self._directory}: cannot be written: {error.strerror}") from error
-                # What is left of them means nothing any more, and goes with the next start.
-                self._on_trouble(error)
+            # The marker does not name them any more. The oldest goes first: what is left has no gap.
+            while self._obsolete:
+                remove_if_there(self._obsolete[0], self._disk)
+                del self._obsolete[0]
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                self._failure = self._failure or f"cannot be written: {error.strerror}"
+                raise JournalError(f"{self._directory}: {self._failure}") from error
+            # Nothing is lost; the next one does the rest.
+            self._on_trouble(error)
 
     def _begin_segment(self, entries: list[format.Written], restored: bool = False) -> None:
-        """A new segment, with its first record if there is one; durable on return, and not there at all on failure."""
-        number = max(map(_number_of, self._paths()), default=0) + 1
+        """A new segment, with its first record if there is one; durable on return. On failure it goes before anything
+        else is written."""
+        if self._unbegun is not None:
+            self._remove_unbegun(self._unbegun)
+        number = max([self._newest, *map(_number_of, self._paths())]) + 1
         path, sync = self._path(number), self._draw(format.SYNC_BYTES)
         head = format.Head(
             cluster=self._identity.cluster,
@@ -321,7 +358,9 @@ class FileJournal:
             self._disk.sync_directory(self._directory)
         except OSError:
             file.close()
-            self._disk.unlink(path)
+            self._unbegun = path
+            with contextlib.suppress(OSError):
+                self._disk.unlink(path)
             raise
         if self._file is not None:
             self._file.close()
@@ -330,6 +369,13 @@ class FileJournal:
         segment = format.Segment()
         segment.note(entries, len(begin))
         self._segments.append((number, segment))
+        self._newest, self._marker_unsynced = number, True
+
+    def _remove_unbegun(self, path: Path) -> None:
+        """Durably: else there could be two records of one number."""
+        remove_if_there(path, self._disk)
+        self._disk.sync_directory(self._directory)
+        self._unbegun = None
 
     def _path(self, number: int) -> Path:
         return self._directory / f"{number:010}.journal"
@@ -339,14 +385,18 @@ class FileJournal:
 
     def _make_marker(self, states: list[format.Written]) -> None:
         """Both slots, durably."""
-        slot = format.pack_marker(self._marked(states))
+        self._states = states
+        if self._marker is not None:
+            # If the new one cannot be made durable, it may still have taken the place of this one.
+            self._marker.close()
+            self._marker = None
+        slot = format.pack_marker(self._marked())
         write_whole(self._directory / MARKER_FILE, (slot, slot), self._disk)
         self._slot_bytes = len(slot)
-        if self._marker is not None:
-            self._marker.close()
         self._marker = self._disk.open(self._directory / MARKER_FILE)
+        self._marker_late = self._marker_unsynced = False
 
-    def _marked(self, states: list[format.Written]) -> format.Marker:
+    def _marked(self) -> format.Marker:
         segments = self._segments
         return format.Marker(
             cluster=self._identity.cluster,
@@ -356,28 +406,32 @@ class FileJournal:
             first=segments[0][0] if segments else 1,
             segment=self.segment,
             sequence=self._sequence,
-            states=states,
+            states=self._states,
+            boot=self._boot,
         )
 
-    def _write_marker(self, states: list[format.Written]) -> None:
-        """Into the slot with the older one. Not synced: it may be older than the journal, never newer."""
-        self._slot ^= 1
+    def _write_marker(self) -> None:
+        """Into the slot with the older one. Not synced: after a power cut it may be older than the journal, never
+        newer. Without a power cut it is exact, so nobody is told of a record that it does not name."""
         try:
-            slot = format.pack_marker(self._marked(states), self._slot_bytes)
+            slot = format.pack_marker(self._marked(), self._slot_bytes)
             if self._marker is None or len(slot) > self._slot_bytes:
                 # Or there are more committers now, or longer numbers.
-                self._make_marker(states)
-            assert self._marker is not None
-            self._marker.write(self._slot * self._slot_bytes, slot)
+                self._make_marker(self._states)
+                return
+            self._marker.write((self._slot ^ 1) * self._slot_bytes, slot)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 self._failure = f"the end marker cannot be written: {error.strerror}"
-                raise JournalError(f"{self._directory}: {self._failure}") from error
-            self._on_trouble(error)
+            raise
+        # One that was written in part is written again; the other slot is whole.
+        self._slot ^= 1
+        self._marker_late = False
 
     def _sync_marker(self) -> None:
         if self._marker is not None:
             self._marker.sync()
+            self._marker_unsynced = False
 
     def close(self) -> None:
         """Let go of the files; the next life may have them. Closing twice is fine."""
@@ -435,7 +489,7 @@ def read_journal(directory: Path, identity: Identity, disk: Disk = LOCAL) -> Rea
     foreign = [number for number, head in heads.items() if head.owner != owner or head.journal != name]
     for number in foreign:
         del scans[number]
-    found = format.assemble(scans, marker)
+    found = format.assemble(scans, marker, marker is not None and format.is_exact(marker, problems, disk.boot_id()))
     in_marker = [f"end marker: {problem}" for problem in problems]
     found.notes = in_marker if marker is not None else []
     found.problems = [
@@ -444,7 +498,9 @@ def read_journal(directory: Path, identity: Identity, disk: Disk = LOCAL) -> Rea
         *found.problems,
     ]
     found.broken = found.broken or bool(foreign)
-    return ReadJournal(found, scans, name, has_marker)
+    durable, last = (marker.sequence, marker.segment) if marker is not None else (0, 0)
+    newest = max([last, *scans, *(head.segment for head in heads.values())])
+    return ReadJournal(found, scans, name, has_marker, durable, newest)
 
 
 def _refuse(directory: Path, expected: Identity, found: tuple[int, int, int]) -> None:

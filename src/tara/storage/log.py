@@ -14,7 +14,7 @@ from pathlib import Path
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.storage.disk import LOCAL, Disk
-from tara.storage.log_format import encode_run
+from tara.storage.log_format import ForeignLog, encode_run
 from tara.storage.log_writer import EncodedRun, LogSettings, LogWriter
 from tara.storage.remote import RemoteFiles
 
@@ -62,6 +62,9 @@ class DecidedLog:
         #: Called when there is something to do at once; and, by `work`, when the log is durable up to a checkpoint.
         self.wake: Callable[[], None] = lambda: None
         self.on_sealed: Callable[[], None] = lambda: None
+        #: Told, by `work`, when the log cannot be written in this life: no checkpoint will ever be saved then.
+        self.on_failure: Callable[[Exception], None] = lambda error: None
+        self._failed = False
         #: Told, by `work`, of everything that is wrong with the log.
         self.on_problem: Callable[[str], None] = lambda message: None
 
@@ -103,6 +106,8 @@ class DecidedLog:
 
     def work(self) -> float:
         """On the thread: write what was handed over; returns after how many seconds to come again."""
+        if self._failed:
+            return RETRY_S
         try:
             if self._writer is None:
                 self._writer = LogWriter(
@@ -111,6 +116,10 @@ class DecidedLog:
             self._handle_all(self._writer)
             self._writer.flush()
             self._writer.look_after()
+        except ForeignLog as error:
+            self._failed = True
+            self._report(str(error))
+            self.on_failure(error)
         except (OSError, TaraError) as error:
             # A full disk, most likely. Nothing is lost: what was not handled is still in the queue.
             self._report(str(error))

@@ -48,6 +48,10 @@ class LogError(TaraError):
     """A decided log that cannot be read or written."""
 
 
+class ForeignLog(LogError):
+    """A file of the log is of another format: not damaged, but nothing that can be continued."""
+
+
 class CorruptLog(LogError):
     """A file of the log is damaged."""
 
@@ -186,7 +190,7 @@ def read_header(file: BinaryIO, path: Path) -> LogHeader:
     try:
         version = msgspec.json.decode(line or check, type=dict[str, int]).get("version", 0)
         if version != FORMAT_VERSION and (not line or check == b"%08x\n" % zlib.crc32(line)):
-            raise LogError(f"{path}: has format version {version}, this Tara reads version {FORMAT_VERSION}")
+            raise ForeignLog(f"{path}: has format version {version}, this Tara reads version {FORMAT_VERSION}")
         if check != b"%08x\n" % zlib.crc32(line):
             raise CorruptLog(f"{path}: the header is damaged (the checksum does not match)")
         return msgspec.json.decode(line, type=LogHeader)

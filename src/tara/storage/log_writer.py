@@ -168,7 +168,16 @@ class Tail:
         self.last = last
 
     def seal(self) -> LogFile:
-        """Make a segment of it, durably."""
+        """Make a segment of it, durably. Can be called again after it has failed: it may have its new name by then."""
+        path = self.path.with_name(segment_name(self.first, self.last, self._checksum))
+        if self.path != path:
+            self._sync()
+            self._disk.rename(self.path, path)
+            self.path = path
+        self._disk.sync_directory(path.parent)
+        return LogFile(self.first, self.last, True, path)
+
+    def _sync(self) -> None:
         if self._unsure:
             self._write_again()
         with self._open() as file:
@@ -177,10 +186,6 @@ class Tail:
             except OSError:
                 self._unsure = True
                 raise
-        path = self.path.with_name(segment_name(self.first, self.last, self._checksum))
-        self._disk.rename(self.path, path)
-        self._disk.sync_directory(path.parent)
-        return LogFile(self.first, self.last, True, path)
 
     def _write_again(self) -> None:
         """As another file, while what was written can still be read."""
@@ -329,16 +334,15 @@ class LogWriter:
         """What cannot be read now may be intact all the same; what can never be read is as good as damaged."""
         self._report(f"{file.path}: {error.strerror}")
         self._unreadable[file.path] = self._unreadable.get(file.path, 0) + 1
-        if self._unreadable[file.path] < READS_MAX:
-            self._unread.insert(0, file)
-        else:
+        self._unread.insert(0, file)
+        if self._unreadable[file.path] >= READS_MAX:
             self._lose(file)
 
     def _lose(self, file: LogFile) -> None:
-        self._segments.remove(file)
-        self._sizes.pop(file.path, None)
         if self._disk.exists(file.path):
             self._report(f"{file.path}: is in {set_aside(file.path, self._disk)} now, and fetched again")
+        self._segments.remove(file)
+        self._sizes.pop(file.path, None)
         self._find_gaps()
 
     def _heal(self) -> None:
@@ -350,11 +354,11 @@ class LogWriter:
         if not found or found[0].first > first:
             before = [file for file in self._segments if file.last < first]
             self._set_begin(found[0].first if found else last + 1)
+            reason = f"no peer offers all commands of [{first}, {last}]; the log begins behind them"
+            self._set_aside(reason, [file.path for file in before])
             for file in before:
                 self._segments.remove(file)
                 self._sizes.pop(file.path, None)
-            reason = f"no peer offers all commands of [{first}, {last}]; the log begins behind them"
-            self._set_aside(reason, [file.path for file in before])
         for file in found:
             write_whole(self._directory / file.path.name, (self._disk.read(file.path),), self._disk)
             kept = file._replace(path=self._directory / file.path.name)
@@ -369,7 +373,7 @@ class LogWriter:
 
     def _segments_for(self, first: int, last: int) -> list[LogFile] | None:
         """Intact segments of peers that lead from `first` to `last`, or as far back as they go; None: wait."""
-        found = self._chain(self._offered(), last, self._is_usable, first)
+        found = self._find_missing(last, first)
         if self._remote is not None and (not found or found[0].first > first):
             with self._remote as remote:
                 found = self._fetch_missing(remote, last, first)
@@ -378,8 +382,8 @@ class LogWriter:
         return found or []
 
     def _is_ours(self, path: Path) -> bool:
-        """What is damaged, or cannot be read, is found when it is read as a whole; it says nothing about whose it is. A
-        newer format ends us here."""
+        """What is damaged, or cannot be read, is found when it is read as a whole; it says nothing about whose it is.
+        `ForeignLog` if it is of a newer format."""
         try:
             return identity_of(path, self._disk) == self._identity
         except CorruptLog:
@@ -424,9 +428,10 @@ class LogWriter:
         self.last, self._position = self._sealed, None
 
     def _drop_tail(self) -> None:
-        if self._tail is not None:
-            remove_if_there(self._tail.path, self._disk)
-        self._tail, self._pending, self._pending_bytes = None, [], 0
+        tail, self._tail, self._pending, self._pending_bytes = self._tail, None, [], 0
+        # One that has its segment's name by now may be the same as that of a peer.
+        if tail is not None and tail.path not in self._sizes:
+            remove_if_there(tail.path, self._disk)
 
     def seal(self, number: int, state: bytes) -> None:
         """The executor has this checkpoint: make the log durable up to it."""
@@ -448,16 +453,18 @@ class LogWriter:
         self.last = max(self.last, self._sealed)
 
     def _retain(self) -> None:
-        total = sum(self._sizes.values())
-        dropped: list[Path] = []
-        while len(self._segments) > 1 and total > self._settings.retention_bytes:
-            dropped.append(self._segments.pop(0).path)
-            total -= self._sizes.pop(dropped[-1])
+        """Whatever fails is done the next time: a segment is forgotten when it is gone."""
+        total, dropped = sum(self._sizes.values()), 0
+        while len(self._segments) > dropped + 1 and total > self._settings.retention_bytes:
+            total -= self._sizes[self._segments[dropped].path]
+            dropped += 1
         if self._segments and (dropped or self._begin is None):
-            self._set_begin(self._segments[0].first)
-            self._find_gaps()
-        for path in dropped:
-            remove_if_there(path, self._disk)
+            self._set_begin(self._segments[dropped].first)
+        for file in self._segments[:dropped]:
+            remove_if_there(file.path, self._disk)
+            self._segments.remove(file)
+            del self._sizes[file.path]
+        self._find_gaps()
 
     def _jump(self, number: int, state: bytes) -> None:
         """The executor came to its place by a checkpoint, whose state tells which commands are behind it."""
@@ -468,7 +475,7 @@ class LogWriter:
 
     def _fill(self, counter: int) -> None:
         """Get the segments up to this counter from peers; begin anew with what there is if it does not join."""
-        missing = self._find_missing(counter)
+        missing = self._find_missing(counter, self._sealed + 1)
         if self._remote is not None and (not missing or missing[0].first > self._sealed + 1):
             with self._remote as remote:
                 missing = self._fetch_missing(remote, counter, self._sealed + 1)
@@ -476,11 +483,13 @@ class LogWriter:
             self._leave_gap(counter)
             return
         if not missing or missing[0].first > self._sealed + 1:
+            begin = missing[0].first if missing else counter + 1
+            self._set_begin(begin)
             if self._segments or self._tail is not None:
                 self._set_all_aside(f"no peer has all commands of [{self._sealed + 1}, {counter}]")
+                self._drop_tail()
             self._segments, self._sizes, self._unread, self.gaps = [], {}, [], []
-            self._sealed = self.last = missing[0].first - 1 if missing else counter
-            self._set_begin(self._sealed + 1)
+            self._sealed = self.last = begin - 1
         for file in missing:
             write_whole(self._directory / file.path.name, (self._disk.read(file.path),), self._disk)
             self._adopt(file._replace(path=self._directory / file.path.name))
@@ -502,20 +511,30 @@ class LogWriter:
         self._heal_attempts = self._heal_due = 0
         self._find_gaps()
 
-    def _find_missing(self, counter: int) -> list[LogFile] | None:
-        """Intact segments of peers that lead to `counter`, from what we have on if possible. None if peers have not
-        come that far yet."""
-        return self._chain(self._offered(), counter, self._is_usable, self._sealed + 1)
+    def _find_missing(self, counter: int, first: int) -> list[LogFile] | None:
+        """Intact segments of peers that lead to `counter`, from `first` on if possible. None if peers have not come
+        that far yet, or may have more than they can show."""
+        offered, silent = self._offered()
+        chain = self._chain(offered, counter, self._is_usable, first)
+        return None if silent and not _reaches(chain, first) else chain
 
-    def _offered(self) -> list[LogFile]:
-        """The segments of peers whose directories this host can read."""
-        return [file for peer in self._peers for file in list_segments(peer, self._disk)]
+    def _offered(self) -> tuple[list[LogFile], bool]:
+        """The segments of peers whose directories are on this host; and whether one of those cannot be read now."""
+        offered: list[LogFile] = []
+        silent = False
+        for peer in self._peers:
+            try:
+                offered += list_segments(peer, self._disk)
+            except OSError as error:
+                silent = True
+                self._report(f"{peer}: cannot be listed: {error}")
+        return offered, silent
 
     def _fetch_missing(self, remote: RemoteFiles, counter: int, first: int) -> list[LogFile] | None:
         """The same with what is on other hosts. Peers that cannot be reached may have what is missing: that counts as
         not having come that far yet."""
         holders: dict[Path, list[int]] = {}
-        silent = False
+        offered, silent = self._offered()
         for replica in self._others:
             try:
                 for name in remote.names(replica):
@@ -527,10 +546,9 @@ class LogWriter:
         def is_intact(file: LogFile) -> bool:
             return self._is_usable(file) if file.path not in holders else self._fetch(remote, file, holders[file.path])
 
-        offered = self._offered() + sorted(filter(None, map(parse_segment, holders)))
+        offered += sorted(filter(None, map(parse_segment, holders)))
         chain = self._chain(offered, counter, is_intact, first)
-        complete = chain is not None and bool(chain) and chain[0].first <= first
-        return None if silent and not complete else chain
+        return None if silent and not _reaches(chain, first) else chain
 
     def _fetch(self, remote: RemoteFiles, file: LogFile, replicas: list[int]) -> bool:
         """Whether the segment arrived intact from one of these."""
@@ -585,6 +603,10 @@ class LogWriter:
 
     def _set_aside(self, reason: str, paths: list[Path]) -> None:
         """Together, so that they can be read like a log. Of former times, the newest are kept."""
+        paths = [path for path in paths if self._disk.exists(path)]
+        if not paths:
+            self._report(f"{self._directory}: {reason}")
+            return
         root = self._directory / ASIDE
         self._disk.make_directory(root)
         aside = next_aside(root, self._disk)
@@ -595,3 +617,8 @@ class LogWriter:
         for directory in (aside, root, self._directory):
             self._disk.sync_directory(directory)
         bound(root, self._disk)
+
+
+def _reaches(chain: list[LogFile] | None, first: int) -> bool:
+    """Whether nothing is missing before these segments."""
+    return chain is not None and chain != [] and chain[0].first <= first

@@ -200,11 +200,12 @@ class SiteStorage:
             return {}
 
     def _set_aside(self, journal: FileJournal, reason: Exception) -> None:
-        name = journal.name
+        name, damage = journal.name, journal.problems[:DAMAGE_SHOWN]
         target = journal.set_aside()
         journal.rename(name)
         self._counters.journals_set_aside += 1
-        self._events.error("journal_set_aside", reason=f"{type(reason).__name__}: {reason}", kept_in=str(target))
+        reason_text = f"{type(reason).__name__}: {reason}"
+        self._events.error("journal_set_aside", reason=reason_text, damage=damage, kept_in=str(target))
 
     def _go_on_with(self, journal: FileJournal, site: Site) -> None:
         """The committers have come back from the journal: say what was damaged, and what they do not know any more."""

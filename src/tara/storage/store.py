@@ -179,6 +179,8 @@ class CheckpointStore:
         self.wake: Callable[[], None] = lambda: None
         #: Where the executed commands go; a checkpoint is written when the log up to it is durable.
         self.log = log
+        if log is not None:
+            log.on_failure = self._fail
         disk.make_directory(directory)
         remove_leftovers(directory, disk)
         #: What ended the work, if anything did.
@@ -234,11 +236,14 @@ class CheckpointStore:
                         self._discard(below)
                 self._jobs.popleft()
         except Exception as error:
-            # Without a store the executor would wait forever, and nobody would know why.
-            self._failure = error
-            self._report("store_failed", repr(error))
-            self._on_answer()
+            self._fail(error)
         return IDLE_S
+
+    def _fail(self, error: Exception) -> None:
+        """Without a store the executor would wait forever, and nobody would know why."""
+        self._failure = error
+        self._report("store_failed", repr(error))
+        self._on_answer()
 
     def _save(self, save: t.Save) -> float:
         """Returns after how many seconds to try again; 0: it is done, or needless."""
@@ -297,7 +302,7 @@ class CheckpointStore:
     def _find(self, load: t.Load) -> t.Loaded | None:
         directories = [self._directory, *(self._peers[holder] for holder in load.holders if holder < len(self._peers))]
         for directory in directories:
-            for path in reversed(list_paths(directory, CHECKPOINT_FILES, self._disk)):
+            for path in reversed(self._stored(directory)):
                 if int(path.stem) < load.minimum:
                     break
                 loaded = self._read_or_refuse(path, str(path), own=directory == self._directory)
@@ -308,7 +313,8 @@ class CheckpointStore:
 
     def _fetch(self, load: t.Load) -> t.Loaded | None:
         """From the hosts of those who have one."""
-        holders = [holder for holder in load.holders if self._peers[holder] != self._directory]
+        known = [holder for holder in load.holders if holder < len(self._peers)]
+        holders = [holder for holder in known if self._peers[holder] != self._directory]
         if self._remote is None or not holders:
             return None
         with self._remote as remote:
@@ -354,13 +360,21 @@ class CheckpointStore:
 
     def _discard(self, below: int) -> None:
         # The newest stays in any case: a restart is quicker from an old one than from none.
-        kept = list_paths(self._directory, CHECKPOINT_FILES, self._disk)[:-1]
+        kept = self._stored(self._directory)[:-1]
         old = [path for path in kept if int(path.stem) < below]
         for path in old[: max(len(old) - KEEP_OLDER, 0)]:
             try:
                 remove_if_there(path, self._disk)
             except OSError as error:
                 self._on_disk_error(f"{path}: cannot be removed: {error}")
+
+    def _stored(self, directory: Path) -> list[Path]:
+        """The checkpoints in a directory; none if it cannot be read now."""
+        try:
+            return list_paths(directory, CHECKPOINT_FILES, self._disk)
+        except OSError as error:
+            self._on_disk_error(f"{directory}: cannot be listed: {error}")
+            return []
 
     def _path(self, number: int) -> Path:
         return checkpoint_path(self._directory, number)

@@ -2,6 +2,7 @@
 is broken, and somebody who asks more than can be answered."""
 
 import errno
+import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ import msgspec
 
 from tara.application import Get
 from tara.host import client_wire
+from tara.protocol.journal import HEAD_BYTES, read_marker
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.principals import principal_of
 from tara.simulator.container import DATA, SimulatedContainer
@@ -41,6 +43,14 @@ DISK_ERRORS: tuple[tuple[tuple[str, str, int], ...], ...] = (
     (("map", "execution-*", errno.ENOSPC),),
     (("write", "life-*", errno.EIO),),
 )
+#: The same for directories, of which the names are synced and listed.
+DIRECTORY_ERRORS: tuple[tuple[str, str, int], ...] = (
+    ("sync", "log-*", errno.EIO),
+    ("sync", "log-*", errno.ENOSPC),
+    ("list", "checkpoints-*", errno.EIO),
+    ("list", "checkpoints-*", errno.EMFILE),
+    ("list", "log-*", errno.EACCES),
+)
 #: What is asked beyond what a front end remembers; and of each key, when values are long.
 READS_BEYOND = 50
 LONG_READS = 40
@@ -53,12 +63,39 @@ def _disk_error(world: "World", container: SimulatedContainer, fault: "Fault") -
     return False
 
 
+def _directory_error(world: "World", container: SimulatedContainer, fault: "Fault") -> bool:
+    """Like that, for a directory."""
+    container.disk.errors = [DIRECTORY_ERRORS[fault.other % len(DIRECTORY_ERRORS)]]
+    container.disk.on_error = partial(world.count_fault, fault.kind)
+    return False
+
+
 def _marker_lost(world: "World", container: SimulatedContainer, fault: "Fault") -> bool:
     """A container comes back to a journal without its end marker."""
     world.crash(container)
     container.disk.forget(_marker(container))
     world.repairs_due.add(container.index)
     world.restart_later(container, fault.duration_ms)
+    return True
+
+
+def _damage_after_power_cut(world: "World", container: SimulatedContainer, fault: "Fault") -> bool:
+    """Of the end marker, a machine may come back with an older one; and then a segment is gone, or all but its
+    beginning. (What is cut off behind the place of an older marker looks like a record that was being written.)"""
+    directory = journal_directory(DATA, container.index)
+    world.crash(container, power=True)
+    world.restart_later(container, fault.duration_ms)
+    segments = [path for path in container.disk.paths(directory, (".journal",)) if path.parent == directory]
+    marker, _ = read_marker(container.disk.read(_marker(container)))
+    if not segments or marker is None or not marker.states:
+        # Nobody would know that anything was promised.
+        return False
+    draw = random.Random(fault.other)
+    if draw.random() < 0.3:
+        container.disk.cut(segments[-1], draw.randrange(HEAD_BYTES))
+    else:
+        container.disk.forget(draw.choice((segments[-1], *segments)))
+    world.repairs_due.add(container.index)
     return True
 
 
@@ -121,7 +158,9 @@ OF_CONTAINERS: dict[
     str, tuple[Callable[["World", SimulatedContainer, "Fault"], bool], Callable[[SimulatedContainer], bool]]
 ] = {
     "disk_error": (_disk_error, lambda container: True),
+    "directory_error": (_directory_error, _executes),
     "marker_lost": (_marker_lost, _has_marker),
+    "damage_after_power_cut": (_damage_after_power_cut, _has_marker),
     "bad_snapshot": (_bad_snapshot, _executes),
     "broken_node": (_broken_node, lambda container: container.rest is None),
 }

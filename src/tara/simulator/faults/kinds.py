@@ -100,6 +100,14 @@ SECTIONS: dict[str, dict[str, str]] = {
             "the end marker, a segment of the journal or its directory, a checkpoint, a file of the log, an execution "
             "record, a container's file of its lives"
         ),
+        "directory_error": (
+            "the next sync of a log's directory fails, once, likewise; or the next list of what is in the directory of "
+            "a log or of checkpoints, own or a peer's"
+        ),
+        "damage_after_power_cut": (
+            "a machine loses its power, and when it is back a segment of a container's journal is gone, or all but the "
+            "beginning of the last one: the end marker may be older than what was promised"
+        ),
         "disk_failed": "a container ended because of a file that it could not write",
         "sync_fails": (
             "a sync is refused, and what it was for is never durable, though it can be read until the power fails"

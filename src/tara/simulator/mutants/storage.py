@@ -68,7 +68,8 @@ def marker_before_the_record() -> Iterator[None]:
     def append(self: FileJournal, entries: list[format.Written]) -> None:
         if self._file is not None:
             self._sequence += 1
-            self._write_marker(self.resumed())
+            self._states = self.resumed()
+            self._write_marker()
             self._sync_marker()
             self._sequence -= 1
         original(self, entries)
@@ -97,9 +98,9 @@ def partial_record_stays() -> Iterator[None]:
 def torn_tail_stays() -> Iterator[None]:
     original = FileJournal._go_on
 
-    def go_on(self: FileJournal, last: format.Scan) -> None:
+    def go_on(self: FileJournal, last: format.Scan, durable: int) -> None:
         # What follows is written behind it.
-        original(self, last._replace(torn=False))
+        original(self, last._replace(torn=False), durable)
 
     with replace(FileJournal, "_go_on", go_on):
         yield
@@ -118,12 +119,18 @@ def segments_dropped_early() -> Iterator[None]:
 def marker_is_not_compared() -> Iterator[None]:
     original = format.assemble
 
-    def assemble(scans: dict[int, format.Scan], marker: format.Marker | None) -> format.Assembled:
-        found = original(scans, None)
+    def assemble(scans: dict[int, format.Scan], marker: format.Marker | None, exact: bool) -> format.Assembled:
+        found = original(scans, None, exact)
         found.problems, found.broken = [], False
         return found
 
     with replace(format, "assemble", assemble):
+        yield
+
+
+@mutant("an end marker of another start of the machine does not tell the last promises", durability="disk")
+def older_marker_is_believed() -> Iterator[None]:
+    with replace(format, "is_exact", lambda marker, problems, boot: True):
         yield
 
 
