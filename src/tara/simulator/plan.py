@@ -137,6 +137,7 @@ TOLD_SHARE = 0.2
 #: Faults that are drawn apart as well, and the share of the runs that have each of them.
 APART = {
     "crash_between": 0.5,
+    "torn_record": 0.25,
     "old_disk": 0.35,
     "older_directory": 0.25,
     "older_records": 0.35,

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from tara.simulator.plan import Fault
     from tara.simulator.world import World
 
+#: A record is written in part, and what is there of it cannot be cut off.
+TORN_RECORD = (("write", "*.journal", errno.ENOSPC), ("truncate", "*.journal", errno.EIO))
 #: One after the other: a kind of call, the names of the files that it is for, and how it fails, once.
 DISK_ERRORS: tuple[tuple[tuple[str, str, int], ...], ...] = (
     (("write", MARKER_FILE, errno.EIO),),
     (("write", MARKER_FILE, errno.ENOSPC),),
-    (("write", "*.journal", errno.ENOSPC), ("truncate", "*.journal", errno.EIO)),
+    TORN_RECORD,
     (("create", "*.journal", errno.ENOSPC),),
     (("create", "*.journal", errno.EIO),),
     (("sync", "journal-*", errno.ENOSPC),),
@@ -59,6 +61,12 @@ LONG_READS = 40
 def _disk_error(world: "World", container: SimulatedContainer, fault: "Fault") -> bool:
     """The next call of a kind fails, once. Counted when it does."""
     container.disk.errors = list(DISK_ERRORS[fault.other % len(DISK_ERRORS)])
+    container.disk.on_error = partial(world.count_fault, fault.kind)
+    return False
+
+
+def _torn_record(world: "World", container: SimulatedContainer, fault: "Fault") -> bool:
+    container.disk.errors = list(TORN_RECORD)
     container.disk.on_error = partial(world.count_fault, fault.kind)
     return False
 
@@ -158,6 +166,7 @@ OF_CONTAINERS: dict[
     str, tuple[Callable[["World", SimulatedContainer, "Fault"], bool], Callable[[SimulatedContainer], bool]]
 ] = {
     "disk_error": (_disk_error, lambda container: True),
+    "torn_record": (_torn_record, _has_marker),
     "directory_error": (_directory_error, _executes),
     "marker_lost": (_marker_lost, _has_marker),
     "damage_after_power_cut": (_damage_after_power_cut, _has_marker),

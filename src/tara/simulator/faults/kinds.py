@@ -100,6 +100,7 @@ SECTIONS: dict[str, dict[str, str]] = {
             "the end marker, a segment of the journal or its directory, a checkpoint, a file of the log, an execution "
             "record, a container's file of its lives"
         ),
+        "torn_record": "a record is written in part, and what is there of it cannot be cut off",
         "directory_error": (
             "the next sync of a log's directory fails, once, likewise; or the next list of what is in the directory of "
             "a log or of checkpoints, own or a peer's"
