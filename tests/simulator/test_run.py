@@ -108,13 +108,16 @@ def test_seeds_alternate_between_disk_and_memory() -> None:
 
 
 def test_every_fault_kind_fires(with_journals: list[Outcome]) -> None:
-    fired: Counter[str] = Counter()
-    for outcome in with_journals:
-        fired.update(outcome.faults)
     # They need several partitions, or a run without anything else.
     rare = {"idle_partition", "half_remembered", "former_places", "bulk"}
+    kinds = {*SCHEDULED, *NOISE, *APART} - rare
+    missing = kinds.difference(*(outcome.faults for outcome in with_journals))
+    # Other code draws other faults: then some more runs have what is missing.
+    for seed in range(300, 340):
+        if missing:
+            missing -= run_seed(Job(seed, 1, 1, "disk")).faults.keys()
 
-    assert [kind for kind in (*SCHEDULED, *NOISE, *APART) if fired[kind] == 0 and kind not in rare] == []
+    assert missing == set()
 
 
 FINGERPRINT = """

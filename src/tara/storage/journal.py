@@ -117,7 +117,7 @@ class FileJournal:
         self._file: File | None = None
         self._marker: File | None = None
         self._slot = self._slot_bytes = 0
-        #: What every committer that has a memory had promised after the last record.
+        #: What every committer that is not recovering had promised after the last record.
         self._states: list[format.Written] = []
         #: A record is durable that the marker does not name yet; and the marker on the disk may name other segments
         #: than there are.
