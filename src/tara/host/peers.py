@@ -20,6 +20,8 @@ class Remote(NamedTuple):
 
     urgent: tuple[tuple[int, tuple[int, ...]], ...]
     patient: tuple[tuple[int, tuple[int, ...]], ...]
+    #: All of these containers.
+    containers: frozenset[int]
 
 
 class Peers:
@@ -43,6 +45,8 @@ class Peers:
         self._assembly = Assembly(limits.frame_bytes_max)
         piece_bytes = min(PIECE_BYTES, limits.frame_bytes_max // 4)
         self._outgoing = [Outgoing(graph.names, limits.link_bytes_max, piece_bytes) for _ in placement]
+        #: Containers that something may wait for: where there is one per node, most have nothing to say to most others.
+        self._waiting: set[int] = set()
         #: The links that take no more for now, as the driver says.
         self._full = [False] * len(placement)
         self._container_of = {number: container for container, numbers in enumerate(placement) for number in numbers}
@@ -118,6 +122,7 @@ class Peers:
             self._outgoing[container].add(numbers, tuple_, data)
         for container, numbers in remote.patient:
             self._outgoing[container].add(numbers, tuple_, data, urgent=False)
+        self._waiting |= remote.containers
 
     def _make_route(self, receivers: Receivers) -> Remote:
         urgent: dict[int, list[int]] = {}
@@ -126,20 +131,23 @@ class Peers:
             container = self._container_of[number]
             if container != self._here:
                 (patient if number in receivers.patient else urgent).setdefault(container, []).append(number)
-        return Remote(*(tuple((c, tuple(n)) for c, n in some.items()) for some in (urgent, patient)))
+        return Remote(_frozen(urgent), _frozen(patient), frozenset((*urgent, *patient)))
 
     def heard(self, stable: t.Stable) -> None:
         """How far everybody is: who has something already need not be sent it."""
-        for outgoing in self._outgoing:
-            outgoing.heard(stable)
+        for container in self._waiting:
+            self._outgoing[container].heard(stable)
 
     def frames(self, everything: bool) -> Iterator[Send]:
         """Frames for each peer, as far as its link takes them. Those of patient tuples only with `everything`."""
-        for container, outgoing in enumerate(self._outgoing):
+        for container in sorted(self._waiting):
+            outgoing = self._outgoing[container]
             while outgoing.is_due(everything) and not self._full[container]:
                 pieces = outgoing.take(everything)
                 frame = peer_wire.frame_of(self._header, pieces)
                 yield Send(container, peer_wire.encode_frame(frame, self._frame_bytes_max), len(pieces))
+            if not outgoing.is_due(everything=True):
+                self._waiting.discard(container)
 
     def sent(self, send: Send, taken: int, full: bool) -> None:
         """So many of the frames are on their way; and whether the link takes more."""
@@ -155,3 +163,7 @@ class Peers:
         """The link to a container takes frames again; returns whether it did not before."""
         was_full, self._full[container] = self._full[container], False
         return was_full
+
+
+def _frozen(numbers: dict[int, list[int]]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    return tuple((container, tuple(some)) for container, some in numbers.items())

@@ -68,7 +68,7 @@ FAILED_START_MS = 100
 #: What lets a node keep more: it is looked at right then.
 GROWING = (t.Submit, t.PendingReads)
 #: What a site keeps is looked at after about one tick of so many.
-INSPECTED_EVERY = 5
+INSPECTED_EVERY = 20
 
 
 class World:

@@ -42,7 +42,8 @@ def of_node(node: Node, gateways: bool) -> Iterator[Kept]:
 def of_site(site: Site) -> Iterator[Kept]:
     peers, limits = site._peers, site.spec.limits
     for container, outgoing in enumerate(peers._outgoing):
-        yield Kept(f"for container {container}", outgoing.recount(), outgoing.waiting_bytes, outgoing.bytes_max)
+        noted = outgoing.waiting_bytes if container in peers._waiting else 0
+        yield Kept(f"for container {container}", outgoing.recount(), noted, outgoing.bytes_max)
     begun = peers._assembly.kept_bytes
     yield Kept("begun tuples", begun, begun, len(site.spec.placement) * LANES * limits.frame_bytes_max)
 
