@@ -28,8 +28,8 @@ QUICK = {
     "records_ignored": 0,
     "next_off_by_one": 0,
     "proposer_starts_active": 0,
-    "votes_of_any_view": 2,
-    "too_few_records": 6,
+    "votes_of_any_view": 6,
+    "too_few_records": 2,
     "promise_forgotten": 0,
     "any_start_restores_memory": 8,
     "stamped_again": 0,
@@ -58,7 +58,7 @@ QUICK = {
     "former_session_waits": 2,
     "depth_is_absolute": 16,
     "long_requests_have_no_time": 0,
-    "who_waits_is_not_told": 1,
+    "who_waits_is_not_told": 0,
 }
 
 

@@ -299,10 +299,14 @@ class World:
         make = partial(self._make_site, container, spec)
         application = partial(self._fragile, container, container.life)
         damaged = container.index in self.repairs_due
+        segments, generation = self._segments(container), container.generation
         try:
             container.host = container.storage.start(start, make, application, self.clock(container))
         except (Crash, JournalError, OSError) as error:
             self.count_fault("crash_in_storage" if isinstance(error, Crash) else "start_failed")
+            if segments and not self._segments(container) and container.generation == generation:
+                # It was setting its journal aside, and could not even say so.
+                self.journal_lost(container)
             self.crash(container)
             self.restart_later(container, FAILED_START_MS)
             return False
@@ -337,6 +341,11 @@ class World:
         if self.clients:
             site.know_front_ends([str(number) for number in range(self.graph.sites)])
         return site
+
+    def _segments(self, container: SimulatedContainer) -> int:
+        """How many there are of its journal."""
+        directory = journal_directory(DATA, container.index)
+        return sum([path.parent == directory for path in container.disk.paths(directory, (".journal",))])
 
     def journal_lost(self, container: SimulatedContainer) -> None:
         """What its committers had promised is forgotten."""

@@ -202,10 +202,11 @@ class SiteStorage:
     def _set_aside(self, journal: FileJournal, reason: Exception) -> None:
         name, damage = journal.name, journal.problems[:DAMAGE_SHOWN]
         target = journal.set_aside()
-        journal.rename(name)
         self._counters.journals_set_aside += 1
         reason_text = f"{type(reason).__name__}: {reason}"
+        # Before anything else can fail: the next life will not know of it.
         self._events.error("journal_set_aside", reason=reason_text, damage=damage, kept_in=str(target))
+        journal.rename(name)
 
     def _go_on_with(self, journal: FileJournal, site: Site) -> None:
         """The committers have come back from the journal: say what was damaged, and what they do not know any more."""
