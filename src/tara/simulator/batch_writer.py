@@ -79,7 +79,9 @@ class BatchWriter(Client):
         size = self._draw.randrange(1, BATCH_MAX)
         operations = [self._world.next_unique() for _ in range(size)]
         items: Items = [(one, f"key-{self._draw.randrange(3)}", one.to_bytes(4, "big")) for one in operations]
-        sent = self._open[operations[0]] = Sent(Call("", ("claim",), None, False), operations[0], now_ms, ordered=True)
+        # Unlike any write: a former process may claim what this one writes already.
+        claim = -operations[0]
+        sent = self._open[claim] = Sent(Call("", ("claim",), None, False), claim, now_ms, ordered=True)
         payload = t.encode(t.Claim(self._batch, msgspec.msgpack.encode(items)))
         self._conversation.submit(Submission(payload, t.CLAIM, float("inf"), partial(self._on_claimed, sent)))
 
