@@ -90,6 +90,22 @@ def test_a_long_record_is_given_more_time_before_it_is_sent_again(length: int, p
     assert rounds[1] == 2 * pause
 
 
+def test_a_record_that_is_longer_than_what_may_wait_for_a_link_goes_portion_by_portion() -> None:
+    """Sent at once, its end would be dropped each time, and no view would ever start."""
+    bench = Bench(command_bytes_max=100, run_bytes_max=150, frame_bytes_max=1_000, link_bytes_max=1_000)
+    committer = bench.make(Committer, Stage.COMMITTER)
+    committer.feed(*bench.views(1), bench.start(1))
+    committer.feed(bench.proposal(1, 0, [t.Request(0, 1, number, 0, bytes(100)) for number in range(8)]))
+    steps = [committer.feed(*bench.views(2))]
+    steps += [committer.tick(round_ * bench.limits.report_interval_ms) for round_ in range(1, 40)]
+
+    portions = [[part.first for part in step.of(t.Record)] for step in steps if step.of(t.Record)]
+    assert portions[:4] == [[0, 1, 2], [3, 4, 5], [6, 7], [0, 1, 2]]
+    receivers = [step.receivers(t.Record)[0] for step in steps if step.of(t.Record)]
+    assert len(set(receivers[:3])) == 1, "a record takes one way"
+    assert receivers[3] != receivers[2], "and then another one"
+
+
 class Watched:
     """A controller that watches one source, whose requests are decided one after the other."""
 

@@ -62,6 +62,8 @@ class Client:
         self._poison = 0
         #: It need not be woken before, unless it hears something.
         self._sleeps_until_s = 0.0
+        #: Its connection has broken, and it has not acted on that.
+        self._broken = False
         self.history: list[Operation] = []
         self.answered = 0
         self._conversation = self._begin(index)
@@ -124,6 +126,10 @@ class Client:
         self._conversation = self._begin(site)
         self._sleeps_until_s = 0.0
 
+    def notice_break(self) -> None:
+        self._broken = True
+        self._sleeps_until_s = 0.0
+
     def pause(self, until_ms: float) -> None:
         self._paused_until_ms = until_ms
 
@@ -150,7 +156,8 @@ class Client:
             return
         now_s, talk, world = now_ms / 1e3, self._conversation, self._world
         ordered, site = talk.ordered, self.site
-        turned = talk.turn(now_s, broken=False)
+        broken, self._broken = self._broken, False
+        turned = talk.turn(now_s, broken)
         self._check_sleep(now_s, turned)
         if turned:
             world.count_fault("client_retry")

@@ -50,6 +50,15 @@ class ClientLinks:
         front_end = self._world.host_of(self._world.graph.number(Stage.REPLY_SINK, site))
         self._world.after(self._world.plan.delay_ms, self._world.arrive, front_end, Inputs(gone=[connection]))
 
+    def end_with(self, container: SimulatedContainer) -> None:
+        """A process has ended: its clients notice. (They do not if its machine is gone.)"""
+        sinks = {self._world.graph.number(Stage.REPLY_SINK, site) for site in range(self._world.graph.sites)}
+        if sinks.intersection(container.numbers):
+            for client in self._world.clients:
+                if isinstance(client, Client) and client.site == container.site:
+                    self._world.count_fault("broken_connection")
+                    client.notice_break()
+
     def submit_to(self, site: int, partition: int, commands: list[t.Command]) -> None:
         """Give commands to a request source, past its front end."""
         number = self._world.graph.number(Stage.REQUEST_SOURCE, site, partition)

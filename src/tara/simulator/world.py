@@ -299,18 +299,19 @@ class World:
         make = partial(self._make_site, container, spec)
         application = partial(self._fragile, container, container.life)
         damaged = container.index in self.repairs_due
-        segments, generation = self._segments(container), container.generation
+        generation = container.generation
         try:
             container.host = container.storage.start(start, make, application, self.clock(container))
         except (Crash, JournalError, OSError) as error:
             self.count_fault("crash_in_storage" if isinstance(error, Crash) else "start_failed")
-            if segments and not self._segments(container) and container.generation == generation:
-                # It was setting its journal aside, and could not even say so.
-                self.journal_lost(container)
             self.crash(container)
             self.restart_later(container, FAILED_START_MS)
             return False
         self.repairs_due.discard(container.index)
+        forgot = any(committer.recovering for committer in container.host.committers().values())
+        if damaged and forgot and container.generation == generation:
+            # The life before has set the journal aside, and ended before it could say so.
+            self.journal_lost(container)
         if damaged and self.has_holes(container):
             self.count_fault("holes")
         return True
@@ -341,11 +342,6 @@ class World:
         if self.clients:
             site.know_front_ends([str(number) for number in range(self.graph.sites)])
         return site
-
-    def _segments(self, container: SimulatedContainer) -> int:
-        """How many there are of its journal."""
-        directory = journal_directory(DATA, container.index)
-        return sum([path.parent == directory for path in container.disk.paths(directory, (".journal",))])
 
     def journal_lost(self, container: SimulatedContainer) -> None:
         """What its committers had promised is forgotten."""
@@ -458,6 +454,8 @@ class World:
         container.waiting = Inputs()
         container.disk.end_process()
         self._tell("crashes", container)
+        if not power and not container.lost and container in self.containers:
+            self.client_links.end_with(container)
         if power and self.journals:
             container.disk.lose_power()
             self.count_fault("power_cut")

@@ -84,6 +84,8 @@ class Committer(Node):
         self._round = 0
         self._record_sends = 0
         self._record_due = 0
+        #: The first slot of it that is sent next.
+        self._record_next = 0
         self._lagging_sources = False
         self._executors = graph.all(Stage.EXECUTOR)
         self._executor = [graph.one(Stage.EXECUTOR, index) for index in range(limits.replicas)]
@@ -188,7 +190,7 @@ class Committer(Node):
             self.records.clear()
             return
         self.persist(t.Promised(view, self._known))
-        self._record_sends = 0
+        self._record_sends = self._record_next = 0
         self._send_record()
 
     def _promise(self, view: int, incarnations: list[int]) -> None:
@@ -211,21 +213,28 @@ class Committer(Node):
             self.records.put(slot, t.Accepted(0, t.NOOP))
 
     def _send_record(self) -> None:
-        """Send the record through one sink, another one each time: f of them may be down. With holes it has none."""
+        """Send the record through one sink, another one each time: f of them may be down. With holes it has none.
+
+        What is longer than what may wait for a link goes portion by portion: sent at once, its end would be dropped
+        each time, and the proposer would never have it."""
         if self.holes:
             return
         sink = self._record_sinks[(self.index + self._record_sends) % len(self._record_sinks)]
         minimum, end = self.records.min, self.records.pos
-        slots, first = self.records.slice(minimum, end), minimum
+        first = self._record_next if minimum < self._record_next < end else minimum
+        rest = self.records.slice(first, end)
+        slots = next(t.split(rest, len(rest), self.limits.link_bytes_max // 2), [])
+        size = sum([len(slot.request.body) for slot in slots])
         # All sinks in turn first: with f sinks and f sources down, one way may be all that is left. Then less often.
         # A long record is on its way for longer.
         rotations = self._record_sends // len(self._record_sinks)
-        bursts = 1 + sum([len(slot.request.body) for slot in slots]) // self.limits.resend_bytes_max
+        bursts = 1 + size // self.limits.resend_bytes_max
         pause = min(bursts, max(BACKOFF_MAX // len(self._record_sinks), 1)) << rotations
         rounds = self.limits.resend_rounds * min(pause, BACKOFF_MAX)
-        self._record_due = self._round + max(rounds, rounds_for(sum([len(slot.request.body) for slot in slots])))
+        self._record_due = self._round + max(rounds, rounds_for(size))
         self.resent += self._record_sends > 0
-        self._record_sends += 1
+        self._record_next = first + len(slots)
+        self._record_sends += self._record_next >= end
         head = (self.index, self.partition, self.view, self.incarnation, self.incarnations, minimum, end)
         for part in [*t.split(slots, self.limits.run_length_max, self.limits.run_bytes_max)] or [[]]:
             self.emit(t.Record(*head, first, part), sink)

@@ -167,6 +167,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "client_restart": "a client forgets its session",
         "client_pause": "a client is silent, perhaps until its session expires",
         "client_retry": "a client that got no answer turns to another front end",
+        "broken_connection": "a client notices that the process of its front end has ended",
         "client_timeout": "a client does not wait for an answer any longer",
         "unread": "a client does not read its answers",
         "stale_read": "a client reads, and any state will do",
