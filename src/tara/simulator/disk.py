@@ -17,6 +17,7 @@ from pathlib import Path, PurePath
 
 #: What may happen to a file that nobody writes to.
 DAMAGES = ("flip", "zero", "cut", "remove", "swap", "stale", "misdirected")
+BETWEEN_TWO = ("swap", "misdirected")
 #: Files larger than this have no older contents that could come back.
 STALE_BYTES_MAX = 1 << 16
 ZEROED_BYTES = 200
@@ -415,7 +416,9 @@ class VirtualDisk:
 
     def damage(self, path: Path, others: list[Path]) -> str | None:
         """Harm a file that was durable; returns how, or None if that was not possible. `others`: of its kind."""
-        kind, draw, inode = self.draw.choice(DAMAGES), self.draw, self._files[path]
+        draw, inode = self.draw, self._files[path]
+        # What takes two files is rare enough where there are two.
+        kind = draw.choice((*DAMAGES, *BETWEEN_TWO * 2) if len(others) > 1 else DAMAGES)
         data, elsewhere = bytearray(inode.data), False
         if not data and kind != "remove":
             return None

@@ -125,15 +125,14 @@ SCHEDULED: dict[str, int] = {
     "rotten_checkpoint": 0,
     "torn_blocks": 0,
 }
-#: Each of these happens in so many runs; drawn by these names.
+#: Each of these is to happen in such a share of the runs, if they have what it takes; drawn by these names.
 TOLD_APART = {
-    "given_up_alive": "given-up",
-    "former_places": "former-places",
-    "late_answers": "late-answers",
-    "rotten_checkpoint": "rotten",
-    "torn_blocks": "torn",
+    "given_up_alive": ("given-up", 0.2),
+    "former_places": ("former-places", 0.2),
+    "late_answers": ("late-answers", 0.6),
+    "rotten_checkpoint": ("rotten", 0.2),
+    "torn_blocks": ("torn", 0.2),
 }
-TOLD_SHARE = 0.2
 #: Faults that are drawn apart as well, and the share of the runs that have each of them.
 APART = {
     "crash_between": 0.5,
@@ -431,9 +430,9 @@ def _strangers(seed: int, end_ms: int) -> list[Fault]:
 
 def _told_apart(seed: int, end_ms: int) -> list[Fault]:
     faults = []
-    for kind, name in TOLD_APART.items():
+    for kind, (name, share) in TOLD_APART.items():
         draw = random.Random(f"{name}-{seed}")
-        if draw.random() < TOLD_SHARE:
+        if draw.random() < share:
             at_ms = draw.randrange(300, end_ms - 1_000)
             target, other = draw.randrange(1 << 30), draw.randrange(1 << 30)
             faults.append(Fault(kind=kind, at_ms=at_ms, duration_ms=0, target=target, other=other))

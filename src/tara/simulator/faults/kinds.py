@@ -74,7 +74,7 @@ SECTIONS: dict[str, dict[str, str]] = {
             "`stories/former_places.py`"
         ),
         "late_answers": (
-            "in a fifth of the runs, with one container per node: results of the reads of a front end's former "
+            "in most runs with one container per node: results of the reads of a front end's former "
             "life arrive when the next one has sent others: `stories/late_answers.py`"
         ),
         "old_disk": "a container that ran elsewhere for a while comes back to the disk that it had before",
