@@ -355,17 +355,23 @@ def test_nothing_is_lost_when_the_disk_is_full_for_a_while(tmp_path: Path) -> No
     assert LogReader(tmp_path).read(1).num_rows == 40
 
 
-def test_rows_whose_sync_failed_are_written_again(tmp_path: Path) -> None:
-    """The next sync of the same file would say that all is well: the machine has given up what was to be synced."""
-    disk = VirtualDisk(random.Random(1))
+def unsynced(directory: Path, disk: VirtualDisk) -> tuple[LogWriter, Handed]:
+    """A writer whose disk has failed to sync its rows; and the checkpoint that it is to be durable for."""
     handed = simple(2 * INTERVAL)
-    writer = LogWriter(tmp_path, settings(), (), list[str]().append, disk=disk)
+    writer = LogWriter(directory, settings(), (), list[str]().append, disk=disk)
     end = checkpoint_of(handed, 1)
     write(writer, handed[: end - 1])
     disk.errors = [("sync", "*.tail", errno.EIO)]
     with pytest.raises(OSError, match="Input/output"):
         write(writer, handed[end - 1 : end])
-    write(writer, handed[end - 1 : end])
+    return writer, handed[end - 1 : end]
+
+
+def test_rows_whose_sync_failed_are_written_again(tmp_path: Path) -> None:
+    """The next sync of the same file would say that all is well: the machine has given up what was to be synced."""
+    disk = VirtualDisk(random.Random(1))
+    writer, checkpoint = unsynced(tmp_path, disk)
+    write(writer, checkpoint)
 
     disk.lose_power()
     disk.end_process()
@@ -377,16 +383,10 @@ def test_rows_whose_sync_failed_are_written_again(tmp_path: Path) -> None:
 
 def test_rows_that_are_gone_after_a_failed_sync_are_not_taken_for_durable(tmp_path: Path) -> None:
     disk = VirtualDisk(random.Random(1))
-    handed = simple(2 * INTERVAL)
-    writer = LogWriter(tmp_path, settings(), (), list[str]().append, disk=disk)
-    end = checkpoint_of(handed, 1)
-    write(writer, handed[: end - 1])
-    disk.errors = [("sync", "*.tail", errno.EIO)]
-    with pytest.raises(OSError, match="Input/output"):
-        write(writer, handed[end - 1 : end])
+    writer, checkpoint = unsynced(tmp_path, disk)
     disk.flip(list_tails(tmp_path, disk)[0], random.Random(2))
     with pytest.raises(RowsLost, match="a sync has failed"):
-        write(writer, handed[end - 1 : end])
+        write(writer, checkpoint)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
