@@ -11,7 +11,7 @@ from tara.client import Client, ClientClosed, reads, session
 from tara.host import client_wire
 from tara.protocol import tuples as t
 from tests.net.terms import serve
-from tests.patience import DEADLINE_S
+from tests.patience import DEADLINE_S, await_condition
 
 
 class FrontEnd:
@@ -22,6 +22,7 @@ class FrontEnd:
         self._front_end = serve(on_bad=print)
         self.address = self._front_end.address.removeprefix("tcp://")
         self.heard = 0
+        self.ended: list[int] = []
         #: Reads that are not answered the first time.
         self.lost: set[bytes] = set()
         self._stop = threading.Event()
@@ -34,6 +35,7 @@ class FrontEnd:
             for name, data in self._front_end.receive():
                 self.heard += 1
                 request = client_wire.decode_request(data)
+                self.ended += [command.session for command in request.commands if command.kind == t.CLOSE]
                 results = [self._answer(command) for command in request.commands if command.kind != t.KEEPALIVE]
                 answers = [(read.id, t.OK, read.payload) for read in request.reads if read.payload not in self.lost]
                 self.lost.difference_update(read.payload for read in request.reads)
@@ -89,6 +91,16 @@ def test_a_closed_client_says_so_and_can_be_closed_again() -> None:
         client.close()
         with pytest.raises(ClientClosed):
             client.execute(b"hello")
+    finally:
+        front_end.close()
+
+
+def test_a_closed_client_has_ended_its_session() -> None:
+    front_end = FrontEnd()
+    try:
+        with Client(front_end.address) as client:
+            assert client.execute(b"hello") == b"hello"
+        await_condition(lambda: front_end.ended == [7], "the session has ended")
     finally:
         front_end.close()
 

@@ -65,6 +65,26 @@ def test_an_answer_finishes_its_call_and_is_acknowledged_with_the_next() -> None
     assert [(c.number, c.acknowledged) for c in session.due(0.3)] == [(1, 1)]
 
 
+def test_who_needs_a_session_no_more_ends_it() -> None:
+    session = make()
+    assert session.farewell() == []
+    opened(session)
+    call(session, [])
+    session.due(0.1)
+    # The end would come behind a command that may never come.
+    assert session.farewell() == []
+    session.hear(t.Result(9, 0, 2, t.OK, b"done"), 0.2)
+
+    assert session.farewell() == [t.Command(9, 1, 1, b"", t.CLOSE)]
+
+
+def test_a_session_with_a_name_outlives_its_clients() -> None:
+    session = make("batches")
+    opened(session)
+
+    assert session.farewell() == []
+
+
 def test_a_late_command_is_sent_again_elsewhere_with_growing_patience() -> None:
     session = make()
     opened(session)

@@ -19,7 +19,7 @@ from tara.operations.sessions import close_session, list_sessions
 from tara.protocol import tuples as t
 from tara.protocol.principals import describe
 from tests.live.processes import Processes, settings_for
-from tests.patience import DEADLINE_S, patient
+from tests.patience import DEADLINE_S, await_condition, patient
 
 SECRET = b"the secret of alice"
 PUT = msgspec.msgpack.encode(Put("key", b"value"))
@@ -89,6 +89,18 @@ def test_an_operator_closes_a_session_that_never_expires(plain: Processes) -> No
     close_session(operator(plain), "closed")
     with Client(plain.endpoints, DEADLINE_S, name="closed", secret=bytes(16)) as other:
         other.execute(PUT)
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_a_client_that_is_closed_ends_its_session(
+    has_keys: bool, root: Path, plain: Processes, keyed: Processes
+) -> None:
+    processes, keys = (keyed, root / "keys" / "clients" / "alice") if has_keys else (plain, None)
+    with patient(processes.endpoints, keys=keys) as client:
+        client.put("key", b"value")
+        session = client.client._conversation.session.id
+        assert session in [row.id for row in list_sessions(operator(processes))]
+    await_condition(lambda: session not in [row.id for row in list_sessions(operator(processes))], "no such session")
 
 
 def test_a_session_that_is_not_there_is_told(plain: Processes) -> None:

@@ -29,6 +29,8 @@ DEFAULT_TIMEOUT_S = 10.0
 SESSION_TIMEOUT_MS = 30_000
 #: Between two connections, when they break at once.
 CONNECT_PAUSE_S = 0.05
+#: How long the last message may take to leave when a client is closed.
+FAREWELL_S = 0.2
 
 #: Hears the events that the application publishes, each with the counter of its command: in their order, but those that
 #: are published while the client is between two front ends are lost. Called on the client's thread; must not wait.
@@ -135,6 +137,8 @@ class Client:
         return msgspec.msgpack.decode(answer, type=t.Claim)
 
     def close(self) -> None:
+        """What is not answered yet fails. The session ends, unless it has a name or a command that may still come: then
+        it expires."""
         self._closing = True
         self._wake()
         self._thread.join(timeout=5)
@@ -228,7 +232,10 @@ class Client:
                 channel.send(message)
             self._wait(channel, conversation.wait_s(now_s))
             self._receive(channel)
-        self._disconnect(channel)
+        self._pass_on()
+        for message in conversation.farewell():
+            channel.send(message)
+        channel.close(FAREWELL_S)
 
     def _wait(self, channel: Channel, wait_s: float) -> None:
         """For whatever comes first: an answer, a new call, or the end of that time."""

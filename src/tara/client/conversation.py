@@ -74,6 +74,11 @@ class Conversation:
         reads = self._reads.due(now_s)
         return client_wire.encode_request(commands, reads, self._secret) if commands or reads else []
 
+    def farewell(self) -> list[bytes]:
+        """What is to be sent last, by an owner who says that it goes. It may get lost: nobody waits for an answer."""
+        commands = self.session.farewell()
+        return client_wire.encode_request(commands, [], self._secret) if commands else []
+
     def wait_s(self, now_s: float) -> float:
         """How long nothing needs to be done."""
         return min(self.session.wait_s(now_s), self._reads.wait_s(now_s))

@@ -438,6 +438,13 @@ class Session:
             self._on_way -= 1
             self._on_way_bytes -= call.cost
 
+    def farewell(self) -> list[t.Command]:
+        """The end of the session, if its owner needs it no more: the replicas forget it then, and not only when it has
+        expired. One with a name stays, and so does one with a command that may still come."""
+        if not self.id or self._name or not self.idle:
+            return []
+        return [t.Command(self.id, self._number, self._number, b"", t.CLOSE)]
+
     def fail(self, reason: ClientError) -> None:
         """The owner ends: no answer will come any more."""
         for call in (*self._waiting, *self._in_flight.values()):

@@ -38,11 +38,11 @@ class BatchWriter(Client):
         self._former: list[tuple[bytes, Conversation, float]] = []
         super().__init__(index, world)
 
-    def restart(self) -> None:
+    def restart(self, orderly: bool = False) -> None:
         """Its next process begins the batch again; the former one may be on its way still, and goes on for a while."""
         if self._draw.random() < 0.5:
             self._former.append((self.connection, self._conversation, self._world.now_ms + FORMER_MS))
-        super().restart()
+        super().restart(orderly)
 
     def wake(self, now_ms: float) -> None:
         super().wake(now_ms)

@@ -116,9 +116,13 @@ class Client:
         """Of the command that it will send next."""
         return self._conversation.session._number
 
-    def restart(self) -> None:
-        """The client's process died: what is in flight has an unknown outcome; its next life has a new session."""
+    def restart(self, orderly: bool = False) -> None:
+        """The client's process died, or has ended in an orderly way: what is in flight has an unknown outcome; its next
+        life has a new session."""
         site = self.site
+        if orderly and (farewell := self._conversation.farewell()):
+            self._world.count_fault("farewell")
+            self._world.client_links.send(site, self.connection, self.principal, farewell)
         self._abandon()
         self._world.client_links.close(site, self.connection)
         self.connection += b"'"

@@ -311,8 +311,8 @@ class ZooKeeperClient:
             return float("inf")
         return min((sent.at_ms for sent in self._pending), default=float("inf") if self._joined else self._since_ms)
 
-    def restart(self) -> None:
-        """Its process died: its session lives on for a while, and its next life begins anew."""
+    def restart(self, orderly: bool = False) -> None:
+        """Its process died, or forgot to end its session: that lives on for a while, and its next life begins anew."""
         self._hang_up()
         # What it wrote may still happen.
         possible = {*self._possible, *(() if self._known is None else (self._known,))}

@@ -165,6 +165,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "clients and commands": {
         "client_restart": "a client forgets its session",
+        "farewell": "a client that has nothing in flight ends its session, and does not wait for an answer",
         "client_pause": "a client is silent, perhaps until its session expires",
         "client_retry": "a client that got no answer turns to another front end",
         "broken_connection": "a client notices that the process of its front end has ended",

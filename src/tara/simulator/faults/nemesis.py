@@ -689,7 +689,7 @@ def _store(world: World, fault: Fault) -> bool:
 
 
 def _client_restart(world: World, fault: Fault) -> bool:
-    world.clients[fault.target % len(world.clients)].restart()
+    world.clients[fault.target % len(world.clients)].restart(orderly=fault.other % 2 == 0)
     return True
 
 
