@@ -17,7 +17,6 @@ from tara.protocol.errors import MalformedTuple, NodeHalted
 from tara.protocol.graph import Graph, Receivers, Stage
 from tara.protocol.journal import Written
 from tara.protocol.node import Node
-from tara.protocol.nodes.executor import Executor
 
 
 class Route(NamedTuple):
@@ -135,7 +134,7 @@ class Nodes:
             try:
                 if not isinstance(tuple_, PackedCommit):
                     node.process(tuple_)
-                elif not (isinstance(node, Executor) and node.has_decided(tuple_.partition, tuple_.end)):
+                elif node.needs_commit(tuple_.partition, tuple_.end):
                     node.process(self._outside.open_vote(tuple_))
             except MalformedTuple as error:
                 self._outside.refuse(str(error))
@@ -144,8 +143,7 @@ class Nodes:
                 self._halt(number, error)
                 continue
             except MemoryError as error:
-                # What an executor holds is the application's; the others would have lost what they had promised.
-                if not isinstance(node, Executor):
+                if not node.runs_application:
                     raise
                 self._halt(number, error)
                 continue
@@ -153,10 +151,7 @@ class Nodes:
 
     def _halt(self, number: int, error: Exception) -> None:
         """A broken invariant stops one node, as if it had crashed, and shows."""
-        node = self._nodes[number]
-        if isinstance(node, Executor):
-            # It stays, to tell the front end of its site.
-            node.give_up(repr(error))
+        if self._nodes[number].give_up(repr(error)):
             self.collect(number)
             return
         del self._nodes[number]

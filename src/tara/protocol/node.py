@@ -8,7 +8,7 @@ between two ticks it stands still, and within a life it never falls: a host take
 hosts talk by tuples only, in both directions.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import EdgeError
@@ -55,6 +55,10 @@ class Boot(NamedTuple):
 class Node:
     """The common part. `handlers` maps the kinds of tuples that a node takes to its methods."""
 
+    #: Whether it runs the application. Then running out of memory is the application's fault, and costs this node
+    #: alone; any other node would have lost what it had promised.
+    runs_application: ClassVar[bool] = False
+
     def __init__(self, name: Name, graph: Graph, limits: Limits, boot: Boot, outbox: Outbox) -> None:
         self.name = name
         self.index = name.replica
@@ -83,6 +87,16 @@ class Node:
         if self.now_ms >= self._report_due_ms:
             self._report_due_ms = self.now_ms + self.limits.report_interval_ms
             self.report()
+
+    def needs_commit(self, partition: int, end: int) -> bool:
+        """Whether a commit for slots of this partition, all below `end`, can change anything here. If not, a host need
+        not even decode it."""
+        return True
+
+    def give_up(self, reason: str) -> bool:
+        """An invariant does not hold, as the host has found out. Whether the node stays, to say so; if not, it is gone
+        as if it had crashed."""
+        return False
 
     def report(self) -> None:
         """Called once per report interval: tell the others what they may have missed."""

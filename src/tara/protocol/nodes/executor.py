@@ -47,6 +47,8 @@ class ExecutorState(Struct, array_like=True):
 
 
 class Executor(Node):
+    runs_application = True
+
     def __init__(
         self, name: Name, graph: Graph, limits: Limits, boot: Boot, outbox: Outbox, make: Callable[[], Application]
     ) -> None:
@@ -115,9 +117,9 @@ class Executor(Node):
         if self._restored and self._learners[commit.partition].commit(commit):
             self._execute()
 
-    def has_decided(self, partition: int, end: int) -> bool:
-        """Whether every slot of the partition below this one is decided: commits for them change nothing any more."""
-        return partition < len(self._learners) and self._learners[partition].position >= end
+    def needs_commit(self, partition: int, end: int) -> bool:
+        """Not if all these slots are decided."""
+        return partition >= len(self._learners) or self._learners[partition].position < end
 
     def _execute(self) -> None:
         """Execute what is decided and due, in order, up to the first slot that is missing."""
@@ -285,11 +287,12 @@ class Executor(Node):
 
     # Halting
 
-    def give_up(self, reason: str) -> None:
-        """An invariant does not hold, as its host has found out. From now on it does nothing but say so."""
+    def give_up(self, reason: str) -> bool:
+        """From now on it does nothing but say so, to the front end of its site."""
         self._broken = True
         self.handlers = {}
         self._halt(reason)
+        return True
 
     def _halt(self, reason: str, checkpoint: int = 0) -> None:
         self.halted = t.Halted(self.index, self.sessions.counter, checkpoint, reason[: t.REASON_LENGTH_MAX])
