@@ -480,6 +480,9 @@ def test_who_may_not_open_a_session_is_told_at_once() -> None:
     session.hear(t.Result(0, opening.number, 1, t.FORBIDDEN, b"not yours"), 0.1)
     assert [type(outcome) for outcome in outcomes] == [Forbidden]
     assert str(outcomes[0]) == "not yours"
+    # Each opening is ordered: nobody asks again and again while there is nothing to send.
+    assert session.due(0.15) == session.due(100.0) == []
+    assert session.wait_s(100.0) > PATIENCE_S
     # Another try asks anew: an operator may have closed the session meanwhile.
     call(session, outcomes)
     assert [command.kind for command in session.due(0.2)] == [t.OPEN]
@@ -493,6 +496,31 @@ def test_a_session_that_is_somebody_else_s_is_given_up() -> None:
     session.hear(t.Result(9, 0, 2, t.FORBIDDEN, b"not yours"), 0.2)
     assert [type(outcome) for outcome in outcomes] == [Forbidden]
     assert session.id == 0
+
+
+def test_an_answer_shortens_the_pause_after_many_refusals() -> None:
+    """It says that there is room."""
+    session = make()
+    opened(session)
+
+    def numbers_due(now_s: float) -> list[int]:
+        return [command.number for command in session.due(now_s) if command.kind == t.EXECUTE]
+
+    call(session, [], deadline_s=100.0)
+    now_s = 0.0
+    for _ in range(8):
+        while not numbers_due(now_s):
+            now_s += 0.1
+        session.hear(t.Result(9, 0, 0, t.OVERLOADED, b""), now_s)
+    while not numbers_due(now_s):
+        now_s += 0.1
+    call(session, [], deadline_s=100.0)
+    assert numbers_due(now_s) == [1]
+    session.hear(t.Result(9, 1, 0, t.OVERLOADED, b""), now_s)
+    assert numbers_due(now_s + PATIENCE_S / 2) == []
+    session.hear(t.Result(9, 0, 2, t.OK, b""), now_s + PATIENCE_S / 2)
+
+    assert numbers_due(now_s + 2 * PATIENCE_S) == [1]
 
 
 def test_a_front_end_whose_replica_executes_nothing_is_left_and_the_command_comes_again() -> None:

@@ -137,6 +137,8 @@ class Session:
         self._window = float(IN_FLIGHT_MAX)
         #: Why no session was opened, the last time that this was refused.
         self._no_session = ""
+        #: The name is somebody else's: it is tried again only if there is something to send.
+        self._forbidden = False
         #: When those that were refused are sent again; and how often in a row that has been.
         self._retry_s: float | None = None
         self._refusals = 0
@@ -285,9 +287,14 @@ class Session:
         may still be waiting for them."""
         return 0 if self._name else next(iter(self._in_flight), self._number)
 
+    @property
+    def _stays_out(self) -> bool:
+        return self._forbidden and not self._waiting
+
     def _open(self, now_s: float) -> list[t.Command]:
-        if self._nonce:
+        if self._nonce or self._stays_out:
             return []
+        self._forbidden = False
         self._nonce, self._opened_s = self._next_nonce(), now_s
         self._openings.append(self._nonce)
         return [t.Command(0, self._nonce, 0, msgspec.msgpack.encode(self._name or self._timeout_ms), t.OPEN)]
@@ -314,8 +321,11 @@ class Session:
             times.append(self._late_s(oldest))
         if self._retry_s is not None:
             times.append(self._retry_s)
-        times.append(self._renewed_s + self._timeout_ms / 3000 if self.id else self._opened_s + self._patience_s)
-        return max(min(times) - now_s, 0.0)
+        if self.id:
+            times.append(self._renewed_s + self._timeout_ms / 3000)
+        elif not self._stays_out:
+            times.append(self._opened_s + self._patience_s)
+        return max(min(times, default=now_s + self._timeout_ms / 3000) - now_s, 0.0)
 
     def hear(self, result: t.Result, now_s: float) -> None:
         if result.status == t.HALTED:
@@ -361,6 +371,9 @@ class Session:
             if now_s - call.sent_s < QUICK_S:
                 self._room_bytes = min(self._room_bytes + call.cost, ON_WAY_BYTES_MAX)
             self._refusals = self._pauses = 0
+            if self._retry_s is not None:
+                # There is room again: no longer pause than after a first refusal.
+                self._retry_s = min(self._retry_s, now_s + PATIENCE_S)
             self._renewed_s = max(self._renewed_s, call.sent_s)
             self._usual_s += (now_s - call.begun_s - self._usual_s) / 8
             self._patience_s = min(max(PATIENCE_TIMES * self._usual_s, PATIENCE_S), PATIENCE_S_USUAL_MAX)
@@ -458,6 +471,7 @@ class Session:
         reason = Forbidden(refused.payload.decode(errors="replace"))
         self.fail(reason)
         self.lose()
+        self._forbidden = True
 
     def lose(self) -> None:
         """The session is gone: what is in flight has an unknown outcome, what waits goes to the next session."""

@@ -120,12 +120,13 @@ def _fingerprint(world: World) -> str:
 
 
 def _await_answers(world: World) -> None:
-    """Every command is answered in bounded time."""
+    """Every command is answered in bounded time. That a command ends processes is a fault like others: it does so twice
+    on each replica at most, and the time counts from the last one."""
     healed_ms, allowed_ms = world.now_ms, answer_ms(world.plan)
     while not all(client.done for client in world.clients):
         world.run_until(world.now_ms + 50)
         for client in world.clients:
-            waited_ms = world.now_ms - max(client.waiting_since_ms, healed_ms)
+            waited_ms = world.now_ms - max(client.waiting_since_ms, healed_ms, world.ended_ms)
             if waited_ms > allowed_ms:
                 flight = sorted(client.in_flight)
                 raise Violation("liveness", f"client {client.index} waits for {flight}; {_positions(world)}")

@@ -86,6 +86,8 @@ class World:
         self.faults: Counter[str] = Counter()
         self.restarts = 0
         self.rejoins = 0
+        #: When the last process ended at a command.
+        self.ended_ms = 0.0
         #: Committers that lost their journals and are not full again.
         self.rejoins_due: set[int] = set()
         #: Containers whose journal was damaged, and that have not started since.

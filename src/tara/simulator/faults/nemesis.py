@@ -284,6 +284,8 @@ def _odd_commands(world: World, fault: Fault) -> bool:
     client = world.clients[fault.target % len(world.clients)]
     session = client.session if isinstance(client, Client) else 0
     integer, name = t.encode(5_000), t.encode("a stranger's")
+    # A name belongs to whoever comes first: this one has come.
+    taken = [other.name for other in world.clients if isinstance(other, Client) and other.name and other.session]
 
     def one(kind: int, payload: bytes, of: int = 0, number: int = 0) -> t.Command:
         return t.Command(of, number or world.next_unique(), 0, payload, kind, stranger)
@@ -291,7 +293,7 @@ def _odd_commands(world: World, fault: Fault) -> bool:
     commands = [
         one(t.OPEN, b"\xc1"),
         one(t.OPEN, t.encode("")),
-        one(t.OPEN, t.encode("batches-0")),
+        *(one(t.OPEN, t.encode(other)) for other in taken),
         one(t.OPEN, name),
         one(t.SKIP, b"\x93\x00\x01\x01"),
         one(t.CLAIM, b"\xc1", session),

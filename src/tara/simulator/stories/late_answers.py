@@ -2,8 +2,8 @@
 
 One container per node:
 
-1. The front end of a site restarts. It asks again from the first ticket on, and the answers are delayed.
-2. It restarts once more, and asks again from the first ticket on.
+1. The front end of a site restarts. A stranger reads there, under the first tickets, and the answers are delayed.
+2. It restarts once more. Somebody reads there, again under the first tickets: a client, or after a while the stranger.
 3. The answers to the life before arrive. The executor, in another process, has not restarted.
 
 A result counts only if it is of a read of this life; or a client would get the result of another's read.
@@ -12,14 +12,23 @@ A result counts only if it is of a read of this life; or a client would get the 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tara.host import client_wire
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
+from tara.protocol.principals import principal_of
 from tara.simulator.client import Client
 from tara.simulator.stories.story import Condition, Story
 
 if TYPE_CHECKING:
     from tara.simulator.container import SimulatedContainer
     from tara.simulator.world import World
+
+_STRANGER = principal_of(b"the secret of a stranger")
+#: How many he has, and how often he asks: messages get lost.
+_READS = 4
+_TIMES = 3
+#: How long he leaves the front end's next life to others.
+_ALONE_MS = 300
 
 
 class LateAnswers(Story):
@@ -40,12 +49,27 @@ class LateAnswers(Story):
         return self._holds and isinstance(tuple_, t.ReadResults) and number == self._sink
 
     def tell(self) -> Iterator[Condition]:
-        front_end = self.world.host_of(self._sink)
-        for _ in range(2):
-            self.world.crash(front_end)
-            self.world.boot(front_end)
+        self._restart()
+        self._read()
+        yield lambda: bool(self.delayed())
+        self._restart()
+        alone_ms = self.world.now_ms + _ALONE_MS
+        yield lambda: self._has_asked() or self.world.now_ms >= alone_ms
+        if not self._has_asked():
+            self._read()
             yield self._has_asked
         self._holds = False
+
+    def _restart(self) -> None:
+        """With its machine: clients that noticed would turn to another one, and nobody would ask here."""
+        front_end = self.world.host_of(self._sink)
+        self.world.crash(front_end, power=True)
+        self.world.boot(front_end)
+
+    def _read(self) -> None:
+        reads = [client_wire.ReadMessage(number, b"\xc1", False) for number in range(_READS)]
+        for _ in range(_TIMES):
+            self.world.client_links.say(self._site, b"a stranger", _STRANGER, [], reads)
 
     def _has_asked(self) -> bool:
         host = self.world.host_of(self._sink).host
