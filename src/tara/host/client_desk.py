@@ -76,11 +76,6 @@ class ClientDesk:
         #: Whether the executor of this site executes, as far as its front end knows.
         self._condition = SiteCondition(limits)
 
-    @property
-    def reads_sent(self) -> int:
-        """How many reads its clients have sent, in this life."""
-        return self._reads.opened
-
     def know_front_ends(self, front_ends: list[str]) -> None:
         """Let the clients know of new ones."""
         if front_ends != self._front_ends:

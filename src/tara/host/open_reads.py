@@ -37,10 +37,6 @@ class OpenReads:
         if forgotten is not None:
             del self._ids[forgotten]
 
-    @property
-    def opened(self) -> int:
-        return self._ticket
-
     def take_new(self) -> list[t.ReadRequest]:
         new, self._new = self._new, []
         return new

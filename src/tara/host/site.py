@@ -83,11 +83,6 @@ class Site(BareSite):
         return self._peers.lives
 
     @property
-    def reads_sent(self) -> int:
-        """How many reads its clients have sent, in this life."""
-        return self._desk.reads_sent
-
-    @property
     def latency(self) -> LatencySampler:
         return self._desk.latency
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 NONCES = 1 << 40
 #: Clocks of clients are not exact.
 _SLEEP_S = 1e-6
+#: How often a call is drawn until it is a read.
+_TRIES = 50
 
 
 class Sent(msgspec.Struct, eq=False):
@@ -202,6 +204,18 @@ class Client:
     def _is_idle(self, now_ms: float) -> bool:
         """While only the first partition is used, those whose sessions are in others have nothing to say."""
         return now_ms < self._world.idle_until_ms and self.session % self._world.graph.partitions != 0
+
+    def ask(self) -> None:
+        """Read something, whatever it would have done."""
+        if self.done or not self.session:
+            return
+        operation = self._world.next_unique()
+        call = next((call for _ in range(_TRIES) if (call := self._caller.next(self._draw, operation)).is_read), None)
+        if call is not None:
+            sent = self._open[operation] = Sent(call, operation, self._world.now_ms)
+            done = partial(self._take_outcome, sent)
+            self._conversation.read(ReadSubmission(wrap(operation, call.payload), False, math.inf, done))
+            self._sleeps_until_s = 0.0
 
     def _say_next(self, now_ms: float) -> None:
         operation = self._world.next_unique()

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: So often, who sends to a container that is down knows that nobody is there.
 NO_LINK_SHARE = 0.5
+#: So many steps of a run that has a depth are made from there.
+DEEP_SHARE = 0.25
 _IN_MULTICAST = ("crash_in_multicast", "crash_in_start")
 
 
@@ -46,8 +48,9 @@ class Driver:
         self.go_on(container, container.running.step(inputs, self._world.clock(container)))
 
     def go_on(self, container: SimulatedContainer, effects: Iterator[Effect]) -> None:
-        """From somewhere in the stack: what comes of it must not depend on how deep that is."""
-        levels = self._depths.randrange(self._world.plan.stack_depth) if self._world.plan.stack_depth else 0
+        """Now and then from deep in the stack: what comes of it must not depend on how deep that is."""
+        depth = self._world.plan.stack_depth
+        levels = self._depths.randrange(depth) if depth and self._depths.random() < DEEP_SHARE else 0
         self._go_on_below(levels, container, effects)
 
     def _go_on_below(self, levels: int, container: SimulatedContainer, effects: Iterator[Effect]) -> None:

@@ -3,8 +3,9 @@
 One container per node:
 
 1. The front end of a site restarts. A stranger reads there, under the first tickets, and the answers are delayed.
-2. It restarts once more. Somebody reads there, again under the first tickets: a client, or after a while the stranger.
-3. The answers to the life before arrive. The executor, in another process, has not restarted.
+2. It restarts once more. Clients read there, again under the first tickets; if none is there, the stranger does.
+3. The answers to the life before arrive, and then those to this one. The executor, in another process, has not
+   restarted.
 
 A result counts only if it is of a read of this life; or a client would get the result of another's read.
 """
@@ -28,7 +29,7 @@ _STRANGER = principal_of(b"the secret of a stranger")
 _READS = 4
 _TIMES = 3
 #: How long he leaves the front end's next life to others.
-_ALONE_MS = 300
+_ALONE_MS = 500
 
 
 class LateAnswers(Story):
@@ -53,12 +54,16 @@ class LateAnswers(Story):
         self._read()
         yield lambda: bool(self.delayed())
         self._restart()
+        for client in self.world.clients:
+            if isinstance(client, Client) and client.site == self._site:
+                client.ask()
         alone_ms = self.world.now_ms + _ALONE_MS
-        yield lambda: self._has_asked() or self.world.now_ms >= alone_ms
-        if not self._has_asked():
+        yield lambda: self._is_answered() or self.world.now_ms >= alone_ms
+        if not self._is_answered():
             self._read()
-            yield self._has_asked
+            yield self._is_answered
         self._holds = False
+        self.release()
 
     def _restart(self) -> None:
         """With its machine: clients that noticed would turn to another one, and nobody would ask here."""
@@ -66,11 +71,13 @@ class LateAnswers(Story):
         self.world.crash(front_end, power=True)
         self.world.boot(front_end)
 
+    def _is_answered(self) -> bool:
+        """Whether there is an answer for the life that is there now."""
+        life = self.world.host_of(self._sink).life
+        answers = [tuple_ for tuple_ in self.delayed() if isinstance(tuple_, t.ReadResults)]
+        return any(result.life == life for answer in answers for result in answer.results)
+
     def _read(self) -> None:
         reads = [client_wire.ReadMessage(number, b"\xc1", False) for number in range(_READS)]
         for _ in range(_TIMES):
             self.world.client_links.say(self._site, b"a stranger", _STRANGER, [], reads)
-
-    def _has_asked(self) -> bool:
-        host = self.world.host_of(self._sink).host
-        return host is not None and host.reads_sent > 0

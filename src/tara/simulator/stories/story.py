@@ -83,8 +83,11 @@ class Story(abc.ABC):
         self.world.after(_LOOK_MS, self.go_on)
 
     def end(self) -> None:
-        """Everything that was delayed arrives."""
         self.world.stories.remove(self)
+        self.release()
+
+    def release(self) -> None:
+        """Everything that was delayed arrives."""
         delayed, self._delayed = self._delayed, []
         for peer, parcel in delayed:
             self.world.deliver(peer, [parcel])
