@@ -158,8 +158,6 @@ APART = {
 }
 #: Drawn by the name that it had before: so each seed keeps its plan.
 DRAWN_AS = {"many_reads": "many_questions"}
-#: So many runs have a container per site in any case.
-PACKED_SHARE = 0.3
 #: In so many runs clocks drift; steps are made from deep in the stack; and faults begin anew when all was well.
 DRIFT_SHARE = 0.3
 DEPTH_SHARE = 0.2
@@ -273,7 +271,7 @@ def make_plan(
         app=app,
         limits=limits,
         durability=durability,
-        packing=_packing(seed, draw, packing),
+        packing=draw.choice(((packing,) * 3) if packing else ("site", "site", "node")),
         clients=clients,
         batch_writers=random.Random(f"batches-{seed}").choice((0, 0, 1, 2)),
         wire=random.Random(f"wire-{seed}").random() < WIRE_SHARE,
@@ -314,12 +312,6 @@ def make_plan(
     if chance.random() < FATAL_SHARE or kind == "fatal":
         return _with_fatal_command(plan, chance)
     return _with_late_faults(plan, random.Random(f"late-{seed}"))
-
-
-def _packing(seed: int, draw: random.Random, asked: str) -> str:
-    """A run with a container per node takes three times as long as another one: not every third is one."""
-    drawn = draw.choice(("site", "site", "node"))
-    return asked or ("site" if _share(seed, "packed", PACKED_SHARE) else drawn)
 
 
 def _with_late_faults(plan: Plan, draw: random.Random) -> Plan:

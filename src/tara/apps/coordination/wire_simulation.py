@@ -122,7 +122,8 @@ class Gateway:
             "tick_time_ms": TICK_TIME_MS,
             "collect_interval_ms": 1_000,
             "max_client_connections": world.draw.choice((0, 0, 8)),
-            "watches_per_connection_max": world.draw.choice((50_000, 50_000, 4)),
+            # The same everywhere: what a client may watch at one front end, it may watch at the next.
+            "watches_per_connection_max": random.Random(f"watches-{world.plan.seed}").choice((50_000, 50_000, 4)),
             "four_letter_words": "*",
         }
         #: How much time passes when it looks at the clock.
@@ -276,7 +277,9 @@ class ZooKeeperClient:
         self._paused_until_ms = 0.0
         self._burst = self._poison = 0
         self._site = index % world.graph.sites
+        #: Since when it has not been served; and whether it is, on this connection.
         self._since_ms = 0.0
+        self._served = False
         self._own = f"/own-{index}"
         self._number = 0
         self._forget()
@@ -415,7 +418,9 @@ class ZooKeeperClient:
         self._pending.clear()
         self._pings.clear()
         self._joined = False
-        self._since_ms = self._world.now_ms
+        if self._served:
+            # A connection on which nothing was answered changes nothing.
+            self._since_ms, self._served = self._world.now_ms, False
         self._next_ms = self._world.now_ms + self._draw.randrange(5, 60)
 
     def _write(self, xid: int, op: int, body: bytes = b"") -> None:
@@ -612,9 +617,11 @@ class ZooKeeperClient:
         if xid == PING_XID:
             self._require(bool(self._pings), "an answer to no ping")
             self._pings.popleft()
+            self._served = True
             return
         if xid == SET_WATCHES_XID:
             return
+        self._served = True
         self._require(bool(self._pending), f"an answer to request {xid}, and none is open")
         sent = self._pending.popleft()
         self._require(sent.xid == xid, f"an answer to request {xid}, {sent.xid} is next")
