@@ -6,7 +6,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 # Tests with clusters of their own wait most of the time.
-TEST_JOBS ?= 3
+TEST_JOBS ?= 4
 SOAK_MINUTES ?= 60
 SOAK_FRAMES ?= 10000000
 

@@ -13,11 +13,11 @@ from tara.operations import health
 
 
 def test_hostile_frames_at_every_port(tmp_path: Path) -> None:
-    verdict = fuzz(tmp_path, print, frames=30_000, seed=1)
+    verdict = fuzz(tmp_path, print, frames=15_000, seed=1)
 
     # How much throughput is left says something on a quiet machine only.
     assert [failure for failure in verdict.failures if "throughput" not in failure] == []
-    assert sum(verdict.frames.values()) > 25_000
+    assert sum(verdict.frames.values()) > 12_000
     assert min(verdict.frames.values()) > 10
     assert len(verdict.frames) == 2 * len(SHARES)
     assert set(verdict.nuisances) >= {"silent", "half_open", "reset", "endless", "not_reading", "stranger", "flood"}

@@ -24,12 +24,12 @@ def test_what_a_mutant_replaces_is_still_called_like_that(name: str) -> None:
 #: Some, each with a seed that catches it. Other code draws other faults: then the hunt goes on from there. `tara sim
 #: mutants` hunts all of them.
 QUICK = {
-    "stale_records": 0,
+    "stale_records": 1,
     "records_ignored": 0,
     "next_off_by_one": 0,
     "proposer_starts_active": 0,
     "votes_of_any_view": 6,
-    "too_few_records": 2,
+    "too_few_records": 4,
     "promise_forgotten": 0,
     "any_start_restores_memory": 8,
     "stamped_again": 0,
@@ -43,20 +43,20 @@ QUICK = {
     "sender_says_who_it_is": 0,
     "fragments_in_any_order": 0,
     "changes_front_ends_without_the_number": 0,
-    "acknowledges_too_much": 0,
+    "acknowledges_too_much": 1,
     "journal_is_not_synced": 0,
     "segments_dropped_early": 0,
     "marker_is_not_compared": 0,
     "older_marker_is_believed": 0,
     "losses_are_not_told": 0,
-    "reads_overtake_writes": 0,
-    "watches_are_lost": 0,
-    "older_directory_is_trusted": 11,
+    "reads_overtake_writes": 1,
+    "watches_are_lost": 1,
+    "older_directory_is_trusted": 16,
     "any_journal_is_trusted": 4,
     "older_checkpoint_is_taken": 2,
     "counter_goes_on": 34,
     "former_session_waits": 34,
-    "depth_is_absolute": 16,
+    "depth_is_absolute": 20,
     "long_requests_have_no_time": 0,
     "who_waits_is_not_told": 0,
 }
@@ -64,7 +64,7 @@ QUICK = {
 
 @pytest.mark.parametrize(("name", "seed"), QUICK.items())
 def test_a_mutant_is_caught(name: str, seed: int) -> None:
-    assert hunt(name, seeds_max=200, start=seed).caught
+    assert hunt(name, seeds_max=50, start=seed).caught
 
 
 def test_a_mutant_is_gone_afterwards() -> None:
