@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.limits import Limits
-from tara.protocol.principals import principal_of
+from tara.protocol.principals import gateway_of, principal_of
 from tara.protocol.session_quotas import OVERHEAD_BYTES
 from tara.protocol.sessions import Sessions, SessionsState
 from tests.protocol.driver import session_id
@@ -146,6 +146,25 @@ def test_one_principal_leaves_room_for_others() -> None:
 
 
 # Commands that wait for their turn
+
+
+def test_a_gateway_that_opens_a_session_ends_those_of_its_former_lives() -> None:
+    """Nobody acknowledges what they keep: a gateway that restarts often would have no room for its results."""
+    service = Service(session_bytes_max=3 * KEPT_BYTES, principal_bytes_max=3 * KEPT_BYTES)
+    gateway, beside = gateway_of(1), gateway_of(2)
+    other = service.open(beside)
+    for _ in range(5):
+        session = service.open(gateway)
+        assert statuses(service.run(*(command(session, number, principal=gateway) for number in (0, 1)))) == [
+            t.OK,
+            t.OK,
+        ]
+        expired = [each.session for each in service.sessions.executed if each.kind == t.EXPIRE]
+        assert other not in expired
+        assert session not in expired
+    assert len(expired) == 4
+    assert statuses(service.run(command(expired[-1], 2, principal=gateway))) == [t.EXPIRED]
+    assert statuses(service.run(command(other, 0, principal=beside))) == [t.OK]
 
 
 def test_early_commands_of_a_session_are_bounded_in_bytes() -> None:

@@ -516,6 +516,8 @@ class Sessions:
         if isinstance(opening, str):
             self._open_named(command, opening)
             return
+        if is_gateway(command.principal):
+            self._end_former(command.principal)
         if (refusal := self._quotas.no_session(command.principal)) is not None:
             self._answer(command, t.FULL, refusal.encode())
             return
@@ -532,6 +534,13 @@ class Sessions:
         self._expiry_ms = min(self._expiry_ms, session.active_ms + timeout_ms)
         self._tell(session, self._application.opened, command.principal)
         self._answer(command, t.OK, msgspec.msgpack.encode((session.id, timeout_ms)))
+
+    def _end_former(self, gateway: bytes) -> None:
+        """A gateway has one session. Others are of its former lives, or of openings that it did not wait for: nobody
+        acknowledges what they keep, and while they do it counts as the gateway's."""
+        for session in sorted(self._sessions.values(), key=lambda session: session.id):
+            if session.owner == gateway:
+                self._expire_now(session)
 
     def _open_named(self, command: t.Command, name: str) -> None:
         """Open the session of this name, or find it: its id, no time-out, and the number of its next command."""

@@ -65,7 +65,7 @@ def play(plan: Plan, transcript: Transcript | None = None) -> Outcome:
             bulk.check(world)
         if not world.beyond:
             world.monitor.finish()
-            check_logs(world, DATA)
+            check_logs(world, DATA, _is_led(world))
         world.inspect_all()
     except Violation as found:
         violation = found
@@ -176,7 +176,7 @@ def _converged(world: World) -> bool:
             return False
     if len({node.next for node in executors}) > 1:
         # Without a leader and without commands nothing is sent to a laggard; it catches up with the next command.
-        return not all(_has_leader(world, partition) for partition in range(world.plan.limits.partitions))
+        return not _is_led(world)
     states = {(t.encode(node.sessions.state()), b"".join(node.application.snapshot())) for node in executors}
     if len(states) > 1:
         raise Violation("agreement", f"executors at {executors[0].next} have different states{world.subject.suspicion}")
@@ -193,6 +193,10 @@ def _proposers_are_known(world: World, partition: int) -> bool:
         for source in sources
         if isinstance(source, ViewSource)
     )
+
+
+def _is_led(world: World) -> bool:
+    return all(_has_leader(world, partition) for partition in range(world.plan.limits.partitions))
 
 
 def _has_leader(world: World, partition: int) -> bool:

@@ -94,6 +94,8 @@ class World:
         self.repairs_due: set[int] = set()
         #: Containers that lost their checkpoints, and the newest one that each of them had held.
         self.wiped: dict[int, int] = {}
+        #: Containers from which a checkpoint was taken away, and which one: nobody looks before the next start.
+        self.removed: dict[int, int] = {}
         #: Whether what committers persist outlives their container.
         self.journals = plan.durability == "disk"
         self.checkpoints_loaded = 0
@@ -653,8 +655,9 @@ class World:
         executors = [number for number, name in enumerate(self.graph.names) if name.stage is Stage.EXECUTOR]
         return all(
             max(self.stores.checkpoints_of(number), default=0) >= self.monitor.stable
-            # It could not give that one, and will hold the next.
-            or self.without_snapshot.get(self._host[number].index) == self.monitor.stable
+            # It could not give that one, or does not know that it is gone, and will hold the next.
+            or self.monitor.stable
+            in (self.without_snapshot.get(self._host[number].index), self.removed.get(self._host[number].index))
             for number in executors
             if not self._host[number].lost
         )

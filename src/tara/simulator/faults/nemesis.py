@@ -647,11 +647,14 @@ def _checkpoint_damaged(world: World, fault: Fault) -> bool:
         number, container, path = stored[fault.target % len(stored)]
     if sum(1 for other, _, _ in stored if other >= number) < 2 * world.graph.f + 1:
         return False
-    if container.disk.damage(path, []) is None:
+    damage = container.disk.damage(path, [])
+    if damage is None:
         return False
     if container.alive and fault.other % 2 and world.may_fail([container]):
         # Its next life begins with it.
         _kill(world, container, fault.duration_ms)
+    elif damage == "remove":
+        world.removed[container.index] = number
     return True
 
 

@@ -733,3 +733,9 @@ def former_session_waits() -> Iterator[None]:
 def depth_is_absolute() -> Iterator[None]:
     with replace(depth, "depth", lambda: 100):
         yield
+
+
+@mutant("the sessions of a gateway's former lives end when it opens another", app="coordination", durability="disk")
+def former_gateways_keep_their_sessions() -> Iterator[None]:
+    with replace(Sessions, "_end_former", lambda self, gateway: None):
+        yield
