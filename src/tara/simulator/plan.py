@@ -260,9 +260,8 @@ def make_plan(
         limits = msgspec.structs.replace(limits, source_backlog_bytes_max=400, reads_bytes_max=1_000)
     if random.Random(f"paced-{seed}").random() < 0.1:
         limits = msgspec.structs.replace(limits, proposer_rate_max=2_000.0)
-    if random.Random(f"few-{seed}").random() < 0.3 and app != "coordination":
-        # Enough for a client that is restarted again and again, and not for somebody who opens one after the other; nor
-        # for gateways, which have a new session in each life.
+    if random.Random(f"few-{seed}").random() < 0.3:
+        # Enough for a client that is restarted again and again, and not for somebody who opens one after the other.
         limits = msgspec.structs.replace(limits, principal_sessions_max=SESSIONS_MAX)
     faults_end_ms = draw.randrange(6_000, 10_000)
     clients = draw.randrange(3, 7)
