@@ -49,8 +49,12 @@ class Job(Struct, frozen=True):
     packing: str = ""
 
 
+def plan_of(job: Job) -> Plan:
+    return make_plan(job.seed, job.f, job.partitions, job.durability, job.app, job.kind, job.packing)
+
+
 def run_seed(job: Job) -> Outcome:
-    return run_plan(make_plan(job.seed, job.f, job.partitions, job.durability, job.app, job.kind, job.packing))
+    return run_plan(plan_of(job))
 
 
 def run_plan(plan: Plan) -> Outcome:

@@ -53,7 +53,7 @@ def routes_are_forgotten() -> Iterator[None]:
         yield
 
 
-@mutant("a result counts only if it is of a read of this life")
+@mutant("a result counts only if it is of a read of this life", fault="late_answers", packing="node", durability="disk")
 def answers_of_a_former_life() -> Iterator[None]:
     original = OpenReads.route
 

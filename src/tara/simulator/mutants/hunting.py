@@ -4,11 +4,15 @@ import multiprocessing
 import time
 from collections.abc import Iterator
 from functools import partial
+from itertools import count as count_up
+from itertools import islice
 
+import msgspec
 from msgspec import Struct
 
-from tara.simulator.campaign import Job, run_seed
-from tara.simulator.mutants.registry import mutant_of, mutants
+from tara.simulator.campaign import Job, plan_of, run_plan
+from tara.simulator.mutants.registry import Mutant, mutant_of, mutants
+from tara.simulator.plan import Plan
 
 
 class Finding(Struct):
@@ -29,16 +33,28 @@ def hunt_all(seeds_max: int, processes: int) -> Iterator[Finding]:
 
 
 def hunt(name: str, seeds_max: int, start: int = 0) -> Finding:
-    """Run seeds until the simulator catches the mutant."""
+    """Run seeds until the simulator catches the mutant; of those that have what it takes, `seeds_max` at most."""
     mutant = mutant_of(name)
     started = time.monotonic()
-    for count in range(1, seeds_max + 1):
-        job = Job(start + count - 1, 1, mutant.partitions, mutant.durability, mutant.app, mutant.kind)
+    for count, plan in enumerate(islice(_plans(mutant, start), seeds_max), 1):
         with mutant.patch():
-            outcome = run_seed(job)
+            outcome = run_plan(plan)
         if outcome.violation == "error":
             raise RuntimeError(f"mutant {name} does not run: {outcome.detail}")
-        if outcome.violation and run_seed(job).violation is None:
+        if outcome.violation and run_plan(plan).violation is None:
             seconds = round(time.monotonic() - started, 2)
             return Finding(name, mutant.undoes, True, outcome.violation, count, seconds)
     return Finding(name, mutant.undoes, False, None, seeds_max, round(time.monotonic() - started, 2))
+
+
+def _plans(mutant: Mutant, start: int) -> Iterator[Plan]:
+    """The runs in which it might be noticed. Where that takes a certain fault, it is the only one: among others, few
+    stories come to their point."""
+    for seed in count_up(start):
+        job = Job(seed, 1, mutant.partitions, mutant.durability, mutant.app, mutant.kind, mutant.packing)
+        plan = plan_of(job)
+        alone = [fault for fault in plan.faults if fault.kind == mutant.fault]
+        if not mutant.fault:
+            yield plan
+        elif alone:
+            yield msgspec.structs.replace(plan, faults=alone, late_faults=[])

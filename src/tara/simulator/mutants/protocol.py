@@ -297,7 +297,12 @@ def amnesiac_votes() -> Iterator[None]:
         yield
 
 
-@mutant("a committer without its journal is not in the head of a journal segment", partitions=2, durability="disk")
+@mutant(
+    "a committer without its journal is not in the head of a journal segment",
+    partitions=2,
+    durability="disk",
+    fault="half_remembered",
+)
 def recovering_committer_in_segment_head() -> Iterator[None]:
     def head(committers: Mapping[int, Committer]) -> list[Written]:
         return [(number, node.resumed()) for number, node in committers.items()]
@@ -398,7 +403,7 @@ def read_does_not_wait() -> Iterator[None]:
         yield
 
 
-@mutant("a committer without its journal does not say how far it has accepted requests")
+@mutant("a committer without its journal does not say how far it has accepted requests", fault="forgetful_witness")
 def recovering_committer_answers_reads() -> Iterator[None]:
     original = Committer._on_index_request
 
@@ -411,7 +416,7 @@ def recovering_committer_answers_reads() -> Iterator[None]:
         yield
 
 
-@mutant("R3: a committer takes part in a view only if the start names its own incarnation")
+@mutant("R3: a committer takes part in a view only if the start names its own incarnation", fault="given_up_alive")
 def any_incarnation_may_vote() -> Iterator[None]:
     original = Committer._on_start
 
@@ -440,7 +445,7 @@ def _any_life_is_heard() -> Iterator[None]:
         yield
 
 
-@mutant("R2: a record counts only if no other one knows a newer incarnation of its sender")
+@mutant("R2: a record counts only if no other one knows a newer incarnation of its sender", fault="outdated_record")
 def records_of_past_incarnations() -> Iterator[None]:
     def usable(self: Proposer) -> list[proposer_module.RecordParts]:
         complete = [parts for parts in self._records.values() if parts.complete]
@@ -457,7 +462,10 @@ def any_start_restores_memory() -> Iterator[None]:
 
 
 @mutant(
-    "what a restarted executor says of its place replaces what its former life said", partitions=2, durability="disk"
+    "what a restarted executor says of its place replaces what its former life said",
+    partitions=2,
+    durability="disk",
+    fault="former_places",
 )
 def place_of_a_former_life() -> Iterator[None]:
     def order(progress: t.Progress) -> tuple[int, int]:
@@ -492,7 +500,11 @@ def _withdraw_silently(self: Controller) -> None:
     self.asked = None
 
 
-@mutant("a proposer announces itself until the views name it, and again when they do not", durability="disk")
+@mutant(
+    "a proposer announces itself until the views name it, and again when they do not",
+    durability="disk",
+    fault="forgotten_standby",
+)
 def presence_announced_once() -> Iterator[None]:
     on_view = Proposer._on_view
 

@@ -37,20 +37,29 @@ class Mutant(Struct, frozen=True):
     kind: str = ""
     #: The application that has the rule.
     app: str = "key-value"
+    #: It takes this fault to notice, and one container per `site` or per `node`; empty: any will do.
+    fault: str = ""
+    packing: str = ""
 
 
 _known: list[Mutant] = []
 
 
 def mutant(
-    undoes: str, partitions: int = 1, durability: str = "both", kind: str = "", app: str = "key-value"
+    undoes: str,
+    partitions: int = 1,
+    durability: str = "both",
+    kind: str = "",
+    app: str = "key-value",
+    fault: str = "",
+    packing: str = "",
 ) -> Callable[[Callable[[], Iterator[None]]], None]:
     """Register a generator function that patches, yields and undoes."""
 
     def register(body: Callable[[], Iterator[None]]) -> None:
         patch = contextlib.contextmanager(body)
         area = MODULES[body.__module__]
-        _known.append(Mutant(body.__name__, area, undoes, patch, partitions, durability, kind, app))
+        _known.append(Mutant(body.__name__, area, undoes, patch, partitions, durability, kind, app, fault, packing))
 
     return register
 
