@@ -12,6 +12,7 @@ import pytest
 from tara.client.session import PATIENCE_S_MAX
 from tara.protocol.errors import ConfigurationError
 from tara.simulator.campaign import Job, run_seed, summarize
+from tara.simulator.checks.bulk import transfer_ms
 from tara.simulator.container import DATA, SimulatedContainer
 from tara.simulator.plan import APART, BEYOND_MEMORY, NOISE, SCHEDULED, make_plan
 from tara.simulator.run import RECOVERY_MS, Outcome, answer_ms, play
@@ -160,10 +161,10 @@ def test_a_result_that_fills_all_sessions_may_hold_up_the_others_until_its_sessi
     """As in this run, whose clients wait for one that is done."""
     plan = make_plan(30727, packing="node")
     assert plan.value_bytes > plan.limits.sessions_bytes_max
-    assert answer_ms(plan) == RECOVERY_MS + plan.session_timeout_ms
+    assert answer_ms(plan) == RECOVERY_MS + plan.session_timeout_ms + transfer_ms(plan)
     assert play(plan).violation is None
     roomy = msgspec.structs.replace(plan, value_bytes=plan.limits.sessions_bytes_max)
-    assert answer_ms(roomy) == RECOVERY_MS
+    assert answer_ms(roomy) == RECOVERY_MS + transfer_ms(roomy)
 
 
 def test_with_a_higher_f_a_client_may_turn_to_more_sites_that_are_gone() -> None:
