@@ -52,13 +52,10 @@ QUICK = {
     "reads_overtake_writes": 1,
     "watches_are_lost": 1,
     "older_directory_is_trusted": 16,
-    "any_journal_is_trusted": 4,
     "older_checkpoint_is_taken": 2,
     "counter_goes_on": 34,
     "former_session_waits": 34,
     "depth_is_absolute": 20,
-    "long_requests_have_no_time": 0,
-    "who_waits_is_not_told": 0,
 }
 
 
