@@ -8,7 +8,7 @@ from tara.protocol.graph import Stage
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.controller import CALM_TIMEOUTS, CALM_TIMES, Controller
-from tara.protocol.nodes.request_source import LONG_BYTES, STANDSTILL_MS, TOLD_BYTES, RequestSource
+from tara.protocol.nodes.request_source import LONG_BYTES, OVERTAKEN_MS, STANDSTILL_MS, TOLD_BYTES, RequestSource
 from tara.protocol.resend import burst
 from tests.protocol.driver import Bench, Driven
 
@@ -216,6 +216,23 @@ def test_a_source_tells_which_commands_wait_until_its_own_site_has_them_and_whil
     assert waiting(2_200.0) == [1, 2]
     assert waiting(1_499.0 + STANDSTILL_MS) == [1, 2]
     assert waiting(1_900.0 + STANDSTILL_MS) == []
+
+
+def test_clients_wait_while_requests_of_others_are_decided_but_not_for_ever() -> None:
+    """Over slow links one of another source may take seconds; that this one's do not move is no reason to send them
+    again."""
+    bench = Bench()
+    source = bench.make(RequestSource, Stage.REQUEST_SOURCE, life=1)
+    source.tick(1_000.0)
+    source.feed(t.Submit([command(0, LONG_BYTES)]))
+    source.tick(1_200.0)
+    told = []
+    for slots, now_ms in enumerate(range(2_000, 2_000 + 2 * int(OVERTAKEN_MS), 2_000), 1):
+        source.feed(*bench.stables(0, executors=[bench.status(1, positions=[slots])]))
+        if source.tick(now_ms).of(t.Waiting):
+            told.append(now_ms)
+    assert told[-1] > 1_000.0 + STANDSTILL_MS
+    assert told == list(range(2_000, int(1_000.0 + OVERTAKEN_MS), 2_000))
 
 
 def test_who_waits_for_little_is_not_told() -> None:

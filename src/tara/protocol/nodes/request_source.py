@@ -36,8 +36,10 @@ TOLD_BYTES = 1 << 10
 WAITING_TOLD_MS = 150.0
 #: An executor that has not been heard of for so many of the controllers' time-outs is taken for gone.
 SILENT_TIMEOUTS = 4
-#: They are told nothing any more when the queue has not moved for so long: another source may do better.
+#: They are told nothing any more when nothing has been decided for so long, or, while requests of others are decided,
+#: none of these for so long: another source may do better.
 STANDSTILL_MS = 3_000.0
+OVERTAKEN_MS = 5 * STANDSTILL_MS
 #: Of those that are decided, so many are remembered.
 UNANSWERED_MAX = 1024
 #: Reports of an executor that has halted that may be missed.
@@ -70,7 +72,9 @@ class RequestSource(Node):
         self._backlog: deque[t.Command] = deque()
         #: Signs of life, which do not wait behind what is long: a session is not to expire while its commands wait.
         self._signs: deque[t.Command] = deque()
-        #: When requests were last decided; and which were there when clients were last told, those below this number.
+        #: When anything was last decided; when requests of this source were; and which were there when clients were
+        #: last told, those below this number.
+        self._order_moved_ms = boot.now_ms
         self._moved_ms = boot.now_ms
         self._late = 0
         #: Commands of those that are decided, with the numbers of their requests, but not by the executor of its site,
@@ -262,13 +266,22 @@ class RequestSource(Node):
         be ordered a second time."""
         since_ms = self.now_ms - STANDSTILL_MS
         waiting: list[t.Command] = []
-        if self._waits_for_long and self._moved_ms > since_ms:
+        if self._waits_for_long and self._moves:
             waiting = [command for number, batch in self._numbered() if number < self._late for command in batch]
             waiting += self._backlog
         if self._unanswered and self._answered_ms > since_ms:
             waiting += [command for _, command in self._unanswered]
         if waiting:
             self.emit(t.Waiting(list(map(_without_payload, waiting))), CLIENT)
+
+    @property
+    def _moves(self) -> bool:
+        """Whether the requests that are pending are on their way, as far as it can tell: where links are slow, those of
+        another source may be decided for seconds before one of these is."""
+        since_ms = self.now_ms - STANDSTILL_MS
+        if self._moved_ms > since_ms:
+            return True
+        return self._order_moved_ms > since_ms and self._moved_ms > self.now_ms - OVERTAKEN_MS
 
     @property
     def _waits_for_long(self) -> bool:
@@ -291,7 +304,9 @@ class RequestSource(Node):
             if self._executors.update(status.executor, status):
                 self._heard_ms[status.executor] = self.now_ms
             self._stable = max(self._stable, status.stable)
-            self._decided = max(self._decided, status.positions[self.partition])
+            if status.positions[self.partition] > self._decided:
+                self._decided = status.positions[self.partition]
+                self._order_moved_ms = self.now_ms
             epoch, low = status.progress[self.partition][self.index]
             if epoch == self.epoch:
                 if status.executor == self.index and low > self._answered:

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 #: View changes that may happen until the controllers know what the links carry.
 VIEW_CHANGES_MAX = 3
 #: How much of what is ordered may have been ordered before. (After a view change that nothing called for, clients have
-#: reason to try elsewhere.) With a container per node, every byte takes more trips, and more of them come too late for
-#: a client's patience.
-REPEATED_SHARE_MAX = {"site": 0.2, "node": 0.3}
+#: reason to try elsewhere.)
+REPEATED_SHARE_MAX = 0.2
 #: How often each byte leaves the site that has the most to send: from a source to the proposer, from there to all
 #: committers, from those to the executors; and as much again for what is sent twice.
 TRIPS = 10
@@ -42,7 +41,7 @@ def check(world: "World") -> None:
     if monitor.view_changes > VIEW_CHANGES_MAX + wrong:
         raise Violation("bulk", f"{monitor.view_changes} view changes, though nothing fails")
     ordered, repeated = _ordered(world)
-    if not wrong and repeated > REPEATED_SHARE_MAX[world.plan.packing] * ordered:
+    if not wrong and repeated > REPEATED_SHARE_MAX * ordered:
         raise Violation("bulk", f"{ordered} bytes were ordered, {repeated} of them again")
 
 
