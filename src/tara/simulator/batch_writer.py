@@ -66,6 +66,9 @@ class BatchWriter(Client):
     def burst(self) -> None:
         """One batch after the other."""
 
+    def ask(self) -> None:
+        """It has no questions: one that is ordered would take a number that it has claimed."""
+
     def _abandon(self) -> None:
         """What it has said is said again, by the next process."""
         self._open.clear()
