@@ -79,7 +79,7 @@ class Driver:
             # Where the process was when it ended, it has not left.
             for number in world.executors_of(container):
                 container.kept.records[number].cell[EXECUTING] = world.fatal.counter if world.fatal is not None else 0
-            world.ended_ms = world.now_ms
+            world.note_end(container)
             world.crash(container)
             world.restart_later(container, world.draw.choice((20, 50, 200)))
             return

@@ -67,6 +67,8 @@ CLIENT_MS = 10
 FAILED_START_MS = 100
 #: What lets a node keep more: it is looked at right then.
 GROWING = (t.Submit, t.PendingReads)
+#: How often a command may end a container's process.
+ENDS_MAX = 6
 #: What a site keeps is looked at after about one tick of so many.
 INSPECTED_EVERY = 20
 
@@ -86,8 +88,9 @@ class World:
         self.faults: Counter[str] = Counter()
         self.restarts = 0
         self.rejoins = 0
-        #: When the last process ended at a command.
+        #: When the last process ended at a command, of those that may; and how often each container's has.
         self.ended_ms = 0.0
+        self._ends: Counter[int] = Counter()
         #: Committers that lost their journals and are not full again.
         self.rejoins_due: set[int] = set()
         #: Containers whose journal was damaged, and that have not started since.
@@ -535,6 +538,13 @@ class World:
                 container.disk.copy(zombie.disk, directory)
         self.wipe(container, checkpoints=copies_elsewhere)
         self.boot(container)
+
+    def note_end(self, container: SimulatedContainer) -> None:
+        """A command has ended its process. After two such ends the command is barred; an operator may have it tried
+        again, and a disk that is lost knows nothing of either. More is no fault, but a replica that learns nothing."""
+        self._ends[container.index] += 1
+        if self._ends[container.index] <= ENDS_MAX:
+            self.ended_ms = self.now_ms
 
     def restart_later(self, container: SimulatedContainer, delay_ms: float) -> None:
         self.after(delay_ms, self._restart, container)
