@@ -315,7 +315,8 @@ class World:
             self.restart_later(container, FAILED_START_MS)
             return False
         self.repairs_due.discard(container.index)
-        forgot = any(committer.recovering for committer in container.host.committers().values())
+        # Some may not have come back from an earlier loss.
+        forgot = all(committer.recovering for committer in container.host.committers().values())
         if damaged and forgot and container.generation == generation:
             # The life before has set the journal aside, and ended before it could say so.
             self.journal_lost(container)
