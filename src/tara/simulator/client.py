@@ -254,6 +254,9 @@ class Client:
                 done = session._in_flight[result.number].done
                 if result.status == t.SKIPPED and isinstance(done, partial):
                     self._skipped.add(done.args[0].operation)
+        if self._plan.limit_unheard and reply.command_bytes_max:
+            world.count_fault("limit_unheard")
+            reply = msgspec.structs.replace(reply, command_bytes_max=0)
         self._conversation.hear(reply, world.now_ms / 1e3)
         self._sleeps_until_s = 0.0
 

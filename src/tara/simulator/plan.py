@@ -73,6 +73,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     late_ms: int = 0
     #: Nothing fails, but commands are long and links are slow: see `tara.simulator.checks.bulk`.
     bulk: bool = False
+    #: Clients send what is too long all the same: what front ends say of their limit does not reach them.
+    limit_unheard: bool = False
 
 
 #: Scheduled faults and their weights. Noise (drop, duplicate, reorder, replay) and what follows from other faults
@@ -211,6 +213,7 @@ NOISE = (
     "stale_read",
     "client_timeout",
     "too_large",
+    "limit_unheard",
     "command_skipped",
     "command_tried_again",
 )
@@ -250,7 +253,8 @@ def make_plan(
     # Now and then, a session can keep a few results only.
     session_bytes_max = random.Random(f"kept-{seed}").choice((1_000, 1 << 20, 1 << 20))
     limits = _limits(draw, f, partitions, session_bytes_max)
-    if random.Random(f"short-{seed}").random() < 0.2:
+    short = random.Random(f"short-{seed}")
+    if is_short := short.random() < 0.2:
         # Not everything that clients want to send may be sent, and what is long travels in pieces.
         limits = msgspec.structs.replace(
             limits, command_bytes_max=1_500, run_bytes_max=2_000, frame_bytes_max=4 * 3_500
@@ -301,6 +305,7 @@ def make_plan(
         ),
         clock_drift=_share(seed, "drift", DRIFT_SHARE) * 0.05,
         stack_depth=round(_share(seed, "depth", DEPTH_SHARE) * 300),
+        limit_unheard=is_short and short.random() < 0.5,
         # Reports grow with the graph, and have to fit.
         rate_mbit=draw.choice((0.0, 0.0, 0.0, 20.0, 100.0)) * f * f * partitions,
     )

@@ -173,7 +173,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "unread": "a client does not read its answers",
         "stale_read": "a client reads, and any state will do",
         "read_ordered": "a read was not answered in time, and is ordered like a command",
-        "too_large": "a client sends more than a command may have",
+        "too_large": "a client has more to send than a command may have",
+        "limit_unheard": "a client does not hear of the limit, and sends it; the front end refuses it",
         "overload": "all clients fill their pipelines",
         "overloaded": "a front end had no room for a command, and said so",
         "unacknowledged": (
