@@ -1,6 +1,7 @@
 """The simulated client."""
 
 import msgspec
+import pytest
 
 from tara.protocol.limits import Limits
 from tara.simulator.client import Client
@@ -10,11 +11,14 @@ from tara.simulator.world import World
 COMMANDS = 28
 
 
-def test_what_the_replicas_do_not_keep_is_sent_again_soon() -> None:
+@pytest.mark.parametrize("bound", [{"session_bytes_max": 1_000}, {"session_pipeline_max": 3}])
+def test_what_the_replicas_do_not_keep_is_sent_again_soon(bound: dict[str, int]) -> None:
     """A session keeps three results only, and the client sends much more at once. Each time it sends the rest again it
     says which results it has: that takes as many turns as there are handfuls, but none of them is a long one."""
-    limits = Limits(window=64, checkpoint_interval=16, session_bytes_max=1_000, session_pipeline_max=32)
-    plan = msgspec.structs.replace(quiet_plan(limits), clients=1, commands_per_client=COMMANDS, think_ms=10_000)
+    limits = msgspec.structs.replace(Limits(window=64, checkpoint_interval=16), **bound)
+    plan = msgspec.structs.replace(
+        quiet_plan(limits), clients=1, commands_per_client=COMMANDS, pipeline=COMMANDS, think_ms=10_000
+    )
     world = World(plan)
     world.start()
     (client,) = world.clients

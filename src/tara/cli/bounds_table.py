@@ -206,7 +206,12 @@ def sections() -> list[Section]:
             [
                 setting("sessions_max", "", "sessions", "no new one is opened"),
                 setting("principal_sessions_max", "", "sessions of one key or secret", "no new one is opened"),
-                setting("session_pipeline_max", "", "results that a session has not acknowledged", "refused"),
+                setting(
+                    "session_pipeline_max",
+                    "",
+                    "results that a session has not acknowledged",
+                    "refused until results are acknowledged",
+                ),
                 setting(
                     "session_bytes_max",
                     "bytes",

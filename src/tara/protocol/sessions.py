@@ -289,7 +289,8 @@ class Sessions:
             if known is not None:
                 self.results.append(known)
         elif number >= session.acknowledged + self._pipeline_max:
-            self._answer(command, t.REJECTED, b"too many commands without an acknowledged result")
+            # It has to come again: another one will never have its number.
+            self._answer(command, t.UNACKNOWLEDGED, b"too many commands without an acknowledged result")
         elif number > session.next:
             self._keep_early(session, command)
         elif command.kind == t.CLOSE or (refusal := self._quotas.no_result(session)) is None:

@@ -188,12 +188,8 @@ class Client:
         )
 
     def _load(self, now_ms: float) -> None:
-        session, limits = self._conversation.session, self._plan.limits
-        oldest = next(iter(session._in_flight), session._number)
-        room = min(
-            max(self._plan.pipeline, self._burst) - len(self._open),
-            oldest + limits.session_pipeline_max - session._number - len(session._waiting),
-        )
+        # How many results the replicas keep for it, it does not know.
+        room = max(self._plan.pipeline, self._burst) - len(self._open)
         if self._left <= 0 or room <= 0 or self._is_idle(now_ms) or (now_ms < self._next_ms and not self._burst):
             return
         for _ in range(min(self._left, room) if self._burst else 1):

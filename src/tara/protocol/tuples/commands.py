@@ -77,7 +77,7 @@ class Result(Value, frozen=True):
 OK = 0
 FAILED = 1  # the application raised; the payload is the message
 EXPIRED = 2  # no such session (any more); the command does not execute, unless an earlier copy of it did
-REJECTED = 3  # beyond a bound of the session, or ill-formed; this copy of the command does not execute
+REJECTED = 3  # ill-formed, or it makes no sense now; this copy of the command does not execute
 FULL = 4  # no room for another session
 # Said by a front end, about a command that it did not pass on:
 OVERLOADED = 5  # no room now
