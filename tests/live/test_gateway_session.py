@@ -75,6 +75,19 @@ def test_what_the_replicas_had_no_room_for_is_submitted_again(site: Site, sessio
     assert len(session) == 0
 
 
+def test_no_more_is_in_flight_than_the_replicas_keep_results_for(
+    site: Site, session: GatewaySession[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "limits", Limits(session_pipeline_max=2))
+    for token in ("a", "b", "c"):
+        session.order(token.encode(), token)
+    session.pump(2.0)
+    assert [command.payload for command in site.take()] == [b"a", b"b"]
+    assert session.hear(t.Result(9, 0, 2, t.OK, b"")) == "a"
+    session.pump(2.1)
+    assert [(command.number, command.acknowledged) for command in site.take()] == [(2, 1)]
+
+
 def test_a_command_that_is_refused_for_good_does_not_hold_up_the_others(site: Site) -> None:
     """Its number is missing, so what follows would wait for ever: the session begins anew."""
     lost: list[list[str]] = []

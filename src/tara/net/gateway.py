@@ -22,8 +22,8 @@ from tara.protocol.sessions import Application
 
 Token = TypeVar("Token")
 
-#: Commands of one session in flight; well below the replicas' limits for results that are not acknowledged, and for
-#: commands that wait for their turn.
+#: Commands of one session in flight; well below the replicas' usual limits for results that are not acknowledged, and
+#: for commands that wait for their turn.
 IN_FLIGHT_MAX = 512
 IN_FLIGHT_BYTES_MAX = 8 << 20
 SESSION_TIMEOUT_MS = 30_000
@@ -153,7 +153,7 @@ class GatewaySession(Generic[Token]):
         waiting, in_flight = self._waiting, self._in_flight
         if not waiting:
             return
-        room = min(len(waiting), IN_FLIGHT_MAX - len(in_flight))
+        room = min(len(waiting), min(IN_FLIGHT_MAX, self._site.limits.session_pipeline_max) - len(in_flight))
         commands = []
         for _ in range(room):
             if self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
