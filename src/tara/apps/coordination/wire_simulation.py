@@ -210,9 +210,9 @@ class Gateway:
     def _flush(self) -> None:
         front_end = self.front_end
         unsettled, front_end.unsettled = front_end.unsettled, set()
-        for connection in sorted(unsettled, key=lambda one: one.opened_s):
-            link = self._links.get(connection)
-            if connection.closed or link is None:
+        # In the order in which they were opened, several perhaps at one time: a set has another order in each process.
+        for connection, link in list(self._links.items()):
+            if connection not in unsettled or connection.closed:
                 continue
             before = len(connection.out)
             taken = link.client.room(before) if link.client is not None else before
@@ -224,9 +224,9 @@ class Gateway:
                 front_end.unsettled.add(connection)
             front_end.flushed(connection, taken > 0 or not before)
         for connection in front_end.dropped:
-            link = self._links.pop(connection, None)
-            if link is not None:
-                link.break_off()
+            gone = self._links.pop(connection, None)
+            if gone is not None:
+                gone.break_off()
         front_end.dropped = []
 
     def close(self) -> None:

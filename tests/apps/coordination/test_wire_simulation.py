@@ -1,0 +1,48 @@
+"""Simulated clients that speak ZooKeeper's protocol, and the links between them and the front ends."""
+
+import msgspec
+import pytest
+
+from tara.apps.coordination.wire_simulation import Link, ZooKeeperClient, ZooKeeperWire
+from tara.protocol.limits import Limits
+from tara.simulator.scene import quiet_plan
+from tara.simulator.world import World
+
+
+def served(seed: int = 0) -> tuple[World, ZooKeeperClient]:
+    """A world with one client, which has a session and nothing to say."""
+    plan = msgspec.structs.replace(
+        quiet_plan(Limits(window=64, checkpoint_interval=16)),
+        seed=seed,
+        app="coordination",
+        wire=True,
+        clients=1,
+        commands_per_client=1_000,
+        think_ms=1_000_000_000,
+    )
+    world = World(plan)
+    world.start()
+    (client,) = world.clients
+    assert isinstance(client, ZooKeeperClient)
+    world.run_until(1_000)
+    assert client._joined
+    return world, client
+
+
+def test_answers_leave_in_the_order_in_which_connections_were_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that were opened at one time: a run is the same wherever its objects are in memory."""
+    world, client = served()
+    assert isinstance(world.wire, ZooKeeperWire)
+    gateway = world.wire.gateways[client._site]
+    gateway._step_s = 0.0
+    gateway.front_end.settings = msgspec.structs.replace(gateway.front_end.settings, max_client_connections=0)
+    links = [Link(world, client, gateway) for _ in range(32)]
+    answered: list[Link] = []
+    monkeypatch.setattr(Link, "answer", lambda link, data: answered.append(link))
+    for link in links:
+        assert gateway.connect(link)
+    for link in reversed(links):
+        assert link.connection is not None
+        gateway.front_end.send(link.connection, b"answer")
+    gateway._flush()
+    assert answered == links
