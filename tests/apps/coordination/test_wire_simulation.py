@@ -3,7 +3,9 @@
 import msgspec
 import pytest
 
-from tara.apps.coordination.wire_simulation import Link, ZooKeeperClient, ZooKeeperWire
+from tara.apps.coordination import jute
+from tara.apps.coordination.codes import Mode, Op
+from tara.apps.coordination.wire_simulation import WATCHED, Link, ZooKeeperClient, ZooKeeperWire, watches_max
 from tara.protocol.limits import Limits
 from tara.simulator.scene import quiet_plan
 from tara.simulator.world import World
@@ -27,6 +29,27 @@ def served(seed: int = 0) -> tuple[World, ZooKeeperClient]:
     world.run_until(1_000)
     assert client._joined
     return world, client
+
+
+def test_a_client_that_comes_back_asks_for_no_more_watches_than_it_may_have() -> None:
+    """It would be refused, and at the next front end again; and so on."""
+    few = next(seed for seed in range(100) if watches_max(seed) == 4)
+    world, client = served(few)
+    for path in ("/a", "/b", "/c", WATCHED):
+        client._request(Op.CREATE, client._create(path, b"", Mode.PERSISTENT))
+    client._request(Op.EXISTS, jute.pack_text(WATCHED) + b"\1", client._check_watched())
+    world.run_until(world.now_ms + 200)
+    assert client._watched
+    assert not client._pending
+
+    client._hang_up()
+    world.run_until(world.now_ms + 200)
+    link = client._link
+    world.run_until(world.now_ms + 400)
+
+    assert client._joined
+    assert client._link is link
+    assert not client._pending
 
 
 def test_answers_leave_in_the_order_in_which_connections_were_opened(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,12 @@ WATCHED = "/watched"
 WORDS = (b"ruok", b"mntr", b"srvr", b"conf", b"envi", b"isro", b"wchs", b"stat", b"cons", b"dump", b"wchc", b"wchp")
 
 
+def watches_max(seed: int) -> int:
+    """What a connection may watch. The same everywhere: what a client may watch at one front end, it may watch at the
+    next."""
+    return random.Random(f"watches-{seed}").choice((50_000, 50_000, 4))
+
+
 class Caller(Protocol):
     """Who has a connection."""
 
@@ -122,8 +128,7 @@ class Gateway:
             "tick_time_ms": TICK_TIME_MS,
             "collect_interval_ms": 1_000,
             "max_client_connections": world.draw.choice((0, 0, 8)),
-            # The same everywhere: what a client may watch at one front end, it may watch at the next.
-            "watches_per_connection_max": random.Random(f"watches-{world.plan.seed}").choice((50_000, 50_000, 4)),
+            "watches_per_connection_max": watches_max(world.plan.seed),
             "four_letter_words": "*",
         }
         #: How much time passes when it looks at the clock.
@@ -536,14 +541,26 @@ class ZooKeeperClient:
             (Op.CHECK_WATCHES, text + jute.pack_int(3)),
             (Op.MULTI_READ, _multi([(Op.GET_DATA, text + b"\0"), (Op.GET_CHILDREN, text + b"\0")])),
             (Op.MULTI, _multi([(Op.CREATE, self._create(path, b"", 0)), (Op.CHECK, text + version)])),
-            (Op.SET_WATCHES, self._watches(2)),
+            (Op.SET_WATCHES, self._pack_watches(self._watches(2))),
             (Op.CLOSE_SESSION, b""),
         ]
         op, body = draw.choice(requests)
         self._request(op, body)
 
-    def _watches(self, lists: int) -> bytes:
-        """What it had watches on, for a front end that does not know."""
+    def _watches_that_it_had(self) -> bytes:
+        """For a front end that does not know. They are no more than it may have: else it would be refused, there and
+        everywhere, whenever it came back."""
+        parts, left = self._watches(5), watches_max(self._world.plan.seed)
+        for part in parts:
+            del part[left:]
+            left -= len(part)
+        return self._pack_watches(parts)
+
+    def _pack_watches(self, parts: list[list[str]]) -> bytes:
+        return jute.pack_long(self._zxid) + b"".join(jute.pack_texts(part) for part in parts)
+
+    def _watches(self, lists: int) -> list[list[str]]:
+        """What it might have watches on: the node that it watches first, and others."""
         draw = self._draw
         some = [f"/{one}" for one in "abc"]
         watched = [WATCHED] if self._watched else []
@@ -551,7 +568,7 @@ class ZooKeeperClient:
         parts = [[*watched, *draw.sample(some, 1)], [*absent, *draw.sample(some, 1)], draw.sample(some, 2)]
         if lists > 2:
             parts += [draw.sample(some, 1), draw.sample(some, 1)]
-        return jute.pack_long(self._zxid) + b"".join(jute.pack_texts(part) for part in parts)
+        return parts
 
     def hear(self, data: bytes) -> None:
         self._heard_ms = self._world.now_ms
@@ -586,7 +603,7 @@ class ZooKeeperClient:
         self._session, self._password, self._joined = session, password, True
         fresh = self._known is None
         if self._watched is not None or self._draw.random() < 0.3:
-            self._write(SET_WATCHES_XID, Op.SET_WATCHES2, self._watches(5))
+            self._write(SET_WATCHES_XID, Op.SET_WATCHES2, self._watches_that_it_had())
         if fresh:
             self._request(Op.CREATE, self._create(self._own, b"0", Mode.PERSISTENT))
         else:
