@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tara.protocol.errors import ConfigurationError, TaraError
     from tara.protocol.limits import Limits
     from tara.streaming import StreamingConfig, StreamingReplication, read_results
+    from tara.table import Table
 
 __version__: str
 
@@ -59,6 +60,7 @@ __all__ = [
     "StateMachine",
     "StreamingConfig",
     "StreamingReplication",
+    "Table",
     "TaraError",
     "TimedOut",
     "__version__",
@@ -78,6 +80,7 @@ _HOMES = {
     "StateMachine": "tara.application",
     "StreamingConfig": "tara.streaming",
     "StreamingReplication": "tara.streaming",
+    "Table": "tara.table",
     "TaraError": "tara.protocol.errors",
     "read_results": "tara.streaming",
 }

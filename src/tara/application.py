@@ -69,7 +69,8 @@ class StateMachine(abc.ABC):
     """A replicated application."""
 
     #: True if the iterator that `snapshot` returns may be drawn after later commands have executed: the call itself
-    #: must then have captured the state. If false, the chunks are drawn before the next command.
+    #: must then have captured the state, as `tara.table.Table` does. If false, the chunks are drawn before the next
+    #: command.
     concurrent_snapshot: bool = False
 
     #: `module:function` of a front end that the live runtime starts beside each replica: `tara.net.gateway`.
