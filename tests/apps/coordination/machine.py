@@ -122,7 +122,8 @@ class Machine:
 
     @property
     def paths(self) -> list[str]:
-        return [path for path in self.service.tree.nodes if not path.startswith("/zookeeper") and path != "/"]
+        nodes = self.service.tree.nodes
+        return sorted(path for path in nodes if not path.startswith("/zookeeper") and path != "/")
 
     def snapshot(self) -> bytes:
         return b"|".join(self.service.snapshot())

@@ -1,12 +1,15 @@
 """The state machine: ZooKeeper's rules, determinism, and snapshots."""
 
+from itertools import islice
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tara.apps.coordination import commands, jute, limits
+from tara import table
+from tara.apps.coordination import commands, jute, limits, service, tree
 from tara.apps.coordination.acl import digest_id
 from tara.apps.coordination.codes import CONTAINER_OWNER, Code, Event, Mode, Op
 from tara.apps.coordination.service import CoordinationService
@@ -27,7 +30,7 @@ def session(machine: Machine) -> int:
 
 
 def test_a_new_tree_is_that_of_zookeeper(machine: Machine) -> None:
-    assert list(machine.service.tree.nodes) == ["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"]
+    assert sorted(machine.service.tree.nodes) == ["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"]
     assert machine.stat("/").cversion == -1
     assert machine.stat("/zookeeper").cversion == -2
     assert machine.stat("/zookeeper/config").aversion == -1
@@ -397,6 +400,42 @@ def test_a_snapshot_is_of_the_moment_when_it_was_taken(steps: list[Any], cut: in
     for step in steps[cut:]:
         play(machine, step)
     assert b"|".join(drawn_afterwards) == now
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(STEPS, max_size=40), st.lists(STEPS, max_size=40))
+def test_a_snapshot_may_be_drawn_in_slices_between_commands(before: list[Any], after: list[Any]) -> None:
+    with (
+        mock.patch.multiple(table, ENTRIES_PER_PAGE=2, ENTRIES_PER_PAGE_MIN=1),
+        mock.patch.object(tree, "NODES_PER_CHUNK", 1),
+        mock.patch.object(service, "SESSIONS_PER_CHUNK", 1),
+    ):
+        machine = Machine()
+        for step in before:
+            play(machine, step)
+        now, snapshot = machine.snapshot(), machine.service.snapshot()
+        twin = machine.copy()
+        drawn: list[bytes] = []
+        for index, step in enumerate(after):
+            drawn += islice(snapshot, index % 3)
+            assert play(machine, step) == play(twin, step)
+        assert b"|".join([*drawn, *snapshot]) == now
+        assert twin.snapshot() == machine.snapshot()
+
+
+def test_ephemeral_nodes_vanish_oldest_first_also_on_a_replica_that_was_restored(
+    machine: Machine, session: int
+) -> None:
+    names = [f"/{name}" for name in "dbeac"]
+    for name in names:
+        machine.create(session, name, mode=Mode.EPHEMERAL)
+    machine.multi(session, *((Op.CREATE, create_body(name, mode=Mode.EPHEMERAL)) for name in ("/z", "/y")))
+    twin = machine.copy()
+    assert machine.service.tree.ephemerals_of(session) == twin.service.tree.ephemerals_of(session)
+    for replica in (machine, twin):
+        replica.told.clear()
+        replica.run(session, Op.CLOSE_SESSION)
+        assert [told[1] for told in replica.told[:-1]] == [*names, "/y", "/z"]
 
 
 @settings(max_examples=100, deadline=None)

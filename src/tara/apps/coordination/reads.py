@@ -72,7 +72,7 @@ BY_PATH: dict[int, Callable[[Tree, str, Ids], bytes]] = {
 
 
 def get_ephemerals(tree: Tree, prefix: str, session: int) -> bytes:
-    return pack_texts([path for path in tree.ephemerals.get(session, ()) if path.startswith(prefix)])
+    return pack_texts([path for path in tree.ephemerals_of(session) if path.startswith(prefix)])
 
 
 class TooLong(Refusal):

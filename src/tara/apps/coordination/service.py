@@ -9,6 +9,7 @@ at one command. The zxid of a change is the counter of its command.
 import functools
 import hmac
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Protocol
 
 import msgspec
@@ -25,10 +26,11 @@ from tara.apps.coordination.tree import NO_TTL, Change, Tree
 from tara.protocol.tuples import DECODE_ERRORS
 
 TIMEOUT_MS_MAX = (1 << 31) - 1
+SESSIONS_PER_CHUNK = 1000
 
 
-class SessionRecord(Struct, array_like=True):
-    """A ZooKeeper session.
+class SessionRecord(Struct, array_like=True, frozen=True):
+    """A ZooKeeper session, but for when it was last heard of: a snapshot shares what changes seldom.
 
     A client that comes back attaches its session anew; the attachment is the counter of that command. A write carries
     the attachment of its connection, so that a write of an old connection, still on its way, cannot execute after the
@@ -39,7 +41,6 @@ class SessionRecord(Struct, array_like=True):
     password: bytes
     timeout_ms: int
     attachment: int
-    active_ms: int
 
 
 class Observer(Protocol):
@@ -54,6 +55,7 @@ class Observer(Protocol):
 
 _decode_create_session = msgspec.msgpack.Decoder(CreateSession).decode
 _decode_touch = msgspec.msgpack.Decoder(Touch).decode
+_decode_sessions = msgspec.msgpack.Decoder(list[tuple[SessionRecord, int]]).decode
 #: Decoding the ids of a connection once is enough; a pure function.
 _ids = functools.lru_cache(maxsize=4096)(commands.decode_ids)
 
@@ -70,6 +72,8 @@ class CoordinationService(StateMachine):
     def __init__(self) -> None:
         self.tree = Tree()
         self.sessions: dict[int, SessionRecord] = {}
+        #: When they were last heard of, on the session clock. The same ids in the same order.
+        self._active_ms: dict[int, int] = {}
         #: No session ends before the session clock reaches this.
         self._expiry_ms = 0
         self.observer: Observer | None = None
@@ -99,7 +103,7 @@ class CoordinationService(StateMachine):
                 return commands.refused(Code.SESSION_EXPIRED)
             if record.attachment != attachment:
                 return commands.refused(Code.SESSION_MOVED)
-            record.active_ms = context.clock_ms
+            self._active_ms[session] = context.clock_ms
             body = handler(Reader(command, begin), session, _ids(ids), context)
         except Refusal as refusal:
             return commands.refused(refusal.code)
@@ -141,14 +145,17 @@ class CoordinationService(StateMachine):
             raise ApplicationError("not a question to the coordination service") from error
 
     def snapshot(self) -> Iterator[bytes]:
-        # Sessions change all the time and are few; the tree captures itself.
-        head = msgspec.msgpack.encode(list(self.sessions.values()))
-        return _chain(head, self.tree.snapshot())
+        # Two lists of all sessions: 5 ms for as many as there may be. A table would make every write and touch slower.
+        sessions = _encode_sessions(list(self.sessions.values()), list(self._active_ms.values()))
+        return chain(sessions, self.tree.snapshot())
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         iterator = iter(chunks)
-        sessions = msgspec.msgpack.decode(next(iterator), type=list[SessionRecord])
-        self.sessions = {record.id: record for record in sessions}
+        self.sessions, self._active_ms = {}, {}
+        while sessions := _decode_sessions(next(iterator)):
+            for record, active_ms in sessions:
+                self.sessions[record.id] = record
+                self._active_ms[record.id] = active_ms
         self._expiry_ms = 0
         self.tree.restore(iterator)
         if self.observer is not None:
@@ -167,9 +174,10 @@ class CoordinationService(StateMachine):
         if len(self.sessions) >= SESSIONS_MAX:
             raise Refusal(Code.SYSTEM_ERROR)
         id_ = context.counter
-        record = SessionRecord(id_, request.password, request.timeout_ms, id_, context.clock_ms)
+        record = SessionRecord(id_, request.password, request.timeout_ms, id_)
         self.sessions[id_] = record
-        self._expiry_ms = min(self._expiry_ms, record.active_ms + record.timeout_ms)
+        self._active_ms[id_] = context.clock_ms
+        self._expiry_ms = min(self._expiry_ms, context.clock_ms + record.timeout_ms)
         return DONE + msgspec.msgpack.encode((id_, record.timeout_ms, id_))
 
     def _attach(self, session: int, password: bytes, context: Context) -> bytes:
@@ -177,8 +185,8 @@ class CoordinationService(StateMachine):
         # In a time that does not tell how much of it was right.
         if record is None or not hmac.compare_digest(record.password, password):
             raise Refusal(Code.SESSION_EXPIRED)
-        record.attachment = context.counter
-        record.active_ms = context.clock_ms
+        self.sessions[session] = record = msgspec.structs.replace(record, attachment=context.counter)
+        self._active_ms[session] = context.clock_ms
         if self.observer is not None:
             self.observer.attached(session, record.attachment)
         return DONE + msgspec.msgpack.encode((session, record.timeout_ms, record.attachment))
@@ -188,18 +196,17 @@ class CoordinationService(StateMachine):
         return b""
 
     def _end(self, session: int, zxid: int) -> None:
-        del self.sessions[session]
+        del self.sessions[session], self._active_ms[session]
         self.tree.close_session(session, zxid)
         self._tell(zxid)
         if self.observer is not None:
             self.observer.ended(session, zxid)
 
     def _touch(self, touch: Touch, context: Context) -> bytes:
-        sessions, clock_ms = self.sessions, context.clock_ms
+        active_ms, clock_ms = self._active_ms, context.clock_ms
         for id_ in touch.sessions:
-            record = sessions.get(id_)
-            if record is not None:
-                record.active_ms = clock_ms
+            if id_ in active_ms:
+                active_ms[id_] = clock_ms
         if clock_ms >= self._expiry_ms:
             self._expire(clock_ms, context.counter)
         if touch.collect:
@@ -208,10 +215,10 @@ class CoordinationService(StateMachine):
         return DONE
 
     def _expire(self, clock_ms: int, zxid: int) -> None:
-        for record in list(self.sessions.values()):
-            if record.active_ms + record.timeout_ms <= clock_ms:
-                self._end(record.id, zxid)
-        deadlines = (record.active_ms + record.timeout_ms for record in self.sessions.values())
+        active_ms = self._active_ms
+        for id_ in [id_ for id_, record in self.sessions.items() if active_ms[id_] + record.timeout_ms <= clock_ms]:
+            self._end(id_, zxid)
+        deadlines = (active_ms[id_] + record.timeout_ms for id_, record in self.sessions.items())
         self._expiry_ms = min(deadlines, default=0)
 
     def _create(self, reader: Reader, session: int, ids: Ids, context: Context) -> bytes:
@@ -322,6 +329,9 @@ def _failed(operations: int, position: int, code: int) -> bytes:
     return b"".join(parts)
 
 
-def _chain(head: bytes, tail: Iterator[bytes]) -> Iterator[bytes]:
-    yield head
-    yield from tail
+def _encode_sessions(records: list[SessionRecord], active_ms: list[int]) -> Iterator[bytes]:
+    """Pairs of a record and when it was last heard of. An empty list is the end."""
+    for begin in range(0, len(records), SESSIONS_PER_CHUNK):
+        end = begin + SESSIONS_PER_CHUNK
+        yield msgspec.msgpack.encode([*zip(records[begin:end], active_ms[begin:end], strict=True)])
+    yield msgspec.msgpack.encode([])

@@ -1,14 +1,14 @@
 """The znodes: a pure data structure that changes only through the operations here.
 
 Each operation checks everything before it changes anything, in ZooKeeper's order of checks; a `Refusal` leaves the tree
-as it was. The order of the dictionaries here is the order of creation; it is part of the state, kept by snapshots, so
-that all replicas agree on it.
+as it was. Where the order of nodes matters, it is that of their creation, worked out when it is needed (`_by_age`): the
+dictionaries here have another order in a tree that was restored than in one that grew.
 
 A snapshot shares the nodes with the living tree. A node that existed when it was taken is copied before it is changed
 (`_own`); only `children` is shared for good, because a snapshot does not read it. `multi` uses the same copies to undo.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,9 +19,9 @@ from tara.apps.coordination.acl import Ids
 from tara.apps.coordination.codes import CONTAINER_OWNER, TTL_OWNER, Code, Event, Mode, Refusal, ttl_of
 from tara.apps.coordination.jute import STAT, Acl
 from tara.apps.coordination.paths import child_of, is_valid, name_of, parent_of
+from tara.table import CHUNK_BYTES_MAX, Table
 
 NODES_PER_CHUNK = 500
-CHUNK_BYTES_MAX = 1 << 20
 #: In place of a time to live, for nodes that have none.
 NO_TTL = -1
 #: Nodes that nobody may delete.
@@ -126,7 +126,7 @@ class Tree:
         self.nodes["/zookeeper/config"].aversion = -1
 
     def _clear(self) -> None:
-        self.nodes: dict[str, Node] = {}
+        self.nodes: Table[str, Node] = Table()
         #: Session to the paths of its ephemeral nodes; no entry is empty.
         self.ephemerals: dict[int, dict[str, None]] = {}
         self.containers: dict[str, None] = {}
@@ -143,8 +143,16 @@ class Tree:
     def children(self, path: str) -> list[str]:
         return sorted(self.find(path).children or ())
 
+    def ephemerals_of(self, session: int) -> list[str]:
+        """Oldest first."""
+        return self._by_age(self.ephemerals.get(session, ()))
+
+    def _by_age(self, paths: Iterable[str]) -> list[str]:
+        """Oldest first, and of one `multi`, in the order of their names; parents always before their children."""
+        return sorted(paths, key=lambda path: (self.nodes[path].czxid, path))
+
     def descendants(self, path: str) -> Iterator[str]:
-        """All paths below, parents before their children."""
+        """All paths below, parents before their children, and else in no particular order."""
         pending = [path or "/"]
         while pending:
             parent = pending.pop()
@@ -246,20 +254,24 @@ class Tree:
 
     def close_session(self, session: int, zxid: int) -> None:
         """Take the session's ephemeral nodes out, oldest first."""
-        for path in list(self.ephemerals.get(session, ())):
+        for path in self.ephemerals_of(session):
             self.remove(path, zxid)
 
     def collect(self, zxid: int, time_ms: int) -> None:
         """Take containers out whose last child is gone, and nodes that outlived their time, if they have no child."""
-        for path in list(self.containers):
-            node = self.nodes[path]
-            if node.creations and not node.children:
-                self.remove(path, zxid)
-        for path in list(self.mortals):
-            node = self.nodes[path]
-            ttl_ms = ttl_of(node.owner)
-            if ttl_ms is not None and not node.children and time_ms - node.mtime > ttl_ms:
-                self.remove(path, zxid)
+        for path in self._by_age(filter(self._is_abandoned, self.containers)):
+            self.remove(path, zxid)
+        for path in self._by_age(path for path in self.mortals if self._is_outdated(path, time_ms)):
+            self.remove(path, zxid)
+
+    def _is_abandoned(self, path: str) -> bool:
+        node = self.nodes[path]
+        return node.creations > 0 and not node.children
+
+    def _is_outdated(self, path: str, time_ms: int) -> bool:
+        node = self.nodes[path]
+        ttl_ms = ttl_of(node.owner)
+        return ttl_ms is not None and not node.children and time_ms - node.mtime > ttl_ms
 
     def begin(self) -> None:
         """From here on, remember how to undo."""
@@ -298,6 +310,12 @@ class Tree:
 
     def _insert(self, path: str, node: Node) -> None:
         self.nodes[path] = node
+        self._index(path, node)
+        if self._undo is not None:
+            self._undo.append((self._detach, (path,)))
+
+    def _index(self, path: str, node: Node) -> None:
+        """Note a node that is new among the nodes wherever else it is to be found."""
         self.size += len(path) + (len(node.data) if node.data else 0)
         if path != "/":
             parent = self.nodes[parent_of(path)]
@@ -310,8 +328,6 @@ class Tree:
             self.containers[path] = None
         elif node.owner < 0:
             self.mortals[path] = None
-        if self._undo is not None:
-            self._undo.append((self._detach, (path,)))
 
     def _detach(self, path: str) -> None:
         node = self.nodes.pop(path)
@@ -334,11 +350,12 @@ class Tree:
     def snapshot(self) -> Iterator[bytes]:
         """Captures the tree now; the chunks may be drawn while it changes."""
         self._generation += 1
-        return _encode(self.nodes.copy())
+        return _encode(self.nodes.captured())
 
     def restore(self, chunks: Iterator[bytes]) -> None:
         self._clear()
         self.changes.clear()
+        nodes: dict[str, Node] = {}
         for chunk in chunks:
             for path, data, acl, czxid, mzxid, ctime, mtime, version, creations, aversion, owner, pzxid in _decode_rows(
                 chunk
@@ -346,18 +363,23 @@ class Tree:
                 node = Node(data, acls.intern(acl), czxid, ctime, owner, self._generation)
                 node.mzxid, node.pzxid, node.mtime = mzxid, pzxid, mtime
                 node.version, node.creations, node.aversion = version, creations, aversion
-                self._insert(path, node)
+                nodes[path] = node
+        self.nodes = Table(nodes)
+        # Now that the parents are there.
+        for path, node in nodes.items():
+            self._index(path, node)
 
 
-def _encode(nodes: dict[str, Node]) -> Iterator[bytes]:
+def _encode(nodes: Iterable[tuple[str, Node]]) -> Iterator[bytes]:
     rows: list[Row] = []
     size = 0
-    for path, node in nodes.items():
-        rows.append(node.row(path))
-        size += len(path) + len(node.data or b"")
-        if len(rows) == NODES_PER_CHUNK or size >= CHUNK_BYTES_MAX:
+    for path, node in nodes:
+        more = len(path) + len(node.data or b"")
+        if rows and (len(rows) == NODES_PER_CHUNK or size + more > CHUNK_BYTES_MAX):
             yield msgspec.msgpack.encode(rows)
             rows, size = [], 0
+        rows.append(node.row(path))
+        size += more
     yield msgspec.msgpack.encode(rows)
 
 

@@ -141,8 +141,8 @@ def _dump(front_end: "FrontEnd") -> list[str]:
     sessions, ephemerals = front_end.service.sessions, front_end.tree.ephemerals
     lines = [f"Sessions ({len(sessions)}):", *(f"{session:#x}" for session in sessions)]
     lines.append(f"Sessions with Ephemerals ({len(ephemerals)}):")
-    for session, paths in ephemerals.items():
-        lines += (f"{session:#x}:", *(f"\t{path}" for path in paths))
+    for session in ephemerals:
+        lines += (f"{session:#x}:", *(f"\t{path}" for path in front_end.tree.ephemerals_of(session)))
     return lines
 
 
