@@ -30,7 +30,7 @@ BEGINNINGS = (
 #: What they need of Tara: packages, and modules that are in none.
 LIVE_PATH = (
     "protocol", "host", "live", "net", "storage", "configuration", "client",
-    "application.py", "named.py", "__init__.py",
+    "application.py", "named.py", "table.py", "__init__.py",
 )  # fmt: skip
 
 REQUEST_HANDLING = "request_handling"
@@ -72,8 +72,10 @@ CATEGORIES: dict[str, str] = {
     "live/observability/": OBSERVABILITY,
     "protocol/__init__.py": INFRASTRUCTURE,
     "protocol/backoff.py": RESENDING,
+    "protocol/bases.py": STORAGE,
     "protocol/depth.py": APPLICATIONS,
     "protocol/errors.py": DATA_STRUCTURES,
+    "protocol/execution.py": REQUEST_HANDLING,
     "protocol/graph.py": INFRASTRUCTURE,
     "protocol/incarnations.py": VIEW_CHANGE,
     "protocol/journal.py": STORAGE,
@@ -100,6 +102,7 @@ CATEGORIES: dict[str, str] = {
     "protocol/session_quotas.py": SESSIONS,
     "protocol/sessions.py": SESSIONS,
     "protocol/skips.py": APPLICATIONS,
+    "protocol/stalls.py": VIEW_CHANGE,
     "protocol/state_digest.py": DATA_STRUCTURES,
     "protocol/status.py": DATA_STRUCTURES,
     "protocol/throttle.py": THROTTLING,
@@ -113,6 +116,7 @@ CATEGORIES: dict[str, str] = {
     "live/task_placement.py": CLUSTERS,
     "live/sites/": CLUSTERS,
     "storage/": STORAGE,
+    "table.py": APPLICATIONS,
 }
 
 _NO_CODE = {

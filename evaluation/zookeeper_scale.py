@@ -1,4 +1,4 @@
-"""Many znodes and sessions: memory, what a checkpoint costs the clients, and how long a killed site needs to return."""
+"""Many znodes and sessions: memory, what a base costs the clients, and how long a killed site needs to return."""
 
 import os
 import signal
@@ -16,11 +16,15 @@ from tara.apps.coordination import jute
 from tara.apps.coordination.acl import OPEN
 from tara.apps.coordination.codes import Op
 from tara.configuration.settings import load_settings
+from tara.live import control
 from tara.live.spark import Cluster
+from tara.operations.fresh_checkpoint import next_checkpoint
+from tara.operations.registry_client import ask
+from tara.storage.base_format import base_directory, list_bases
 
 NODES_PER_PARENT = 1_000
 NODES_PER_MULTI = 200
-#: Slots between checkpoints: few, so that several happen while we look.
+#: Slots between checkpoints: few, so that the base begins soon, and several more happen while we look.
 CHECKPOINT_INTERVAL = 1_000
 PROBE_SESSIONS = 8
 RESTART_TIMEOUT_S = 120.0
@@ -32,9 +36,10 @@ class ScaleReport(Struct, kw_only=True):
     creations_per_s: float
     memory_mb: list[float]
     checkpoints: int
-    checkpoint_bytes: int
+    #: Of the base that was taken meanwhile.
+    base_bytes: int
     latency_ms_p50: float
-    #: The longest that any client waited for a write, checkpoints included.
+    #: The longest that any client waited for a write, checkpoints and the base included.
     latency_ms_max: float
     restart_s: float
 
@@ -63,12 +68,13 @@ def measure(
             say(f"{sessions} sessions")
             crowd = ZooKeeperLoad(endpoints, sessions, value_bytes)
             before = _stable(cluster)
-            say("writes while checkpoints are taken")
+            say("writes while a base is taken")
             probe = ZooKeeperLoad(endpoints, PROBE_SESSIONS, value_bytes)
+            ask(data, control.AskBase(next_checkpoint(data)))
             report = probe.run("setData", seconds)
             memory_mb = [_memory_mb(member.pid) for member in cluster.registry.members]
             checkpoints = _stable(cluster) - before
-            sizes = [path.stat().st_size for path in data.glob("checkpoints-*/*.checkpoint")]
+            sizes = [path.stat().st_size for site in range(3) for path in list_bases(base_directory(data, site))]
             say("one site is killed")
             restart_s = _restart(cluster)
             probe.abandon()
@@ -81,7 +87,7 @@ def measure(
         creations_per_s=round(nodes / created_s),
         memory_mb=memory_mb,
         checkpoints=checkpoints,
-        checkpoint_bytes=max(sizes, default=0),
+        base_bytes=max(sizes, default=0),
         latency_ms_p50=report.latency_ms_p50,
         latency_ms_max=report.latency_ms_max,
         restart_s=round(restart_s, 2),

@@ -139,7 +139,7 @@ def test_status_as_json_has_all_metrics(running):
         assert container["counters"].keys() >= {
             "frames_in", "frames_out", "frames_bad", "frames_foreign", "frames_dropped", "tuples_in", "tuples_out",
             "requests", "commands", "results", "overloaded", "view_changes", "resends", "journal_syncs", "halted",
-            "checkpoints_saved", "checkpoints_loaded", "store_errors",
+            "bases_saved", "bases_loaded", "store_errors",
         }  # fmt: skip
         assert container["process"]["rss_bytes"] > 0
         assert set(container["histograms"]) == {"latency", "journal_sync"}

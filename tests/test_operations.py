@@ -56,7 +56,7 @@ def test_every_event_is_in_the_table() -> None:
     events = set(re.findall(logged, RUNTIME))
     assert {"started", "failed", "halted", "kill"} <= events
     events |= {"became_active", "became_idle", "rejoining", "rejoined", "registered", "restarted"}
-    events |= {"checkpoint_saved", "checkpoint_loaded", "checkpoint_refused", "store_error"}
+    events |= {"base_saved", "base_loaded", "base_fetched", "base_refused", "base_given_up", "store_error"}
     documented = {
         name for row in re.findall(r"^\| (`[^|]*) \|", PAGE, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
     }

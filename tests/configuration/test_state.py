@@ -86,7 +86,7 @@ def test_files_are_for_their_user_only(tmp_path: Path) -> None:
 
 def test_an_older_format_is_refused_clearly(tmp_path: Path) -> None:
     (tmp_path / STATE_FILE).write_text('{"cluster": 7, "era": 1}')
-    with pytest.raises(ConfigurationError, match="is of format version 1; this Tara reads 2"):
+    with pytest.raises(ConfigurationError, match="is of format version 1; this Tara reads 3"):
         StateFile(tmp_path).read()
 
 
@@ -104,7 +104,7 @@ def test_nothing_is_founded_in_a_directory_that_is_there_without_being_told(tmp_
     StateFile(tmp_path).require_founding(False)
 
 
-@pytest.mark.parametrize("trace", ["journal-0/0000000001.journal", "checkpoints-1/000000000001.checkpoint", "life-2"])
+@pytest.mark.parametrize("trace", ["journal-0/0000000001.journal", "bases-1/000000000001.base", "life-2"])
 def test_nothing_is_founded_beside_what_a_cluster_has_left(tmp_path: Path, trace: str) -> None:
     (tmp_path / trace).parent.mkdir(exist_ok=True)
     (tmp_path / trace).write_bytes(b"something")

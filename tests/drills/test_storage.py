@@ -22,6 +22,8 @@ from tara.protocol import journal
 from tara.protocol import tuples as t
 
 DAMAGES = 120
+#: Than the drill's: it writes less.
+SMALLER = {"checkpoint_interval": 64, "window": 256, "base_bytes_min": 10_000}
 #: Enough for a reader that notices nothing.
 FEW_DAMAGES = 40
 
@@ -30,7 +32,7 @@ FEW_DAMAGES = 40
 def harvested(tmp_path_factory: pytest.TempPathFactory) -> Harvest:
     """The files of a cluster that ran twice."""
     root = tmp_path_factory.mktemp("drill")
-    flags = {key: int(value) for key, value in SETTINGS.items()} | {"checkpoint_interval": 64, "window": 256}
+    flags = {key: int(value) for key, value in SETTINGS.items()} | SMALLER
     written: dict[str, bytes] = {}
     for turn in range(2):
         with ProcessCluster.whole(root / "data", flags) as cluster, KeyValueClient(cluster.endpoints) as client:
@@ -48,7 +50,7 @@ def harvested(tmp_path_factory: pytest.TempPathFactory) -> Harvest:
 def drilled(
     harvested: Harvest, scratch: Path, monkeypatch: pytest.MonkeyPatch, start: object, damages: int = DAMAGES
 ) -> StorageVerdict:
-    settings = SETTINGS | {"checkpoint_interval": "64", "window": "256"}
+    settings = SETTINGS | {key: str(value) for key, value in SMALLER.items()}
     monkeypatch.setattr("tara.drills.storage.SETTINGS", settings)
     verdict = StorageVerdict()
     bare_starts(harvested, scratch, damages, 3, print, verdict, start)  # type: ignore[arg-type]

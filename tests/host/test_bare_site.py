@@ -45,7 +45,7 @@ class Speaker(Node):
 
     def process(self, tuple_: t.Tuple) -> None:
         self.emit(t.Results(0, [], []), GRAPH.one(Stage.REPLY_SINK, 0))
-        self.emit(t.Discard(3), STORE)
+        self.emit(t.Mark(t.CheckpointId(3, b"digest"), 4), STORE)
         self.emit(t.Unbarred(7), STORE)
         self.emit(t.Halted(0, 5, 0, "why"), STORE)
 
@@ -99,7 +99,7 @@ def test_what_is_for_the_host_comes_in_the_order_in_which_it_was_said() -> None:
     effects = give(site_of({EXECUTOR: Speaker}), (COMMIT, EXECUTOR))
     assert effects == [
         Emit(EXECUTOR, t.Results(0, [], []), GRAPH.one(Stage.REPLY_SINK, 0)),
-        Store(EXECUTOR, t.Discard(3)),
+        Store(EXECUTOR, t.Mark(t.CheckpointId(3, b"digest"), 4)),
         Unbar(EXECUTOR, 7),
         Executes(EXECUTOR, t.Halted(0, 5, 0, "why")),
     ]

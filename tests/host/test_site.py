@@ -42,7 +42,7 @@ class Alone:
         done = list(effects)
         for effect in done:
             if isinstance(effect, Store) and isinstance(effect.job, t.Load):
-                self._answers.append((t.Loaded(None, b"", []), effect.number))
+                self._answers.append((t.Loaded(None, b"", [], b"", 0, 0), effect.number))
         return done
 
     def step(self, *messages: bytes, frames: list[bytes] | None = None, tick: bool = False) -> list[Effect]:

@@ -3,38 +3,33 @@
 from tara.host.strikes import BARRED_MAX, Strikes, next_life
 
 
-def lives(*ends: tuple[int, int], begin: Strikes | None = None) -> Strikes:
+def lives(*ends: int, begin: Strikes | None = None) -> Strikes:
     strikes = Strikes() if begin is None else begin
-    for places in ends:
-        strikes = next_life(strikes, places)
+    for place in ends:
+        strikes = next_life(strikes, place)
     return strikes
 
 
 def test_one_end_at_a_command_bars_nothing() -> None:
-    assert lives((7, 0)) == Strikes([7, 0], [1, 0], [])
+    assert lives(7) == Strikes(7, 1, [])
 
 
 def test_two_ends_in_a_row_at_one_command_bar_it() -> None:
-    assert lives((7, 0), (7, 0)).barred == [7]
+    assert lives(7, 7).barred == [7]
 
 
 def test_ends_at_different_commands_bar_nothing() -> None:
-    assert lives((7, 0), (8, 0), (7, 0), (9, 0)).barred == []
+    assert lives(7, 8, 7, 9).barred == []
 
 
 def test_a_life_that_ended_nowhere_breaks_the_row() -> None:
-    assert lives((7, 0), (0, 0), (7, 0)).barred == []
-
-
-def test_the_threads_are_counted_apart() -> None:
-    assert lives((7, 5), (8, 5)).barred == [5]
-    assert lives((7, 5), (5, 7)).barred == [5, 7]
+    assert lives(7, 0, 7).barred == []
 
 
 def test_what_is_barred_stays_barred() -> None:
-    assert lives((7, 0), (7, 0), (0, 0), (9, 0), (7, 0)).barred == [7]
+    assert lives(7, 7, 0, 9, 7).barred == [7]
 
 
 def test_only_so_many_are_remembered() -> None:
-    ends = [(number, 0) for number in range(1, BARRED_MAX + 3) for _ in range(2)]
+    ends = [number for number in range(1, BARRED_MAX + 3) for _ in range(2)]
     assert lives(*ends).barred == list(range(3, BARRED_MAX + 3))

@@ -82,16 +82,11 @@ def puts(count: int, value: bytes = b"value") -> list[t.Request]:
 
 def handed_over(
     node: Driven[Executor], requests: Sequence[t.Request], cuts: Sequence[int] = (), first: int = 0
-) -> list[t.Executed | t.Save]:
+) -> list[t.Executed | t.Mark]:
     """What the executor gives its host for these requests, when they are decided in runs with these ends."""
     steps = [
         node.feed(*commits(requests[start:end], first=first + start))
         for start, end in pairwise([0, *cuts, len(requests)])
         if start < end
     ]
-    return [
-        tuple_
-        for step in steps
-        for tuple_, _ in step.emitted
-        if isinstance(tuple_, t.Executed) or type(tuple_) is t.Save
-    ]
+    return [tuple_ for step in steps for tuple_, _ in step.emitted if isinstance(tuple_, t.Executed | t.Mark)]

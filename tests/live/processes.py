@@ -66,7 +66,7 @@ class Processes:
             label=registry.label(container),
             shape=registry.shape,
             threshold=registry.state.threshold,
-            log_retention_bytes=self.settings.log_retention_bytes if self._log else None,
+            log_retention_bytes=self.settings.log_retention_bytes if self._log else 0,
         )
         arguments = (msgspec.json.encode(spec), self.settings.app, registry.address)
         process = multiprocessing.get_context("spawn").Process(target=run_container, args=arguments, daemon=True)

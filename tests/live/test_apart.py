@@ -27,7 +27,7 @@ def stable(processes: Processes, container: int) -> int:
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keyed"])
 def test_a_container_that_lost_its_disk_gets_everything_from_the_others(tmp_path: Path, keyed: bool) -> None:
-    flags = {"container_dir": str(tmp_path / "host-{}")}
+    flags = {"container_dir": str(tmp_path / "host-{}"), "base_bytes_min": 1 << 15}
     if keyed:
         make_cluster_keys(tmp_path / "keys")
         flags["keys"] = str(tmp_path / "keys")
@@ -43,7 +43,7 @@ def test_a_container_that_lost_its_disk_gets_everything_from_the_others(tmp_path
         put(processes, range(INTERVAL * 12, INTERVAL * 13))
         counter = processes.status(1)["executor"]["counter"]
         await_condition(lambda: processes.status(0)["executor"]["counter"] >= counter, "the executor to be there")
-        assert processes.status(0)["counters"]["checkpoints_loaded"] >= 1
+        assert processes.status(0)["counters"]["bases_loaded"] >= 1
         # The rejoined one counts: the others alone are no majority.
         processes.kill(2)
         put(processes, range(5))
@@ -52,17 +52,20 @@ def test_a_container_that_lost_its_disk_gets_everything_from_the_others(tmp_path
                 assert client.get(f"key-{number}") == str(number).encode() * 100
 
     assert "rejoined" in processes.events("site-0")
-    assert "checkpoint_fetched" in processes.events("site-0")
-    assert not (tmp_path / "driver" / "checkpoints-0").exists()
+    assert "base_fetched" in processes.events("site-0")
+    assert not (tmp_path / "driver" / "bases-0").exists()
     assert sorted(path.name for path in (tmp_path / "host-1").iterdir()) == [
-        "checkpoints-1", "execution-1", "journal-1", "life-1", "log-1", "logs",
+        "bases-1", "execution-1", "journal-1", "life-1", "log-1", "logs",
     ]  # fmt: skip
-    assert not list((tmp_path / "host-0" / "checkpoints-0" / "incoming").iterdir())
+    for kind in ("bases", "log"):
+        assert not list((tmp_path / "host-0" / f"{kind}-0" / "incoming").iterdir())
     mine, theirs = LogReader(tmp_path / "host-0" / "log-0"), LogReader(tmp_path / "host-1" / "log-1")
     end = min(mine.bounds().end, theirs.bounds().end)
-    assert mine.bounds().first == 1
+    # What stands before the base that it began with it did not need.
+    first = mine.bounds().first
+    assert first < INTERVAL * 12
     assert end > INTERVAL * 13
-    assert mine.read(1, end).equals(theirs.read(1, end))
+    assert mine.read(first, end).equals(theirs.read(first, end))
 
 
 def test_a_container_on_another_host_has_no_memory_and_an_old_journal_is_none(tmp_path: Path) -> None:

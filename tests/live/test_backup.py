@@ -12,18 +12,21 @@ from tara.application import KeyValueStore
 from tara.configuration.settings import Settings, load_settings
 from tara.configuration.state import ClusterState, StateFile
 from tara.operations.backup import FORMAT_VERSION, BackupError, BackupHeader, back_up, read_backup, restore
+from tara.operations.fresh_checkpoint import await_fresh_checkpoint
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.committer import Committer
-from tara.protocol.nodes.executor import Executor
 from tara.protocol.sessions import Context
-from tara.protocol.state_digest import checkpoint_of
+from tara.storage.base_format import base_directory, base_path
 from tara.storage.log import log_directory
-from tara.storage.store import checkpoint_directory, checkpoint_path, read_checkpoint, write_checkpoint
-from tests.live.histories import INTERVAL, bench, executor, handed_over, puts
-from tests.live.test_log import opened, write
-from tests.protocol.driver import Bench, Driven, batch, commits, open_session
+from tara.storage.log_format import list_segments
+from tara.storage.log_reader import LogReader
+from tests.live import processes
+from tests.live.data_directories import StoredReplica, replicate
+from tests.live.histories import INTERVAL, bench, puts
+from tests.patience import patient
+from tests.protocol.driver import Bench, batch, commits, open_session
 
 
 def settings_for(directory: Path, **changes: object) -> Settings:
@@ -32,25 +35,25 @@ def settings_for(directory: Path, **changes: object) -> Settings:
     )
 
 
-def cluster_with_checkpoints(directory: Path, count: int = 40) -> tuple[ClusterState, list[t.Save]]:
-    """The data directory of a cluster of three that has executed so many requests, and its checkpoints."""
+def cluster_with_checkpoints(directory: Path, count: int = 40, base: int = 1) -> tuple[ClusterState, StoredReplica]:
+    """The data directory of a cluster of three that has executed so many requests, and one of its replicas."""
     state = StateFile(directory).open(settings_for(directory))
-    saves = [tuple_ for tuple_ in handed_over(executor(bench()), puts(count)) if isinstance(tuple_, t.Save)]
-    saves = [t.Save(save.number, save.state, list(save.chunks)) for save in saves]
-    for replica in range(3):
-        store = checkpoint_directory(directory, replica)
-        store.mkdir()
-        for save in saves:
-            path = checkpoint_path(store, save.number)
-            write_checkpoint(path, state.cluster, state.era, checkpoint_of(save), save.state, save.chunks)
-    return state, saves
+    replica = StoredReplica(directory, state.cluster)
+    replica.execute(puts(count), cuts=range(count), bases=(base,))
+    replicate(directory)
+    return state, replica
+
+
+def segment_of(directory: Path, replica: int, number: int) -> Path:
+    (path,) = [file.path for file in list_segments(log_directory(directory, replica)) if file.number == number]
+    return path
 
 
 # Making one
 
 
 def test_a_backup_has_the_newest_stable_checkpoint(tmp_path: Path) -> None:
-    state, saves = cluster_with_checkpoints(tmp_path / "data")
+    state, replica = cluster_with_checkpoints(tmp_path / "data")
     file = tmp_path / "file.backup"
 
     header = back_up(tmp_path / "data", file)
@@ -59,14 +62,44 @@ def test_a_backup_has_the_newest_stable_checkpoint(tmp_path: Path) -> None:
     assert (header.checkpoint, header.counter, header.sessions) == (2, 32, 1)
     found = read_backup(file)
     assert found.header == header
-    assert (found.state, found.chunks) == (saves[-1].state, list(saves[-1].chunks))
+    assert (found.sessions.counter, list(found.chunks())) == (32, replica.states[2])
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["file.backup"]
+
+
+@pytest.mark.parametrize("at", [1, 16, 17, 31, 32, 40])
+def test_a_backup_of_any_command_can_be_made(tmp_path: Path, at: int) -> None:
+    cluster_with_checkpoints(tmp_path / "data")
+
+    header = back_up(tmp_path / "data", tmp_path / "file", at)
+
+    assert (header.counter, header.checkpoint) == (at, at // INTERVAL)
+    application = KeyValueStore()
+    application.restore(read_backup(tmp_path / "file").chunks())
+    # The first one opens the session.
+    assert set(application._values) == {f"key-{number}" for number in range(at - 1)}
+
+
+def test_a_backup_of_a_command_that_no_log_reaches_is_refused(tmp_path: Path) -> None:
+    cluster_with_checkpoints(tmp_path)
+
+    with pytest.raises(BackupError, match="command 41: out of range; the states of commands 0 to 40 can be rebuilt"):
+        back_up(tmp_path, tmp_path / "file", 41)
+    assert not (tmp_path / "file").exists()
+
+
+def test_an_application_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
+    cluster_with_checkpoints(tmp_path)
+    state = StateFile(tmp_path).read()
+    StateFile(tmp_path).write(msgspec.structs.replace(state, app="nowhere:Machine"))
+
+    with pytest.raises(BackupError, match=r"app = nowhere:Machine: No module named 'nowhere'.*by executing commands"):
+        back_up(tmp_path, tmp_path / "file")
 
 
 def test_a_checkpoint_that_too_few_have_is_not_stable(tmp_path: Path) -> None:
     cluster_with_checkpoints(tmp_path)
     for replica in (0, 1):
-        checkpoint_path(checkpoint_directory(tmp_path, replica), 2).unlink()
+        segment_of(tmp_path, replica, 2).unlink()
 
     assert back_up(tmp_path, tmp_path / "file").checkpoint == 1
 
@@ -74,13 +107,13 @@ def test_a_checkpoint_that_too_few_have_is_not_stable(tmp_path: Path) -> None:
 def test_damaged_copies_do_not_count(tmp_path: Path) -> None:
     cluster_with_checkpoints(tmp_path)
     for replica in (0, 1):
-        path = checkpoint_path(checkpoint_directory(tmp_path, replica), 2)
+        path = segment_of(tmp_path, replica, 2)
         path.write_bytes(path.read_bytes()[:-20])
 
     assert back_up(tmp_path, tmp_path / "file").checkpoint == 1
-    for number in (1, 2):
-        checkpoint_path(checkpoint_directory(tmp_path, 0), number).unlink()
-        path = checkpoint_path(checkpoint_directory(tmp_path, 1), number)
+    for replica in (0, 1):
+        segment_of(tmp_path, replica, 1).unlink()
+        path = base_path(base_directory(tmp_path, replica), 1)
         path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(BackupError, match=r"no checkpoint has 2 intact copies.*damaged"):
         back_up(tmp_path, tmp_path / "other")
@@ -153,13 +186,9 @@ def test_a_backup_is_not_restored_into_something_or_for_another_application(tmp_
 # Using one
 
 
-def restored_executor(cluster: Bench, directory: Path, state: ClusterState, replica: int = 0) -> Driven[Executor]:
+def restored(cluster: Bench, directory: Path, state: ClusterState, replica: int = 0) -> StoredReplica:
     """An executor of a restored cluster at its first start."""
-    node = cluster.make(Executor, Stage.EXECUTOR, replica, application=KeyValueStore, threshold=state.threshold)
-    assert node.take().only(t.Load) == t.Load(0, (replica,))
-    path = checkpoint_path(checkpoint_directory(directory, replica), 1)
-    node.feed(read_checkpoint(path, state.cluster, state.era))
-    return node
+    return StoredReplica(directory, state.cluster, replica=replica, made_by=cluster, threshold=state.threshold)
 
 
 @pytest.mark.parametrize("shape", [{}, {"f": 2}, {"partitions": 2}, {"checkpoint_interval": 32}])
@@ -178,7 +207,7 @@ def test_a_restored_cluster_begins_with_the_state_of_the_backup(
     limits = settings.limits
     cluster = Bench(limits.f, limits.partitions, checkpoint_interval=limits.checkpoint_interval, window=8192)
     for replica in range(limits.replicas):
-        node = restored_executor(cluster, tmp_path / "new", state, replica).node
+        node = restored(cluster, tmp_path / "new", state, replica).node
         assert (node.next, node.sessions.counter) == (limits.checkpoint_interval, 32)
         assert node.sessions.time_ms >= old.time_ms
         assert node.application.query(b"\x92\x02\xa5key-3", Context([])) == b"\xc4\x05value"
@@ -186,7 +215,7 @@ def test_a_restored_cluster_begins_with_the_state_of_the_backup(
 
 def test_sessions_of_the_old_cluster_end_with_the_first_request(tmp_path: Path, file: Path) -> None:
     state = restore(file, settings_for(tmp_path / "new"))
-    node = restored_executor(bench(), tmp_path / "new", state)
+    node = restored(bench(), tmp_path / "new", state).driven
     stale = t.Command(1, 31, 31, b"\x93\x01\xa5stale\xc4\x00")
     assert len(node.node.sessions) == 1
 
@@ -194,7 +223,8 @@ def test_sessions_of_the_old_cluster_end_with_the_first_request(tmp_path: Path, 
 
     (results,) = step.of(t.Results)
     assert [(result.status, result.counter) for result in results.results] == [(t.EXPIRED, 33), (t.OK, 34)]
-    assert [command.kind for command in step.only(t.Executed).commands] == [t.EXPIRE, t.OPEN]
+    commands = step.only(t.Executed).command_of()
+    assert {counter: command.kind for counter, command in commands.items()} == {33: t.EXPIRE, 34: t.OPEN}
 
 
 def test_committers_of_a_restored_cluster_never_use_a_slot_below_its_first_checkpoint() -> None:
@@ -214,17 +244,14 @@ def test_committers_of_a_restored_cluster_never_use_a_slot_below_its_first_check
 
 def test_the_log_of_a_restored_cluster_begins_after_the_backup(tmp_path: Path, file: Path) -> None:
     state = restore(file, settings_for(tmp_path / "new"))
-    node = restored_executor(bench(), tmp_path / "new", state)
-    path = checkpoint_path(checkpoint_directory(tmp_path / "new", 0), 1)
-    first = read_checkpoint(path, state.cluster, state.era).state
     requests = [batch(number, [open_session(number, timeout_ms=60_000)], time=9 + number) for number in range(5)]
-    handed = handed_over(node, requests, first=INTERVAL)
-    for _ in range(2):
-        writer, reports = opened(tmp_path / "log")
-        write(writer, [t.Save(1, first, []), *handed])
-        writer.flush()
-        assert reports == []
-        assert (writer.first, writer.last) == (33, 38)
+
+    restored(bench(), tmp_path / "new", state).execute(requests, first=INTERVAL)
+
+    log = LogReader(log_directory(tmp_path / "new", 0))
+    assert log.bounds() == (33, 39)
+    # A backup of it, too, needs nothing of the cluster that it comes from.
+    assert back_up(tmp_path / "new", tmp_path / "second", at=36).counter == 36
 
 
 def test_the_interval_between_checkpoints_stays_as_it_was(tmp_path: Path) -> None:
@@ -232,6 +259,30 @@ def test_the_interval_between_checkpoints_stays_as_it_was(tmp_path: Path) -> Non
 
     with pytest.raises(ConfigurationError, match=r"checkpoint_interval = 64: the cluster in .* was made with 16"):
         StateFile(tmp_path).open(settings_for(tmp_path, checkpoint_interval=64))
+
+
+# While the cluster runs
+
+
+def test_a_backup_of_a_running_cluster_has_what_was_answered_before(tmp_path: Path) -> None:
+    settings = processes.settings_for(tmp_path / "data")
+    with processes.Processes(settings) as cluster, patient(cluster.endpoints) as client:
+        for number in range(10):
+            client.put("number", b"%d" % number)
+        await_fresh_checkpoint(tmp_path / "data")
+        fresh = back_up(tmp_path / "data", tmp_path / "fresh")
+        early = back_up(tmp_path / "data", tmp_path / "early", at=5)
+    again = processes.settings_for(tmp_path / "again")
+    restore(tmp_path / "fresh", again)
+
+    assert (fresh.checkpoint, fresh.counter, early.counter) == (1, 11, 5)
+    with processes.Processes(again) as cluster, patient(cluster.endpoints) as client:
+        assert client.get("number") == b"9"
+    past = processes.settings_for(tmp_path / "past")
+    restore(tmp_path / "early", past)
+    with processes.Processes(past) as cluster, patient(cluster.endpoints) as client:
+        # The first command opened the session.
+        assert client.get("number") == b"3"
 
 
 # The command line
@@ -250,6 +301,11 @@ def test_backup_and_restore_from_the_command_line(tmp_path: Path, monkeypatch: p
 
     said = tara("backup", tmp_path / "file", "--data-dir", tmp_path / "data", "--json")
     assert json.loads(said[-1])["counter"] == 32
+    said = tara("backup", tmp_path / "early", "--data-dir", tmp_path / "data", "--at", 20)
+    assert said == [
+        f"the state behind checkpoint 1 of cluster {read_backup(tmp_path / 'early').header.cluster:x}: "
+        "commands up to 20"
+    ]
     said = tara("restore", tmp_path / "file", "--data-dir", tmp_path / "new")
     assert f"tara up --data-dir {tmp_path / 'new'}" in said[-1]
     assert StateFile(tmp_path / "new").read().threshold == 1
@@ -258,9 +314,7 @@ def test_backup_and_restore_from_the_command_line(tmp_path: Path, monkeypatch: p
 def test_the_log_is_printed_for_people_and_for_programs(tmp_path: Path) -> None:
     StateFile(tmp_path).open(settings_for(tmp_path))
     broken = batch(3, [t.Command(1, 2, 0, b"\xc1")], time=1_003)
-    writer, _ = opened(log_directory(tmp_path, 0))
-    write(writer, handed_over(executor(bench()), [*puts(3), broken]))
-    writer.flush()
+    StoredReplica(tmp_path, 7).execute([*puts(3), broken])
 
     lines = tara("log", "--data-dir", tmp_path)
     assert lines[1] == "         2  1970-01-01 00:00:01.001           1/0  execute put key-0 value → none"
@@ -275,9 +329,7 @@ def test_the_log_is_printed_for_people_and_for_programs(tmp_path: Path) -> None:
 
 def test_the_log_of_another_application_is_printed_as_it_is(tmp_path: Path) -> None:
     StateFile(tmp_path).open(settings_for(tmp_path, app="tara.application:AppendRegister"))
-    writer, _ = opened(log_directory(tmp_path, 0))
-    write(writer, handed_over(executor(bench()), [*puts(1), batch(1, [t.Command(1, 0, 0, b"\xff\x00")], time=2_000)]))
-    writer.flush()
+    StoredReplica(tmp_path, 7).execute([*puts(1), batch(1, [t.Command(1, 0, 0, b"\xff\x00")], time=2_000)])
 
     (row,) = [json.loads(line) for line in tara("log", "--data-dir", tmp_path, "--json", "--from", 2)]
     assert row["command"] == {"base64": "/wA="}

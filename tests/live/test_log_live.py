@@ -14,9 +14,9 @@ from tara.configuration.settings import Settings, load_settings
 from tara.live.spark import Cluster
 from tara.operations.backup import back_up, restore
 from tara.operations.fresh_checkpoint import await_fresh_checkpoint
+from tara.storage.base_format import base_directory
 from tara.storage.log import log_directory
 from tara.storage.log_reader import LogReader
-from tara.storage.store import checkpoint_directory
 from tests.patience import DEADLINE_S, await_condition, patient
 
 pytestmark = pytest.mark.spark
@@ -92,7 +92,7 @@ def test_a_cluster_is_backed_up_under_load_and_restored_as_another(tmp_path: Pat
 
     restore(tmp_path / "file", settings_for(tmp_path / "new"))
     # One executor has lost its disk before it ever started: it must not begin with an empty state.
-    shutil.rmtree(checkpoint_directory(tmp_path / "new", 2))
+    shutil.rmtree(base_directory(tmp_path / "new", 2))
     new = Cluster(settings_for(tmp_path / "new"))
     try:
         new.start()

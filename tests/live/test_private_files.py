@@ -38,13 +38,14 @@ def modes(directory: Path) -> dict[str, str]:
 def test_what_a_cluster_keeps_is_private(tmp_path: Path) -> None:
     data, disk = tmp_path / "data", tmp_path / "a" / "disk"
     flags = {"data_dir": str(data), "container_dir": str(disk), "checkpoint_interval": 64, "window": 512}
+    flags["base_bytes_min"] = 1_000
     cluster = Cluster(load_settings(environment={}, flags=flags))
     cluster.start()
     try:
         with patient(",".join(cluster.registry.endpoints)) as client:
             for number in range(200):
                 client.put(f"key-{number}", b"value")
-        await_condition(lambda: len(list(disk.glob("checkpoints-*/*.checkpoint"))) >= 2, "checkpoints")
+        await_condition(lambda: len(list(disk.glob("bases-*/*.base"))) >= 2, "bases")
     finally:
         cluster.stop()
     assert len(list(disk.rglob("*"))) > 10

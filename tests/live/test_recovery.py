@@ -1,4 +1,4 @@
-"""A new era from a checkpoint, on real clusters whose disks were lost: what goes on, what is refused, what is said."""
+"""A new era from what is left of real clusters whose disks were lost: what goes on, what is refused, what is said."""
 
 import os
 import shutil
@@ -20,11 +20,12 @@ from tara.operations.recovery import Recovery
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.sessions import ERA_COMMANDS
+from tara.storage.base_format import base_directory
 from tara.storage.journal import FileJournal, Identity, journal_directory
 from tara.storage.log import log_directory
+from tara.storage.log_format import list_segments, list_tails
 from tara.storage.log_reader import LogReader
 from tara.storage.new_era import RecoveryError, first_counter
-from tara.storage.store import checkpoint_directory
 from tests.frames import Frames
 from tests.live.processes import Processes, settings_for
 from tests.live.test_backup import cluster_with_checkpoints
@@ -88,10 +89,15 @@ class Loss:
             await_condition(lambda: min(e["stable"] for e in cluster.registry.executors()) >= 4, "checkpoints")
         shutil.copytree(directory, directory.with_name("before"))
 
-    def lose_disks(self) -> None:
+    def lose_disks(self, end_of_log: bool = True) -> None:
+        """And, if so, of the log that is left all behind the last checkpoint but one."""
         for site in (0, 1):
-            shutil.rmtree(journal_directory(self.directory, site))
-            shutil.rmtree(checkpoint_directory(self.directory, site))
+            for place in (journal_directory, base_directory, log_directory):
+                shutil.rmtree(place(self.directory, site))
+        if end_of_log:
+            log = log_directory(self.directory, 2)
+            for file in (*list_segments(log)[-1:], *list_tails(log)):
+                file.path.unlink()
 
 
 @pytest.fixture
@@ -99,7 +105,22 @@ def loss(tmp_path: Path) -> Iterator[Loss]:
     yield Loss(tmp_path / "data", registered(tmp_path / "data"))
 
 
-def test_a_new_era_goes_on_from_the_checkpoint_and_refuses_the_old_one(loss: Loss) -> None:
+def test_what_an_intact_log_has_is_not_lost(loss: Loss) -> None:
+    """A command is answered when an executor has executed it, and a moment later it is in its log."""
+    loss.lose_disks(end_of_log=False)
+    with Recovery(loss.directory, []) as recovery:
+        found = recovery.found
+        recovery.begin()
+
+    assert (found.chosen.counter, found.logged, found.damaged) == (loss.last.counter, loss.last.counter, [])
+    assert found.chosen.behind > 0
+    with Processes(loss.settings, log=True) as cluster, RawClient(cluster.registry.endpoints[0]) as client:
+        # The last one that was answered, again; and the session goes on.
+        assert client.ask(append(loss.late, COMMANDS - 1, COMMANDS - 1)) == loss.last
+        assert client.ask(append(loss.late, COMMANDS, COMMANDS)).status == t.OK
+
+
+def test_a_new_era_goes_on_from_what_is_left_and_refuses_the_old_one(loss: Loss) -> None:
     loss.lose_disks()
     with Recovery(loss.directory, []) as recovery:
         recovery.check()
@@ -109,13 +130,15 @@ def test_a_new_era_goes_on_from_the_checkpoint_and_refuses_the_old_one(loss: Los
 
     assert not found.complete
     assert [bool(journal.problem) for journal in found.journals] == [True, True, False]
-    assert found.chosen.counter < loss.last.counter <= found.logged
+    assert found.chosen.counter == found.logged < loss.last.counter
+    assert (found.chosen.behind, found.chosen.copies) == (0, 1)
     assert f"every command with counter {found.chosen.counter + 1} or higher" in said
-    assert f"the decided log shows {found.logged - found.chosen.counter} of them" in said
+    assert f"journals that are left show {found.accepted} requests more" in said
+    assert found.accepted >= loss.last.counter - found.chosen.counter
     assert (state.era, state.founded) == (2, [False] * 3)
 
     with Processes(loss.settings, log=True) as cluster, RawClient(cluster.registry.endpoints[0]) as client:
-        # A retry of what executed before the checkpoint: the same answer, from the cache.
+        # A retry of what is left: the same answer, from the cache.
         assert client.ask(append(loss.early, 0, 0)) == loss.first
         # The session goes on; the client of the other one has results that are lost.
         second = client.ask(append(loss.early, 1, 1))
@@ -139,7 +162,8 @@ def test_a_new_era_goes_on_from_the_checkpoint_and_refuses_the_old_one(loss: Los
         # A container of the new era that loses its disk rejoins as ever.
         cluster.kill(1)
         shutil.rmtree(journal_directory(loss.directory, 1))
-        shutil.rmtree(checkpoint_directory(loss.directory, 1))
+        shutil.rmtree(base_directory(loss.directory, 1))
+        shutil.rmtree(log_directory(loss.directory, 1))
         cluster.restart(1)
         await_condition(lambda: cluster.node(1, "committer-1").get("state") == "voting", "it is restored")
         await_condition(lambda: equal(cluster), "equal replicas")
@@ -199,7 +223,7 @@ def test_a_cluster_in_memory_begins_an_era_once(tmp_path: Path) -> None:
     with Processes(settings) as cluster, patient(cluster.endpoints) as client:
         assert cluster.registry.state.cluster == state.cluster
         value = client.get("key")
-        assert value is not None and 0 < int(value) < 100
+        assert value == b"99"
     other = StateFile(tmp_path / "data").open(settings)
     assert (other.cluster != state.cluster, other.threshold) == (True, 0)
 
@@ -221,13 +245,14 @@ def test_a_quorum_of_journals_needs_no_recovery(tmp_path: Path) -> None:
             recovery.check()
         assert recovery.found.complete
         recovery.check(force=True)
-    # Without a checkpoint that reaches what the journals have, they are of no use.
+    # Without a log that reaches what the journals have, they are of no use.
     for site in range(3):
-        for path in sorted(checkpoint_directory(tmp_path / "data", site).glob("*.checkpoint"))[1:]:
-            path.write_bytes(b"gone")
+        for file in list_segments(log_directory(tmp_path / "data", site))[1:]:
+            file.path.write_bytes(b"gone")
     with Recovery(tmp_path / "data", []) as recovery:
         assert not recovery.found.complete
         assert recovery.found.damaged
+        assert "of no use: " in "\n".join(recovery.found.statement())
         recovery.check()
 
 
@@ -249,7 +274,7 @@ def test_a_damaged_journal_does_not_count_and_is_not_touched(tmp_path: Path) -> 
     assert [segment.read_bytes() for segment in segments] == before
 
 
-def test_no_era_begins_without_an_intact_checkpoint_or_while_a_container_runs(tmp_path: Path) -> None:
+def test_no_era_begins_without_anything_intact_or_while_a_container_runs(tmp_path: Path) -> None:
     with pytest.raises(RecoveryError, match=r"no cluster.json here"):
         Recovery(tmp_path, [])
     state, _ = cluster_with_checkpoints(tmp_path)
@@ -259,25 +284,35 @@ def test_no_era_begins_without_an_intact_checkpoint_or_while_a_container_runs(tm
     with Recovery(tmp_path, []) as recovery, pytest.raises(RecoveryError, match="container 1 of era 1 still runs"):
         recovery.check()
     journal.close()
-    for path in tmp_path.glob("checkpoints-*/*.checkpoint"):
+    for path in tmp_path.glob("bases-*/*.base"):
         path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(RecoveryError, match=r"no intact checkpoint.*damaged"):
+    for path in tmp_path.glob("log-*/*.*"):
+        path.unlink()
+    with pytest.raises(RecoveryError, match=r"no intact base.*damaged"):
         Recovery(tmp_path, [])
 
 
-def test_the_newest_intact_copy_is_chosen_wherever_it_is(tmp_path: Path) -> None:
+def test_the_furthest_state_is_rebuilt_wherever_its_parts_are(tmp_path: Path) -> None:
     cluster_with_checkpoints(tmp_path / "data")
     rescued = tmp_path / "rescued"
-    shutil.copytree(checkpoint_directory(tmp_path / "data", 0), rescued)
-    for path in (tmp_path / "data").glob("checkpoints-*/*2.checkpoint"):
-        path.write_bytes(b"damaged")
+    shutil.copytree(base_directory(tmp_path / "data", 0), rescued)
+    shutil.copytree(log_directory(tmp_path / "data", 0), rescued, dirs_exist_ok=True)
+    for site in range(3):
+        shutil.rmtree(base_directory(tmp_path / "data", site))
+        segments = [file.path for file in list_segments(log_directory(tmp_path / "data", site))]
+        segments[1].write_bytes(b"damaged")
     with Recovery(tmp_path / "data", []) as recovery:
-        assert (recovery.found.chosen.number, recovery.found.chosen.copies) == (1, 3)
+        chosen = recovery.found.chosen
+        assert (chosen.number, chosen.copies, chosen.base, chosen.counter) == (1, 3, "", 16)
         assert len(recovery.found.damaged) == 3
+        assert "behind what is damaged or missing, logs show 24 of them, up to 40" in "\n".join(
+            recovery.found.statement()
+        )
     with Recovery(tmp_path / "data", [rescued]) as recovery:
-        assert (recovery.found.chosen.number, recovery.found.chosen.copies) == (2, 1)
-        assert recovery.found.chosen.path.startswith(str(rescued))
-        assert recovery.begin().threshold == 3
+        chosen = recovery.found.chosen
+        assert (chosen.number, chosen.copies, chosen.counter, chosen.behind) == (2, 1, 40, 8)
+        assert chosen.base.startswith(str(rescued))
+        assert recovery.begin().threshold == 4
 
 
 def test_an_attempt_that_did_not_come_to_its_end_changes_nothing(tmp_path: Path) -> None:
@@ -290,11 +325,11 @@ def test_an_attempt_that_did_not_come_to_its_end_changes_nothing(tmp_path: Path)
     time.sleep(0.01)
     blocker.rmdir()
     with Recovery(tmp_path, []) as recovery:
-        assert recovery.found.chosen.number == 2
+        assert (recovery.found.chosen.number, recovery.found.chosen.counter) == (2, 40)
         state = recovery.begin()
         assert "of an attempt that did not come to its end" in "\n".join(recovery.found.statement())
     # Whatever that attempt left is of an era that never began.
-    assert (state.era, state.threshold) == (3, 4)
+    assert (state.era, state.threshold) == (3, 5)
     # And once more: the era that has begun is the one that is left.
     with Recovery(tmp_path, []) as recovery:
         assert recovery.found.chosen.counter == ERA_COMMANDS
@@ -327,8 +362,8 @@ def test_the_command_line_asks_before_it_begins(tmp_path: Path) -> None:
     assert status == 2
     status, said = tara("recover", "--from-checkpoint", "--data-dir", tmp_path, answer="n\n")
     assert (status, StateFile(tmp_path).read().era) == (1, 1)
-    assert "LOST: every command with counter 33 or higher" in said
-    assert "nothing that is left shows how many" in said
+    assert "LOST: every command with counter 41 or higher" in said
+    assert "nothing that is left shows that there are any" in said
     status, said = tara("recover", "--from-checkpoint", "--data-dir", tmp_path, "--yes")
     assert (status, StateFile(tmp_path).read().era) == (0, 2)
     assert f"era 2 is ready: tara up --data-dir {tmp_path}" in said

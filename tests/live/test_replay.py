@@ -1,6 +1,7 @@
 """States rebuilt from the decided log: equal to the checkpoints of replicas; and results, compared."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -12,16 +13,12 @@ from tara.application import KeyValueStore, Put
 from tara.configuration.state import StateFile
 from tara.operations.replay import LISTED_MAX, ReplayError, ReplayOrder, replay
 from tara.protocol import tuples as t
-from tara.protocol.graph import Stage
-from tara.protocol.nodes.executor import Executor, ExecutorState
 from tara.protocol.sessions import Context
-from tara.protocol.state_digest import checkpoint_of, digest_of
-from tara.storage.log import log_directory
-from tara.storage.store import checkpoint_directory, checkpoint_path, write_checkpoint
-from tests.live.histories import INTERVAL, bench, executor, handed_over, history, puts
+from tara.protocol.state_digest import digest_of
+from tara.storage.base_format import base_directory
+from tests.live.data_directories import StoredReplica
+from tests.live.histories import INTERVAL, history, puts
 from tests.live.test_backup import settings_for
-from tests.live.test_log import opened, write
-from tests.protocol.driver import Driven
 
 
 class Clocked(KeyValueStore):
@@ -58,43 +55,37 @@ CLOCKED = f"{__name__}:Clocked"
 
 
 def data_of(
-    directory: Path, requests: list[t.Request], app: str = "key-value", retention_bytes: int = 1 << 30
-) -> list[t.Save]:
-    """A data directory with the log and all checkpoints of a replica that executed these; the checkpoints."""
+    directory: Path,
+    requests: list[t.Request],
+    app: str = "key-value",
+    retention_bytes: int = 1 << 30,
+    bases: Iterable[int] = (),
+) -> StoredReplica:
+    """A data directory with what a replica keeps that executed these."""
     state = StateFile(directory).open(settings_for(directory, app=app))
-    node = executor(bench()) if app == "key-value" else executor_of(Clocked)
-    handed = [
-        t.Save(each.number, each.state, list(each.chunks)) if isinstance(each, t.Save) else each
-        for each in handed_over(node, requests, range(1, len(requests)))
-    ]
-    writer, _ = opened(log_directory(directory, 0), cluster=state.cluster, retention_bytes=retention_bytes)
-    write(writer, handed)
-    writer.flush()
-    saves = [each for each in handed if isinstance(each, t.Save)]
-    checkpoint_directory(directory, 0).mkdir()
-    for save in saves:
-        path = checkpoint_path(checkpoint_directory(directory, 0), save.number)
-        write_checkpoint(path, state.cluster, state.era, checkpoint_of(save), save.state, save.chunks)
-    return saves
-
-
-def executor_of(application: type[KeyValueStore]) -> Driven[Executor]:
-    return bench().make(Executor, Stage.EXECUTOR, genesis=True, application=application)
-
-
-def counter_of(save: t.Save) -> int:
-    return msgspec.msgpack.decode(save.state, type=ExecutorState).sessions.counter
+    replica = StoredReplica(
+        directory,
+        state.cluster,
+        application=KeyValueStore if app == "key-value" else Clocked,
+        retention_bytes=retention_bytes,
+    )
+    replica.execute(requests, cuts=range(len(requests)), bases=bases)
+    return replica
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_state_as_of_every_checkpoint_is_that_of_the_checkpoint(tmp_path: Path, seed: int) -> None:
-    saves = data_of(tmp_path, history(seed, 200))
-    assert len(saves) == 200 // INTERVAL
+    replica = data_of(tmp_path, history(seed, 200), bases=(3, 7))
+    assert len(replica.states) == 200 // INTERVAL
 
-    for save in saves:
-        report = replay(tmp_path, ReplayOrder(to=counter_of(save), diff=True))
-        assert report.state.digest == digest_of(b"", save.chunks).hex()
-        assert (report.began_after, report.checkpoint, report.differing) == (0, 0, 0)
+    for number, state in replica.states.items():
+        compared = replay(tmp_path, ReplayOrder(to=replica.counters[number], diff=True))
+        assert compared.state.digest == digest_of(b"", state).hex()
+        assert (compared.began_after, compared.base, compared.differing) == (0, 0, 0)
+        # If nothing is compared, the newest base before it is the shortest way.
+        report = replay(tmp_path, ReplayOrder(to=replica.counters[number]))
+        assert report.state == compared.state
+        assert report.base == max(base for base in (0, 3, 7) if base <= number)
 
 
 def test_the_application_is_told_what_it_was_told_the_first_time(tmp_path: Path) -> None:
@@ -107,30 +98,28 @@ def test_the_application_is_told_what_it_was_told_the_first_time(tmp_path: Path)
     assert report.commands == report.to > 70
 
 
-def test_without_the_logs_beginning_the_oldest_checkpoint_that_joins_it_is_taken(tmp_path: Path) -> None:
-    saves = data_of(tmp_path, puts(200), retention_bytes=4_000)
-    whole = data_of(tmp_path / "whole", puts(200))
-    assert len(whole) == len(saves)
+def test_without_the_logs_beginning_the_oldest_base_that_joins_it_is_taken(tmp_path: Path) -> None:
+    data_of(tmp_path, puts(200), retention_bytes=0, bases=(4, 8))
+    data_of(tmp_path / "whole", puts(200))
 
     report = replay(tmp_path, ReplayOrder(to=190, diff=True, query="key-100"))
 
-    assert report.checkpoint > 1
-    assert report.began_after == report.checkpoint * INTERVAL
-    assert report.commands == 190 - report.began_after
+    assert (report.base, report.began_after, report.commands) == (4, 4 * INTERVAL, 190 - 4 * INTERVAL)
     assert report.state == replay(tmp_path / "whole", ReplayOrder(to=190, query="key-100")).state
     assert report.state.answer == ["ok", "value"]
-    with pytest.raises(ReplayError, match=rf"command 3: out of range.* {report.began_after} to 200 can be rebuilt"):
+    assert replay(tmp_path, ReplayOrder(to=190)).base == 8
+    with pytest.raises(ReplayError, match=rf"command 3: out of range.* {4 * INTERVAL} to 200 can be rebuilt"):
         replay(tmp_path, ReplayOrder(to=3))
     with pytest.raises(ReplayError, match="command 201: out of range"):
         replay(tmp_path, ReplayOrder(to=201))
 
 
-def test_a_log_without_beginning_and_checkpoint_cannot_be_replayed(tmp_path: Path) -> None:
-    data_of(tmp_path, puts(200), retention_bytes=4_000)
-    for path in checkpoint_directory(tmp_path, 0).iterdir():
+def test_a_log_without_beginning_and_base_cannot_be_replayed(tmp_path: Path) -> None:
+    data_of(tmp_path, puts(200), retention_bytes=0, bases=(4, 8))
+    for path in base_directory(tmp_path, 0).iterdir():
         path.unlink()
 
-    with pytest.raises(ReplayError, match="no checkpoint joins it"):
+    with pytest.raises(ReplayError, match="no base joins it"):
         replay(tmp_path, ReplayOrder())
 
 

@@ -98,7 +98,7 @@ def test_a_journal_that_does_not_tell_what_was_promised_is_set_aside(tmp_path: P
         assert processes.registry.members[0].status["partitions"]["0"]["committer"]["recovering"] is False
 
     assert list((tmp_path / "journal-0.damaged-1").glob("*.journal"))
-    events = [event for event in processes.events("site-0") if event != "checkpoint_saved"]
+    events = [event for event in processes.events("site-0") if event != "base_saved"]
     assert events.index("journal_set_aside") < events.index("rejoining") < events.index("rejoined")
     assert "journal_set_aside" in stderr.getvalue()
 
@@ -211,7 +211,7 @@ def test_the_log_tells_the_story_of_a_cluster(tmp_path: Path) -> None:
     starts = [(line["life"], line["details"]["how"]) for line in story if line["event"] == "started"]
     assert starts == [(1, "genesis"), (2, "rejoined")]
     assert ("became_active", f"proposer-{leader}") in [(line["event"], line["node"]) for line in story]
-    assert {"view_entered", "checkpoint_saved", "stopped"} <= {line["event"] for line in story}
+    assert {"view_entered", "stopped"} <= {line["event"] for line in story}
     other = processes.log(f"site-{1 - leader}")
     assert any(line["view"] > view for line in other if line["event"] == "became_active")
     registry = processes.events("registry")
@@ -234,12 +234,12 @@ def metrics(processes: Processes) -> dict[str, float]:
 
 
 def test_metrics_are_served_and_add_up(tmp_path: Path) -> None:
-    with Processes(settings_for(tmp_path)) as processes:
+    with Processes(settings_for(tmp_path, base_bytes_min=1_000)) as processes:
         put_some(processes, 200)
         await_condition(
             lambda: (
                 sum(processes.status(container)["counters"]["results"] for container in range(3)) >= 200
-                and sum(processes.status(container)["counters"]["checkpoints_saved"] for container in range(3)) >= 6
+                and sum(processes.status(container)["counters"]["bases_saved"] for container in range(3)) >= 3
             ),
             "the heartbeats",
         )
@@ -255,7 +255,7 @@ def test_metrics_are_served_and_add_up(tmp_path: Path) -> None:
     assert totals["tara_commands_total"] >= 201
     assert totals["tara_latency_seconds_count"] >= 200 // 16
     assert totals["tara_journal_sync_seconds_count"] == totals["tara_journal_syncs_total"] > 100
-    assert totals["tara_checkpoints_saved_total"] >= 6
+    assert totals["tara_bases_saved_total"] >= 3
     assert totals["tara_view_changes_total"] >= 3
     assert totals["tara_cpu_seconds_total"] > 0
 

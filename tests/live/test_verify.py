@@ -1,14 +1,19 @@
-"""The scrub of a data directory."""
+"""The scrub of a data directory; and the states of replicas that run, compared."""
 
 import json
+import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from tara.application import KeyValueStore
 from tara.cli import app
 from tara.configuration.state import COPY_FILE, STATE_FILE
+from tara.operations.registry_client import NoRegistry
+from tara.operations.running_states import compare_states
 from tara.operations.verify import verify
 from tara.protocol.errors import ConfigurationError
 from tara.storage.journal import MARKER_FILE
@@ -20,10 +25,12 @@ from tests.patience import await_condition, patient
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a cluster that has run, with checkpoints and a log."""
     directory = tmp_path_factory.mktemp("verify") / "data"
-    with Processes(settings_for(directory), log=True) as cluster, patient(cluster.endpoints) as client:
+    settings = settings_for(directory, base_bytes_min=1_000)
+    with Processes(settings, log=True) as cluster, patient(cluster.endpoints) as client:
         for number in range(200):
             client.put(f"key-{number}", b"value")
         await_condition(lambda: min(e["stable"] for e in cluster.registry.executors()) >= 2, "checkpoints")
+        await_condition(lambda: all(e["bases"] for e in cluster.registry.executors()), "bases")
     return directory
 
 
@@ -33,7 +40,7 @@ def test_what_is_intact_is_found_so(data: Path) -> None:
     names = {Path(report.path).name.split("-")[0] for report in scrub.files}
     assert {STATE_FILE, COPY_FILE, "life", "journal", MARKER_FILE, "log", "begin"} <= names
     kinds = {Path(report.path).suffix for report in scrub.files}
-    assert {".journal", ".checkpoint", ".segment"} <= kinds
+    assert {".journal", ".base", ".segment"} <= kinds
 
 
 PATTERNS = [
@@ -42,12 +49,12 @@ PATTERNS = [
     "life-1",
     "journal-1/*.journal",
     f"journal-1/{MARKER_FILE}",
-    "checkpoints-1/*.checkpoint",
+    "bases-1/*.base",
     "log-1/*.segment",
     "log-1/begin",
 ]
 #: Nothing says that there was one.
-UNKNOWN = ("life-1", "checkpoints-1/*.checkpoint", "log-1/begin")
+UNKNOWN = ("life-1", "bases-1/*.base", "log-1/begin")
 
 
 @pytest.mark.parametrize(
@@ -92,3 +99,59 @@ def test_a_directory_without_a_cluster_is_refused(tmp_path: Path) -> None:
         verify(tmp_path)
     with pytest.raises(ConfigurationError, match="no such directory"):
         verify(tmp_path / "nowhere")
+
+
+# Of replicas that run
+
+
+class Different(KeyValueStore):
+    """No replica holds what another one holds, and no answer shows it."""
+
+    concurrent_snapshot = False
+
+    def snapshot(self) -> Iterator[bytes]:
+        yield b"%d" % os.getpid()
+        yield from super().snapshot()
+
+
+def test_equal_states_are_found_equal(tmp_path: Path) -> None:
+    with Processes(settings_for(tmp_path)) as cluster, patient(cluster.endpoints) as client:
+        client.put("city", b"Erlangen")
+        first = compare_states(tmp_path)
+        said = CliRunner().invoke(app, ["verify", "--running", "--data-dir", str(tmp_path), "--json"])
+
+        assert first.equal
+        assert set(first.digests) == {"executor-0", "executor-1", "executor-2"}
+        again = json.loads(said.output)
+        assert (said.exit_code, again["equal"]) == (0, True)
+        assert again["checkpoint"] > first.checkpoint
+        # Each was asked for once.
+        assert [cluster.status(site)["counters"]["bases_saved"] for site in range(3)] == [2, 2, 2]
+
+
+def test_states_that_differ_are_found_though_no_answer_does(tmp_path: Path) -> None:
+    with (
+        Processes(settings_for(tmp_path, app=f"{__name__}:Different")) as cluster,
+        patient(cluster.endpoints) as client,
+    ):
+        client.put("city", b"Erlangen")
+        said = CliRunner().invoke(app, ["verify", "--running", "--data-dir", str(tmp_path)])
+
+        assert said.exit_code == 1
+        *told, verdict = said.output.splitlines()
+        assert len({line.split(": ")[1] for line in told}) == 3
+        assert "NOT" in verdict
+
+
+def test_a_replica_that_does_not_tell_is_missing(tmp_path: Path) -> None:
+    with Processes(settings_for(tmp_path)) as cluster:
+        cluster.kill(2)
+        found = compare_states(tmp_path, timeout_s=10.0)
+
+        assert not found.equal
+        assert [label for label, digest in found.digests.items() if digest is None] == ["executor-2"]
+
+
+def test_a_cluster_that_does_not_run_has_no_states_to_compare(data: Path) -> None:
+    with pytest.raises(NoRegistry, match="does not run"):
+        compare_states(data)

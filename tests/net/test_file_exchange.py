@@ -9,13 +9,13 @@ import pytest
 
 from tara.net import file_exchange as exchange
 from tara.net.certificates import load_keys
-from tara.net.file_exchange import CHECKPOINTS, LOG, PIECE_BYTES, ExchangeError, FetchedFiles, FileServer
+from tara.net.file_exchange import BASES, LOG, PIECE_BYTES, ExchangeError, FetchedFiles, FileServer
 from tara.net.keygen import make_cluster_keys
 from tara.net.server import Address
 from tests.frames import Frames
 from tests.patience import DEADLINE_S
 
-NAME = "000000000007.checkpoint"
+NAME = "000000000007.base"
 CONTENT = Random(7).randbytes(3 * PIECE_BYTES + 1000)
 
 
@@ -28,7 +28,7 @@ class Host:
         self.bad: list[str] = []
         self._server = FileServer(Address("127.0.0.1", 0), (5, 1), loaded, on_bad=self.bad.append)
         self.address = self._server.address
-        self._server.start({(CHECKPOINTS, 0): directory, (LOG, 0): directory})
+        self._server.start({(BASES, 0): directory, (LOG, 0): directory})
 
     def stop(self) -> None:
         self._server.stop()
@@ -61,14 +61,14 @@ def host(there: Path) -> Iterator[Host]:
     running.stop()
 
 
-def remote_files(tmp_path: Path, host: Host | None, kind: str = CHECKPOINTS, cluster: int = 5) -> FetchedFiles:
+def remote_files(tmp_path: Path, host: Host | None, kind: str = BASES, cluster: int = 5) -> FetchedFiles:
     address = None if host is None else host.address
     return FetchedFiles(kind, (cluster, 1), tmp_path / "here" / "incoming", lambda replica: address)
 
 
 def test_a_file_of_many_pieces_arrives(tmp_path: Path, host: Host) -> None:
     with remote_files(tmp_path, host) as remote:
-        assert remote.names(0) == [NAME]
+        assert list(remote.names(0)) == [NAME]
         assert remote.fetch(0, NAME).read_bytes() == CONTENT
         remote.forget(NAME)
         assert not remote.path(NAME).exists()
@@ -115,18 +115,18 @@ def test_a_leftover_that_is_too_long_is_replaced(tmp_path: Path, host: Host) -> 
 def test_leftovers_that_nobody_needs_are_removed(tmp_path: Path, host: Host) -> None:
     with remote_files(tmp_path, host) as remote:
         remote.fetch(0, NAME)
-        remote.path("000000000003.checkpoint").write_bytes(b"old")
+        remote.path("000000000003.base").write_bytes(b"old")
         remote.forget_others([NAME])
         assert [path.name for path in remote.path(NAME).parent.iterdir()] == [NAME]
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "000000000007.checkpoint.tmp", "cluster.json", "."])
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "000000000007.base.tmp", "cluster.json", "."])
 def test_nothing_else_is_given_away(tmp_path: Path, there: Path, host: Host, name: str) -> None:
     (tmp_path / "secret").write_text("secret")
-    (there / "000000000007.checkpoint.tmp").write_text("unfinished")
+    (there / "000000000007.base.tmp").write_text("unfinished")
     (there / "cluster.json").write_text("state")
     with remote_files(tmp_path, host) as remote:
-        assert remote.names(0) == [NAME]
+        assert list(remote.names(0)) == [NAME]
         with pytest.raises(ExchangeError, match="no such file"):
             remote._ask(0, name)
 
@@ -140,7 +140,7 @@ def test_a_file_that_is_gone_is_an_error(tmp_path: Path, there: Path, host: Host
 def test_another_cluster_gets_nothing(tmp_path: Path, host: Host) -> None:
     with remote_files(tmp_path, host, cluster=6) as remote, pytest.raises(ExchangeError, match="of that cluster"):
         remote.names(0)
-    with remote_files(tmp_path, host) as remote, pytest.raises(ExchangeError, match="no checkpoints of replica 1"):
+    with remote_files(tmp_path, host) as remote, pytest.raises(ExchangeError, match="no bases of replica 1"):
         remote.names(1)
 
 
@@ -169,11 +169,11 @@ def test_nonsense_does_not_end_the_server(tmp_path: Path, host: Host) -> None:
         assert stranger.receive()
     assert len(host.bad) == 3
     with remote_files(tmp_path, host) as remote:
-        assert remote.names(0) == [NAME]
+        assert list(remote.names(0)) == [NAME]
 
 
 def test_one_that_asks_for_much_and_reads_nothing_is_answered_little(tmp_path: Path, host: Host) -> None:
-    request = exchange._encode(exchange.FileRequest(1, 5, 1, CHECKPOINTS, 0, NAME, 0))
+    request = exchange._encode(exchange.FileRequest(1, 5, 1, BASES, 0, NAME, 0))
     with Frames(host.address) as greedy:
         for _ in range(2000):
             greedy.send(request)
@@ -191,6 +191,6 @@ def test_files_are_for_members_only(tmp_path: Path, there: Path, monkeypatch: py
         with pytest.raises(ExchangeError, match="not reachable"):
             remote.names(0)
     keys = load_keys(tmp_path / "keys")
-    with FetchedFiles(CHECKPOINTS, (5, 1), tmp_path / "in", lambda replica: host.address, keys) as remote:
+    with FetchedFiles(BASES, (5, 1), tmp_path / "in", lambda replica: host.address, keys) as remote:
         assert remote.fetch(0, NAME).read_bytes() == CONTENT
     host.stop()

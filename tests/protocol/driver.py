@@ -20,6 +20,7 @@ from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node
 from tara.protocol.places import Cell
 from tara.protocol.sessions import Application
+from tara.protocol.state_digest import digest_of
 
 Kind = TypeVar("Kind", bound=t.Tuple)
 Record = TypeVar("Record", bound=msgspec.Struct)
@@ -287,6 +288,39 @@ def session_id(result: t.Result) -> int:
     assert result.status == t.OK, result
     session, *_ = msgspec.msgpack.decode(result.payload, type=tuple[int, ...])
     return session
+
+
+def base_of(executor: "Driven[Any]", step: Step) -> t.Loaded:
+    """The base that begins in this step, drawn to its end, as the store of another executor gives it."""
+    base = step.only(t.Base)
+    chunks: list[bytes] = []
+    while drawn := executor.feed(t.Draw(base.checkpoint.number)).only(t.Drawn).chunks:
+        chunks += drawn
+    return loaded_base(base, chunks)
+
+
+def loaded_base(base: t.Base, chunks: list[bytes], until: int = 0) -> t.Loaded:
+    """With no requests behind it, unless they lead to a later checkpoint."""
+    length = len(base.state) + sum(map(len, chunks))
+    digest = digest_of(base.state, chunks)
+    return t.Loaded(base.checkpoint, base.state, chunks, digest, length, max(until, base.checkpoint.number))
+
+
+def loaded_nothing(until: int = 0) -> t.Loaded:
+    """No base; but requests, if they lead to a checkpoint."""
+    return t.Loaded(None, b"", [], b"", 0, until)
+
+
+def replays(step: Step, last: bool = True) -> list[t.Replay]:
+    """What was executed in this step, as a store gives it to be executed again, with the checkpoints in it."""
+    found = []
+    for tuple_, _ in step.emitted:
+        match tuple_:
+            case t.Executed():
+                found.append(t.Replay(tuple_.first, tuple_.requests, tuple_.skipped, None, False, False))
+            case t.Mark():
+                found.append(t.Replay(0, [], [], tuple_.checkpoint, False, False))
+    return [*found, t.Replay(0, [], [], None, False, True)] if last else found
 
 
 def commits(

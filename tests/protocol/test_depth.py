@@ -187,7 +187,7 @@ class Loose(StateMachine):
         self.value = int(b"".join(chunks))
 
 
-def test_a_replica_that_executes_right_after_a_checkpoint_was_loaded_agrees_with_the_others() -> None:
+def test_a_replica_that_executes_right_after_it_has_come_to_a_checkpoint_agrees_with_the_others() -> None:
     """It is deeper in its stack then than the others were."""
     limits = Limits(
         checkpoint_interval=32, window=64, report_interval_ms=20.0, controller_timeout_ms=300.0,
@@ -217,7 +217,7 @@ def test_a_replica_that_executes_right_after_a_checkpoint_was_loaded_agrees_with
     to_store = world.stores.submit
 
     def late(container: SimulatedContainer, life: int, number: int, job: t.Tuple) -> None:
-        """The commits that it has missed arrive after the threshold, before the checkpoint is there."""
+        """The commits that it has missed arrive after the threshold, before what leads to the checkpoint is there."""
         if number == executor and isinstance(job, t.Load) and job.minimum:
             held.holds = False
             for peer, parcel in held.kept:
@@ -228,5 +228,5 @@ def test_a_replica_that_executes_right_after_a_checkpoint_was_loaded_agrees_with
 
     with mock.patch.object(world.stores, "submit", late):
         scene.run(2_000)
-    assert world.checkpoints_loaded > 0
+    assert world.replayed > 0
     assert scene.states_equal()

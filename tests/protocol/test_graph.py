@@ -24,7 +24,7 @@ EDGE_TABLE: list[tuple[list[Stage], list[list[Stage]], list[type[t.Tuple]]]] = [
     ([S.PROPOSER], [[S.COMMITTER]], [t.Start, t.Proposal]),
     ([S.COMMITTER], [[S.EXECUTOR]], [t.Commit, t.ReadIndex]),
     ([S.COMMITTER], [[S.RECORD_SINK, S.RECORD_SOURCE, S.PROPOSER]], [t.Record]),
-    # An executor's status names its checkpoints.
+    # An executor's status names its checkpoints and bases.
     ([S.COMMITTER], [[S.GC_SINK, S.GC_SOURCE]], [t.CommitterStatus]),
     ([S.EXECUTOR], [[S.GC_SINK, S.GC_SOURCE]], [t.ExecutorStatus]),
     ([S.GC_SOURCE], [[S.PROPOSER], [S.COMMITTER], [S.EXECUTOR], [S.REQUEST_SOURCE]], [t.Stable]),
@@ -59,8 +59,10 @@ HOST_EDGES: set[tuple[Stage, type[t.Tuple], Stage]] = {
     (S.REPLY_SINK, t.StartIndexRequest, S.CLIENT),
     (S.CLIENT, t.StartIndexRequest, S.REQUEST_SOURCE),
     (S.CLIENT, t.Halted, S.REQUEST_SOURCE),
-    *((S.EXECUTOR, kind, S.STORE) for kind in (t.Save, t.Load, t.Discard, t.Executed, t.Halted, t.Unbarred)),
-    *((S.STORE, kind, S.EXECUTOR) for kind in (t.Saved, t.Unsaved, t.Loaded)),
+    *((S.EXECUTOR, kind, S.STORE) for kind in (t.Executed, t.Mark, t.Base, t.Drawn, t.GivenUp, t.Load, t.More)),
+    *((S.EXECUTOR, kind, S.STORE) for kind in (t.Halted, t.Unbarred)),
+    *((S.STORE, kind, S.EXECUTOR) for kind in (t.Saved, t.Draw, t.BaseSaved, t.GivenUp, t.TakeBase)),
+    *((S.STORE, kind, S.EXECUTOR) for kind in (t.Loaded, t.Replay)),
 }
 
 

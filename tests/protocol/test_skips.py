@@ -10,7 +10,7 @@ from tara.protocol.graph import Stage
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.request_source import ORDERS_MAX, RequestSource
 from tara.protocol.skips import ASKED, ENDED, Barred, Skips
-from tests.protocol.driver import Bench, Driven, Step, batch, commits, open_session
+from tests.protocol.driver import Bench, Driven, Step, batch, commits, loaded_nothing, open_session
 from tests.protocol.test_halting import Fragile, Replica, answers_of, halts, results_of
 
 ASK, CONFIRM, WITHDRAW = t.ASK_SKIP, t.CONFIRM_SKIP, t.WITHDRAW_SKIP
@@ -103,7 +103,7 @@ def halted(bench: Bench | None = None, replica: int = 0) -> Replica:
 
 def replay(replica: Replica, requests: list[t.Request], loaded: t.Loaded | None = None) -> Step:
     """The store and the committers give it what they have."""
-    replica.driven.feed(loaded or t.Loaded(None, b"", []))
+    replica.driven.feed(loaded or loaded_nothing())
     return replica.driven.feed(*commits(requests, replica.node.next))
 
 
@@ -139,7 +139,7 @@ def test_a_confirmed_skip_starts_over_and_passes_the_command_by() -> None:
     before = replica.application
     replica.feed([order(ASK)])
     step = replica.feed([order(CONFIRM, number=2)])
-    assert step.of(t.Load) == [t.Load(0, (0,))]
+    assert step.of(t.Load) == [t.Load(0, 0, 0, (0,))]
     assert halts(step) == [(0, 0, "", Stage.STORE), (0, 0, "", Stage.REPLY_SINK)]
     assert replica.application is not before
     orders = [batch(4, [order(ASK)], time=1_000_000), batch(5, [order(CONFIRM, number=2)], time=1_000_000)]
@@ -171,7 +171,7 @@ def test_a_withdrawal_has_the_command_executed_again() -> None:
     replica.feed([order(ASK)])
     step = replica.feed([order(WITHDRAW, number=2)])
     assert step.only(t.Unbarred).counter == 3
-    assert step.of(t.Load) == [t.Load(0, (0,))]
+    assert step.of(t.Load) == [t.Load(0, 0, 0, (0,))]
     assert replica.node.halted is None
     step = replay(replica, log_of(replica))
     assert halts(step)[0] == (3, 0, "the application raised MemoryError", Stage.STORE)
@@ -203,9 +203,9 @@ def test_what_was_skipped_is_part_of_the_state() -> None:
     bench = Bench(window=64, checkpoint_interval=4)
     replica = Replica(bench)
     replica.node.skips.look([order(ASK), order(CONFIRM, number=2)])
-    save = replica.feed(replica.commands(b"a", b"bc"), [], []).only(t.Save)
+    base = replica.base(replica.commands(b"a", b"bc"), [], [])
     other = Replica(bench, 1)
-    other.driven.feed(t.Loaded(t.CheckpointId(1, b"d"), save.state, list(save.chunks)))
+    other.driven.feed(base)
     (result,) = results_of(other.feed([order(CONFIRM)]))
     assert result.status == t.OK
 
@@ -240,7 +240,7 @@ def indexes(bench: Bench, position: int, committers: Iterable[int] = (0, 1), lif
 def test_it_asks_how_far_something_may_be_decided_and_executes_nothing_before_it_knows() -> None:
     bench = Bench(window=64, checkpoint_interval=32)
     driven, log = started(bench)
-    step = driven.feed(t.Loaded(None, b"", []))
+    step = driven.feed(loaded_nothing())
     assert step.only(t.StartIndexRequest) == t.StartIndexRequest(0, 2)
     source = bench.make(RequestSource, Stage.REQUEST_SOURCE)
     asked = source.feed(t.StartIndexRequest(0, 2))
@@ -259,7 +259,7 @@ def test_it_asks_how_far_something_may_be_decided_and_executes_nothing_before_it
 def test_it_executes_nothing_before_it_has_looked_through_all_that() -> None:
     bench = Bench(window=64, checkpoint_interval=32)
     driven, log = started(bench, order(ASK), order(CONFIRM, number=2))
-    driven.feed(t.Loaded(None, b"", []), *indexes(bench, 6))
+    driven.feed(loaded_nothing(), *indexes(bench, 6))
     assert results_of(driven.feed(*commits(log[:5]))) == []
     step = driven.feed(*commits(log[5:], 5))
     assert [result.status for result in results_of(step)][:5] == [t.OK, t.OK, t.SKIPPED, t.OK, t.OK]
@@ -269,7 +269,7 @@ def test_it_halts_at_a_command_that_is_to_be_skipped_and_is_not_yet() -> None:
     """It may have promised so in a life before, of which nothing is left."""
     bench = Bench(window=64, checkpoint_interval=32)
     driven, log = started(bench, order(ASK))
-    driven.feed(t.Loaded(None, b"", []), *indexes(bench, 5))
+    driven.feed(loaded_nothing(), *indexes(bench, 5))
     step = driven.feed(*commits(log))
     assert halts(step)[0] == (3, 0, ASKED, Stage.STORE)
     assert driven.node.skip_asked

@@ -11,7 +11,7 @@ import pytest
 from tara.host.strikes import BARRED_MAX, Strikes
 from tara.operations.verify import check_record
 from tara.protocol.errors import TaraError
-from tara.protocol.places import CELLS, EXECUTED, THREADS
+from tara.protocol.places import CELLS, EXECUTED
 from tara.storage.execution_record import FILE_BYTES, ExecutionRecord, record_path
 
 
@@ -33,12 +33,12 @@ def test_a_life_that_ends_by_a_signal_leaves_its_place(tmp_path: Path) -> None:
     for _ in range(2):
         done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
         assert done.returncode == -signal.SIGKILL
-    assert opened(tmp_path).strikes == Strikes([7, 0], [2, 0], [7])
+    assert opened(tmp_path).strikes == Strikes(7, 2, [7])
 
 
 def test_a_new_record_knows_nothing(tmp_path: Path) -> None:
     record = opened(tmp_path)
-    assert record.strikes == Strikes([0] * THREADS, [0] * THREADS, [])
+    assert record.strikes == Strikes()
     assert record.trouble is None
 
 
@@ -64,7 +64,7 @@ def test_what_is_not_barred_any_more_is_not_in_the_next_life_either(tmp_path: Pa
     record.unbar(7)
     assert record.strikes.barred == []
     record.cell[0] = 7
-    assert opened(tmp_path).strikes == Strikes([7, 0], [1, 0], [])
+    assert opened(tmp_path).strikes == Strikes(7, 1, [])
 
 
 def test_what_was_executed_is_known_in_later_lives(tmp_path: Path) -> None:

@@ -2,49 +2,35 @@
 
 from pathlib import Path
 
-import pytest
+import msgspec
 
+from tara.protocol.execution import ExecutionState
 from tara.protocol.graph import Graph
 from tara.protocol.sessions import ERA_COMMANDS, SessionsState
-from tara.storage.new_era import (
-    Copy,
-    NoCheckpoint,
-    RecoveryError,
-    best_checkpoint,
-    first_sessions,
-    first_threshold,
-    install,
-)
-from tara.storage.store import checkpoint_directory, checkpoint_path
+from tara.storage.base_format import base_directory, base_path, read_base
+from tara.storage.new_era import first_sessions, first_threshold, install
+from tests.live.data_directories import StoredReplica
+from tests.live.histories import INTERVAL, puts
 
 
-def begin(root: Path, number: int, replicas: list[int], chunk: bytes = b"state", era: int = 1) -> list[Copy]:
-    sessions = SessionsState(7, 100, 0, 5, [])
-    install(root, 1, era, number, Graph(1, 1), 4, sessions, [chunk], replicas)
-    return [Copy(checkpoint_path(checkpoint_directory(root, replica), number)) for replica in replicas]
+def test_an_executor_begins_with_what_was_installed(tmp_path: Path) -> None:
+    replica = StoredReplica(tmp_path, 1)
+    replica.execute(puts(20))
+    sessions = first_sessions(replica.node.sessions.state(), 5_000)
 
+    base = install(tmp_path, 1, 2, 7, Graph(1, 1), INTERVAL, sessions, replica.node.application.snapshot, range(3))
 
-def test_the_newest_checkpoint_of_which_a_copy_is_intact_is_taken(tmp_path: Path) -> None:
-    copies = [*begin(tmp_path, 3, [0, 1]), *begin(tmp_path, 4, [1, 2]), *begin(tmp_path, 5, [0])]
-    copies[-1].path.write_bytes(b"damaged")
-
-    best = best_checkpoint(copies, 1, 1)
-
-    assert (best.number, best.copies, best.sessions.counter) == (4, 2, 7)
-    assert len(best.problems) == 1
-
-
-def test_copies_that_differ_are_for_an_operator_unless_most_are_equal(tmp_path: Path) -> None:
-    copies = [*begin(tmp_path, 3, [0], b"one"), *begin(tmp_path, 3, [1], b"two")]
-
-    with pytest.raises(RecoveryError, match="copies of checkpoint 3 differ"):
-        best_checkpoint(copies, 1, 1)
-    assert best_checkpoint([*copies, *begin(tmp_path, 3, [2], b"two")], 1, 1).loaded.chunks == [b"two"]
-
-
-def test_what_is_of_another_era_is_of_no_use(tmp_path: Path) -> None:
-    with pytest.raises(NoCheckpoint, match="belongs to cluster 1, era 2"):
-        best_checkpoint(begin(tmp_path, 3, [0], era=2), 1, 1)
+    for site in range(3):
+        found = read_base(base_path(base_directory(tmp_path, site), 7), 1, 2)
+        state = msgspec.msgpack.decode(found.state, type=ExecutionState)
+        assert (found.id, state.digest, state.next, state.bytes) == (base, base.digest, 7 * INTERVAL, 0)
+    again = StoredReplica(tmp_path, 1, 2, threshold=7)
+    assert (again.node.restored, again.node.next, again.node.sessions.counter) == (True, 7 * INTERVAL, ERA_COMMANDS)
+    assert list(again.node.application.snapshot()) == list(replica.node.application.snapshot())
+    assert again.node.checkpoints == [base]
+    again.execute(puts(20), first=7 * INTERVAL)
+    assert again.node.next == 7 * INTERVAL + 20
+    assert [number.number for number in again.node.checkpoints] == [7, 8]
 
 
 def test_the_counter_leaves_out_what_the_old_era_may_have_handed_out_and_sessions_have_their_full_time() -> None:

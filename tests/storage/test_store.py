@@ -1,312 +1,444 @@
-"""Checkpoints on a real disk."""
+"""Bases and their store: a base is drawn, written and kept; one that cannot be used is passed over."""
 
 import errno
 import os
 import random
-import stat
 import threading
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tara.protocol import tuples as t
-from tara.protocol.state_digest import checkpoint_of
+from tara.protocol.errors import TaraError
 from tara.simulator.disk import VirtualDisk
-from tara.storage import store as store_module
-from tara.storage.disk import LocalDisk
-from tara.storage.files import DAMAGED, DAMAGED_KEPT
-from tara.storage.store import (
-    CheckpointStore,
-    StoreError,
-    StoreFailed,
-    checkpoint_path,
-    read_checkpoint,
-    write_checkpoint,
-)
+from tara.simulator.remote import VirtualRemote
+from tara.storage.base_format import BASE_FILES, StoredBase, base_path, write_base
+from tara.storage.bases import KEPT, Bases
+from tara.storage.disk import LOCAL, Disk, LocalDisk
+from tara.storage.files import DAMAGED, DAMAGED_KEPT, list_paths
+from tara.storage.log import DecidedLog
+from tara.storage.remote import RemoteFiles
+from tara.storage.store import IDLE_S, LOG_S, PIECE_BYTES, ExecutorStore, StoreFailed
 from tests.live.small_disk import SmallDisk
 from tests.patience import DEADLINE_S
+from tests.storage.logs import settings, simple
 from tests.storage.workers import work_for
 
 
-class Stores:
-    """The stores of three executors that can read each other's directories."""
-
-    def __init__(self, root: Path) -> None:
-        self._woken = threading.Semaphore(0)
-        directories = [root / f"checkpoints-{replica}" for replica in range(3)]
-        self.stores = [CheckpointStore(own, 7, 1, directories, self._woken.release) for own in directories]
-        self._workers = [work_for(store) for store in self.stores]
-        self.directories = directories
-
-    def ask(self, replica: int, job: t.Save | t.Load) -> t.Tuple:
-        self.stores[replica].submit(job)
-        return self.answer(replica)
-
-    def answer(self, replica: int) -> t.Tuple:
-        assert self._woken.acquire(timeout=DEADLINE_S)
-        return next(self.stores[replica].take())
+def checkpoint(number: int) -> t.CheckpointId:
+    return t.CheckpointId(number, b"digest of %6d" % number)
 
 
-@pytest.fixture
-def stores(tmp_path: Path) -> Stores:
-    return Stores(tmp_path)
+def bases_of(
+    root: Path, replica: int = 0, disk: Disk = LOCAL, remote: RemoteFiles | None = None, era: int = 1
+) -> Bases:
+    directories = {other: root / f"bases-{other}" for other in range(3)}
+    own = directories.pop(replica)
+    return Bases(own, 7, era, directories, remote, disk)
 
 
-def test_a_saved_checkpoint_comes_back(stores: Stores) -> None:
-    saved = stores.ask(0, t.Save(3, b"state", iter([b"a", b"", b"c"])))
-    checkpoint = checkpoint_of(t.Save(3, b"state", [b"a", b"", b"c"]))
-
-    assert saved == t.Saved(checkpoint)
-    assert stores.ask(0, t.Load(0, [])) == t.Loaded(checkpoint, b"state", [b"a", b"", b"c"])
-
-
-def test_a_peers_checkpoint_is_found_when_our_own_is_too_old(stores: Stores) -> None:
-    stores.ask(0, t.Save(3, b"old", []))
-    stores.ask(1, t.Save(5, b"new", []))
-
-    loaded = stores.ask(0, t.Load(4, [2, 1]))
-
-    assert isinstance(loaded, t.Loaded)
-    assert loaded.state == b"new"
+def put(bases: Bases, number: int, state: bytes = b"state", chunks: tuple[bytes, ...] = ()) -> Path:
+    """As a store does."""
+    write_base(bases.directory, bases.cluster, bases.era, checkpoint(number), state, chunks, bases.disk)
+    bases.retain()
+    return base_path(bases.directory, number)
 
 
-def test_a_damaged_checkpoint_is_passed_over(stores: Stores) -> None:
-    stores.ask(0, t.Save(3, b"good", []))
-    stores.ask(0, t.Save(4, b"state", [b"chunk"]))
-    path = stores.directories[0] / "000000000004.checkpoint"
+def newest(bases: Bases, *holders: int) -> StoredBase | None:
+    """The newest one that can be had."""
+    offers = [*bases.own(), *bases.offers(holders)]
+    for offer in sorted(offers, key=lambda offer: offer.number, reverse=True):
+        found = bases.bring(offer)
+        if found is not None:
+            return found
+    return None
+
+
+def state_of(found: StoredBase | None) -> bytes:
+    assert found is not None
+    return found.state
+
+
+# Bases
+
+
+def test_a_base_of_a_peer_is_brought_here(tmp_path: Path) -> None:
+    own, peer = bases_of(tmp_path), bases_of(tmp_path, 1)
+    put(own, 3, b"old")
+    put(peer, 5, b"new", (b"chunk",))
+    found = newest(own, 2, 1)
+    assert found is not None
+    assert (found.state, list(found.chunks()), found.path.parent) == (b"new", [b"chunk"], own.directory)
+    assert own.numbers == [3, 5]
+
+
+def test_a_holder_that_is_not_known_is_not_asked(tmp_path: Path) -> None:
+    assert bases_of(tmp_path).offers((0, 5)) == []
+
+
+def test_a_damaged_base_is_passed_over_and_set_aside(tmp_path: Path) -> None:
+    bases = bases_of(tmp_path)
+    reports: list[int | str] = []
+    bases.on_event = lambda event, detail: reports.append(detail)
+    put(bases, 3, b"good")
+    path = put(bases, 4, b"state", (b"chunk",))
     data = bytearray(path.read_bytes())
     data[-20] ^= 1
     path.write_bytes(bytes(data))
 
-    loaded = stores.ask(0, t.Load(0, []))
-
-    assert isinstance(loaded, t.Loaded)
-    assert loaded.state == b"good"
-    assert "damaged" in stores.stores[0].errors[-1]
-    assert not path.exists()
-    assert (stores.directories[0] / DAMAGED / f"000001-{path.name}").read_bytes() == bytes(data)
+    assert state_of(newest(bases)) == b"good"
+    assert (bases.numbers, bases.counts.bases_refused) == ([3], 1)
+    assert "damaged" in str(reports[-1])
+    assert (bases.directory / DAMAGED / f"000001-{path.name}").read_bytes() == bytes(data)
 
 
-@pytest.mark.parametrize("length", [0, 10, 60])
-def test_a_truncated_checkpoint_is_passed_over(stores: Stores, length: int) -> None:
-    stores.ask(0, t.Save(3, b"good", []))
-    stores.ask(0, t.Save(4, b"state", [b"chunk"]))
-    path = stores.directories[0] / "000000000004.checkpoint"
-    assert path.stat().st_size > length
-    os.truncate(path, length)
-
-    loaded = stores.ask(0, t.Load(0, []))
-
-    assert isinstance(loaded, t.Loaded)
-    assert loaded.state == b"good"
+def test_a_damaged_base_of_a_peer_stays_where_it_is(tmp_path: Path) -> None:
+    own, peer = bases_of(tmp_path), bases_of(tmp_path, 1)
+    path = put(peer, 4)
+    os.truncate(path, 20)
+    assert newest(own, 1) is None
+    assert path.exists()
+    assert own.numbers == []
 
 
-def test_a_checkpoint_is_saved_when_the_disk_has_room_again(stores: Stores) -> None:
-    stores.ask(0, t.Save(3, b"state", []))
-    with SmallDisk(16):
-        stores.stores[0].submit(t.Save(4, b"state", [b"chunk" * 100]))
-        deadline_s = time.monotonic() + DEADLINE_S
-        while not stores.stores[0].errors:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
-
-    assert isinstance(stores.answer(0), t.Saved)
-    assert "cannot write checkpoint 4" in stores.stores[0].errors[0]
-    loaded = stores.ask(0, t.Load(0, []))
-    assert isinstance(loaded, t.Loaded)
-    assert loaded.chunks == [b"chunk" * 100]
-
-
-def test_other_files_among_the_checkpoints_are_left_alone(stores: Stores) -> None:
-    stores.ask(0, t.Save(3, b"state", []))
-    for name in ("copy.checkpoint", "000000000009.checkpoint.old", "notes"):
-        (stores.directories[0] / name).write_text("mine")
-
-    loaded = stores.ask(0, t.Load(0, []))
-    assert isinstance(loaded, t.Loaded)
-    assert loaded.state == b"state"
-    stores.stores[0].submit(t.Discard(9))
-    stores.ask(0, t.Save(10, b"newer", []))
-    assert (stores.directories[0] / "copy.checkpoint").read_text() == "mine"
-
-
-def test_nothing_to_load_is_said(stores: Stores) -> None:
-    assert stores.ask(0, t.Load(0, [0, 1, 2])) == t.Loaded(None, b"", [])
-
-
-def test_a_checkpoint_of_another_era_is_not_used(tmp_path: Path, stores: Stores) -> None:
-    stores.ask(0, t.Save(3, b"state", []))
-    woken = threading.Semaphore(0)
-    other = CheckpointStore(stores.directories[0], 7, 2, [], woken.release)
-    work_for(other)
-    other.submit(t.Load(0, []))
-
-    assert woken.acquire(timeout=DEADLINE_S)
-    assert next(other.take()) == t.Loaded(None, b"", [])
-
-
-def test_old_checkpoints_are_discarded_but_the_newest_stays(stores: Stores) -> None:
-    for number in (1, 2, 3, 4):
-        stores.ask(0, t.Save(number, b"state", []))
-    stores.stores[0].submit(t.Discard(9))
-    stores.ask(0, t.Load(0, []))
-
-    kept = sorted(path.name for path in stores.directories[0].glob("*.checkpoint"))
-    assert kept == ["000000000003.checkpoint", "000000000004.checkpoint"]
-
-
-def test_a_checkpoint_that_nobody_needs_any_more_is_not_saved(stores: Stores) -> None:
-    stores.stores[0].submit(t.Discard(9))
-    stores.stores[0].submit(t.Save(8, b"late", []))
-
-    assert stores.ask(0, t.Load(0, [])) == t.Loaded(None, b"", [])
-
-
-# Damage
-
-
-def test_every_bit_of_a_checkpoint_is_under_a_checksum(tmp_path: Path) -> None:
-    path = checkpoint_path(tmp_path, 12)
-    checkpoint = checkpoint_of(t.Save(12, b"state" * 10, [b"chunk", b"", b"another"]))
-    write_checkpoint(path, 7, 1, checkpoint, b"state" * 10, [b"chunk", b"", b"another"])
-    whole = path.read_bytes()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    for bit in range(8 * len(whole)):
-        changed = bytearray(whole)
-        changed[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(bytes(changed))
-        with pytest.raises(StoreError):
-            read_checkpoint(path, 7, 1)
-
-
-def test_checkpoints_that_were_exchanged_are_noticed(stores: Stores) -> None:
-    for number in (3, 4, 5):
-        stores.ask(0, t.Save(number, b"state %d" % number, []))
-    first, second = (checkpoint_path(stores.directories[0], number) for number in (4, 5))
+def test_bases_that_were_exchanged_are_noticed(tmp_path: Path) -> None:
+    bases = bases_of(tmp_path)
+    first, second = put(bases, 4), put(bases, 5)
     data = first.read_bytes()
     first.write_bytes(second.read_bytes())
     second.write_bytes(data)
-
-    loaded = stores.ask(0, t.Load(0, []))
-    assert isinstance(loaded, t.Loaded)
-    assert loaded.state == b"state 3"
-    assert stores.stores[0].counts.checkpoints_refused == 2
-    assert any("is checkpoint 4" in error for error in stores.stores[0].errors)
+    assert newest(bases) is None
+    assert bases.counts.bases_refused == 2
 
 
-def test_damaged_checkpoints_are_kept_in_a_bounded_number(stores: Stores) -> None:
+def test_damaged_bases_are_kept_in_a_bounded_number(tmp_path: Path) -> None:
+    bases = bases_of(tmp_path)
     for number in range(1, DAMAGED_KEPT + 4):
-        stores.ask(0, t.Save(number, b"state", []))
-        checkpoint_path(stores.directories[0], number).write_bytes(b"damaged")
-        stores.ask(0, t.Load(0, []))
-    assert len(list((stores.directories[0] / DAMAGED).iterdir())) == DAMAGED_KEPT
+        put(bases, number).write_bytes(b"damaged")
+        assert newest(bases) is None
+    assert len(list((bases.directory / DAMAGED).iterdir())) == DAMAGED_KEPT
 
 
-def test_a_copy_that_the_disk_cannot_read_is_refused_and_written_again(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
+def test_a_base_that_the_disk_cannot_read_is_passed_over_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stores.ask(0, t.Save(3, b"old", []))
-    stores.ask(0, t.Save(4, b"new", []))
-    bad, read = checkpoint_path(stores.directories[0], 4), LocalDisk.read
-    inode = bad.stat().st_ino
+    """The disk may be able to, another time."""
+    bases = bases_of(tmp_path)
+    put(bases, 3, b"old")
+    bad, read = put(bases, 4, b"new"), LocalDisk.read
 
     def failing(disk: LocalDisk, path: Path, offset: int = 0, length: int = -1) -> bytes:
-        if path.exists() and path.stat().st_ino == inode:
+        if path == bad:
             raise OSError(errno.EIO, "Input/output error")
         return read(disk, path, offset, length)
 
-    monkeypatch.setattr(LocalDisk, "read", failing)
-    loaded = stores.ask(0, t.Load(0, []))
-    assert isinstance(loaded, t.Loaded)
-    assert loaded.state == b"old"
-    assert isinstance(stores.ask(0, t.Save(4, b"new", [])), t.Saved)
-    assert isinstance(stores.ask(0, t.Load(4, [])), t.Loaded)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalDisk, "read", failing)
+        assert state_of(newest(bases)) == b"old"
+    assert state_of(newest(bases)) == b"new"
 
 
-def test_a_damaged_copy_is_written_again_before_it_is_announced(stores: Stores) -> None:
-    stores.ask(0, t.Save(3, b"state", []))
-    path = checkpoint_path(stores.directories[0], 3)
-    os.truncate(path, 20)
-    assert isinstance(stores.ask(0, t.Save(3, b"state", [])), t.Saved)
-    assert isinstance(stores.ask(0, t.Load(3, [])), t.Loaded)
-
-
-def test_a_checkpoint_that_is_there_is_announced_when_its_name_is_durable(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stores.ask(0, t.Save(3, b"state", []))
-    synced: list[Path] = []
-    monkeypatch.setattr(LocalDisk, "sync_directory", lambda disk, directory: synced.append(directory))
-    assert isinstance(stores.ask(0, t.Save(3, b"state", [])), t.Saved)
-    assert synced == [stores.directories[0]]
+def test_other_files_among_the_bases_are_left_alone(tmp_path: Path) -> None:
+    bases = bases_of(tmp_path)
+    for name in ("copy.base", "000000000009.base.old", "notes"):
+        (bases.directory / name).write_text("mine")
+    for number in range(1, 6):
+        put(bases, number)
+    assert bases.numbers == [4, 5]
+    assert (bases.directory / "copy.base").read_text() == "mine"
 
 
 def test_what_crashes_have_left_is_removed(tmp_path: Path) -> None:
-    directory = tmp_path / "checkpoints-0"
-    directory.mkdir()
-    (directory / "000000000005.checkpoint.77.tmp").write_bytes(bytes(1000))
-    CheckpointStore(directory, 7, 1, [directory], lambda: None)
+    directory = bases_of(tmp_path).directory
+    (directory / "000000000005.base.77.tmp").write_bytes(bytes(1000))
+    bases_of(tmp_path)
     assert list(directory.iterdir()) == []
 
 
-def test_a_disk_that_became_read_only_is_reported_and_the_store_lives_on(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in (1, 2, 3, 4):
-        stores.ask(0, t.Save(number, b"state", []))
+@pytest.mark.parametrize("foreign", [1, 9])
+def test_bases_of_another_era_count_for_nothing_and_stay(tmp_path: Path, foreign: int) -> None:
+    """They must neither push out our own, nor have the log dropped that ours need: also if their numbers are higher."""
+    path = put(bases_of(tmp_path), foreign)
+    bases = bases_of(tmp_path, era=2)
+    assert (bases.numbers, bases.newest, bases.needed_from) == ([], 0, 0)
+    for number in (4, 5, 6):
+        put(bases, number)
+    assert (bases.numbers, bases.needed_from) == ([5, 6], 5)
+    assert path.exists()
+    assert bases.counts.bases_refused == 0
 
-    def read_only(*_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(LocalDisk, "unlink", read_only)
-        patch.setattr(store_module, "write_whole", read_only)
-        stores.stores[0].submit(t.Discard(4))
-        stores.stores[0].submit(t.Save(5, b"state", []))
-        deadline_s = time.monotonic() + DEADLINE_S
-        while stores.stores[0].counts.store_errors < 3:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
-    assert isinstance(stores.answer(0), t.Saved)
-    assert any("cannot be removed" in error for error in stores.stores[0].errors)
-    assert any("cannot write checkpoint 5" in error for error in stores.stores[0].errors)
+def test_a_base_takes_the_place_of_one_of_another_era(tmp_path: Path) -> None:
+    put(bases_of(tmp_path, 0), 9)
+    own, peer = bases_of(tmp_path, era=2), bases_of(tmp_path, 1, era=2)
+    put(peer, 9, b"ours")
+    assert state_of(newest(own, 1)) == b"ours"
+    assert own.numbers == [9]
+
+
+def test_a_base_of_another_era_at_a_peer_is_not_taken(tmp_path: Path) -> None:
+    put(bases_of(tmp_path, 1), 9)
+    assert newest(bases_of(tmp_path, era=2), 1) is None
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EACCES])
 def test_a_directory_that_cannot_be_listed_is_passed_over(tmp_path: Path, number: int) -> None:
     disk = VirtualDisk(random.Random(1))
-    directories = [tmp_path / f"checkpoints-{replica}" for replica in range(2)]
-    own, peer = [CheckpointStore(directory, 7, 1, directories, lambda: None, disk=disk) for directory in directories]
-    for store in (own, peer):
-        for checkpoint in range(1, 4):
-            store.submit(t.Save(checkpoint, b"state", []))
-        store.work()
-        assert len(list(store.take())) == 3
-
-    for job, directory in ((t.Discard(3), 0), (t.Load(3, (1,)), 0), (t.Load(4, (1,)), 1)):
-        disk.errors = [("list", directories[directory].name, number)]
-        own.submit(job)
-        own.work()
-        assert disk.errors == []
-    assert [loaded.checkpoint is not None for loaded in own.take() if isinstance(loaded, t.Loaded)] == [True, False]
-    assert own.counts.store_errors == 3
-    assert all("cannot be listed" in error for error in own.errors)
+    own, peer = bases_of(tmp_path, 0, disk), bases_of(tmp_path, 1, disk)
+    put(peer, 4)
+    for bases in (own, peer):
+        disk.errors = [("list", "bases-1", number)]
+        assert newest(bases, 1) is None
+        assert (disk.errors, bases.counts.store_errors) == ([], 1)
 
 
-def test_a_holder_that_is_not_known_is_not_asked(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path / "checkpoints-0", 7, 1, [tmp_path / "checkpoints-0"], lambda: None)
-    store.submit(t.Load(1, (0, 5)))
-    store.work()
-    assert list(store.take()) == [t.Loaded(None, b"", [])]
+def test_a_base_that_goes_while_it_is_looked_for_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bases = bases_of(tmp_path)
+    gone, _ = put(bases, 4), put(bases, 5)
+    size = LocalDisk.size
+
+    def sized(disk: LocalDisk, path: Path) -> int:
+        if path == gone:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+        return size(disk, path)
+
+    monkeypatch.setattr(LocalDisk, "size", sized)
+    assert (bases.numbers, bases.counts.store_errors) == ([5], 0)
 
 
-def test_a_store_that_cannot_go_on_says_so(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+# Bases of other hosts
+
+
+def remote(root: Path, disk: VirtualDisk, peer: VirtualDisk, breaks_off: Callable[[], bool]) -> VirtualRemote:
+    return VirtualRemote(disk, root / "bases-0", ".base", lambda replica: (peer, root / f"bases-{replica}"), breaks_off)
+
+
+def test_a_base_of_another_host_is_fetched_and_nothing_is_left_of_the_way(tmp_path: Path) -> None:
+    disk, there = VirtualDisk(random.Random(1)), VirtualDisk(random.Random(2))
+    put(bases_of(tmp_path, 1, there), 5, b"new")
+    events: list[str] = []
+    bases = bases_of(tmp_path, 0, disk, remote(tmp_path, disk, there, lambda: False))
+    bases.on_event = lambda event, detail: events.append(event)
+    found = newest(bases, 1)
+    assert (state_of(found), bases.numbers, events) == (b"new", [5], ["base_fetched"])
+    assert disk.paths(tmp_path) == [base_path(bases.directory, 5)]
+
+
+def test_a_base_that_breaks_off_on_the_way_is_fetched_another_time(tmp_path: Path) -> None:
+    disk, there = VirtualDisk(random.Random(1)), VirtualDisk(random.Random(2))
+    put(bases_of(tmp_path, 1, there), 5, b"new")
+    breaks = [True, False]
+    bases = bases_of(tmp_path, 0, disk, remote(tmp_path, disk, there, lambda: breaks.pop(0)))
+    assert newest(bases, 1) is None
+    assert state_of(newest(bases, 1)) == b"new"
+
+
+def test_a_damaged_base_of_another_host_is_not_kept(tmp_path: Path) -> None:
+    disk, there = VirtualDisk(random.Random(1)), VirtualDisk(random.Random(2))
+    there.flip(put(bases_of(tmp_path, 1, there), 5), random.Random(1))
+    bases = bases_of(tmp_path, 0, disk, remote(tmp_path, disk, there, lambda: False))
+    assert newest(bases, 1) is None
+    assert disk.paths(tmp_path) == []
+    assert bases.counts.bases_refused == 1
+
+
+# The store
+
+
+class Stored:
+    """A store that is worked by hand, with a log that is at a checkpoint when a test says so."""
+
+    def __init__(self, root: Path, disk: Disk = LOCAL) -> None:
+        self.now_s = 100.0
+        self.bases = bases_of(root, 0, disk)
+        self.log = DecidedLog(0, root / "log-0", settings(), self.bases, {}, None, disk)
+        self.store = ExecutorStore(self.bases, self.log, lambda: None, lambda: self.now_s)
+        self.events: list[tuple[str, int | str]] = []
+        self.store.on_event = lambda event, detail: self.events.append((event, detail))
+        self.log.sealed = 1 << 30
+
+    def give(self, *jobs: t.Tuple) -> list[t.Tuple]:
+        for job in jobs:
+            self.store.submit(job)
+        self.store.work()
+        return list(self.store.take())
+
+    def base(self, number: int, *chunks: bytes, state: bytes = b"state") -> list[t.Tuple]:
+        """All of a base, and what comes of it."""
+        return self.give(t.Base(checkpoint(number), state), *_drawn(number, *chunks))
+
+    @property
+    def files(self) -> list[str]:
+        return self.bases.disk.names(self.bases.directory)
+
+
+def _drawn(number: int, *chunks: bytes) -> list[t.Tuple]:
+    return [*(t.Drawn(number, [chunk]) for chunk in chunks), t.Drawn(number, [])]
+
+
+def test_a_base_is_asked_for_piece_by_piece(tmp_path: Path) -> None:
+    stored = Stored(tmp_path)
+    assert stored.give(t.Base(checkpoint(3), b"state")) == [t.Draw(3)]
+    assert stored.give() == [], "one at a time"
+    assert stored.give(t.Drawn(3, [b"a", b"", b"bc"])) == [t.Draw(3)]
+    assert stored.bases.numbers == []
+    (saved,) = stored.give(t.Drawn(3, []))
+    found = newest(stored.bases)
+    assert found is not None
+    assert (found.id, found.state, list(found.chunks())) == (checkpoint(3), b"state", [b"a", b"", b"bc"])
+    assert saved == t.BaseSaved(3, found.digest, len(b"stateabc"))
+    assert stored.events == [("base_saved", 3)]
+    assert (stored.bases.counts.bases_saved, stored.store.errors) == (1, [])
+
+
+def test_the_disk_is_left_to_others_between_the_pieces(tmp_path: Path) -> None:
+    stored = Stored(tmp_path)
+    stored.give(t.Base(checkpoint(3), b"state"))
+    assert stored.give(t.Drawn(3, [bytes(PIECE_BYTES)])) == []
+    pause_s = stored.store.work()
+    assert 0.01 < pause_s < 1.0
+    stored.now_s += pause_s
+    assert stored.give() == [t.Draw(3)]
+    assert stored.store.work() == IDLE_S
+
+
+def test_a_base_is_there_when_the_log_up_to_it_is_durable(tmp_path: Path) -> None:
+    """It leads nowhere before that: what follows is executed again from the log."""
+    stored = Stored(tmp_path)
+    stored.log.sealed = 2
+    stored.base(3)
+    assert stored.store.work() == LOG_S
+    assert list(stored.store.take()) == []
+    stored.log.sealed = 3
+    (saved,) = stored.give()
+    assert isinstance(saved, t.BaseSaved)
+
+
+def test_the_newest_bases_are_kept(tmp_path: Path) -> None:
+    stored = Stored(tmp_path)
+    for number in range(1, 5):
+        stored.base(number)
+    assert stored.files == [f"{number:012}.base" for number in range(5 - KEPT, 5)]
+
+
+def test_what_the_executor_gives_up_is_removed(tmp_path: Path) -> None:
+    stored = Stored(tmp_path)
+    stored.give(t.Base(checkpoint(3), b"state"), t.Drawn(3, [b"a"]))
+    assert len(stored.files) == 1
+    assert stored.give(t.GivenUp(3, "the application raised KeyError"), t.Drawn(3, [])) == []
+    assert (stored.files, stored.bases.counts.bases_given_up) == ([], 1)
+    assert stored.events == [("base_given_up", "the application raised KeyError")]
+
+
+def test_a_base_that_was_to_take_the_place_of_another_ends_both_if_it_is_given_up(tmp_path: Path) -> None:
+    stored = Stored(tmp_path)
+    stored.give(t.Base(checkpoint(3), b"state"), t.Drawn(3, [b"a"]))
+    stored.give(t.GivenUp(4, "the application raised KeyError"))
+    assert stored.files == []
+
+
+def test_a_base_takes_the_place_of_one_that_is_not_complete(tmp_path: Path) -> None:
+    stored = Stored(tmp_path)
+    stored.give(t.Base(checkpoint(3), b"state"), t.Drawn(3, [b"a"]))
+    answers = stored.give(t.Base(checkpoint(4), b"state"), t.Drawn(3, [b"b"]), t.Drawn(3, []))
+    assert answers == [t.Draw(4)]
+    (saved,) = stored.give(t.Drawn(4, []))
+    assert isinstance(saved, t.BaseSaved)
+    assert stored.files == ["000000000004.base"]
+
+
+def test_a_full_disk_costs_the_base_and_nothing_is_left_of_it(tmp_path: Path) -> None:
+    stored = Stored(tmp_path)
+    stored.base(3)
+    with SmallDisk(200):
+        answers = stored.base(4, bytes(1_000))
+    (given_up,) = [answer for answer in answers if isinstance(answer, t.GivenUp)]
+    assert given_up.number == 4
+    assert "cannot write base 4" in given_up.reason
+    assert stored.files == ["000000000003.base"]
+    assert stored.bases.counts.store_errors == 1
+    # The next one is a new attempt.
+    assert isinstance(stored.base(5, bytes(1_000))[-1], t.BaseSaved)
+
+
+@pytest.mark.parametrize("what", ["create", "write", "sync", "rename"])
+def test_whatever_fails_costs_the_base_and_nothing_else(tmp_path: Path, what: str) -> None:
+    disk = VirtualDisk(random.Random(1))
+    stored = Stored(tmp_path, disk)
+    disk.errors = [(what, "*.base*", errno.EIO)]
+    answers = stored.base(3, b"a")
+    assert [type(answer) for answer in answers if not isinstance(answer, t.Draw)] == [t.GivenUp]
+    assert list_paths(stored.bases.directory, "*", disk) == []
+    assert isinstance(stored.base(4, b"a")[-1], t.BaseSaved)
+
+
+def test_a_disk_that_became_read_only_is_reported_and_the_store_lives_on(tmp_path: Path) -> None:
+    disk = VirtualDisk(random.Random(1))
+    stored = Stored(tmp_path, disk)
+    for number in (1, 2):
+        stored.base(number)
+
+    def read_only(what: str, path: Path) -> None:
+        if what != "read":
+            raise OSError(errno.EROFS, "Read-only file system")
+
+    disk.trouble = read_only
+    assert isinstance(stored.base(3)[-1], t.GivenUp)
+    put_away = stored.bases.own()[0].path
+    disk.trouble = None
+    write_base(stored.bases.directory, 7, 1, checkpoint(4), b"state", (), disk)
+    disk.trouble = read_only
+    stored.bases.retain()
+    assert put_away.name in stored.store.errors[-1]
+    assert "cannot be removed" in stored.store.errors[-1]
+    disk.trouble = None
+    stored.base(5)
+    assert list_paths(stored.bases.directory, BASE_FILES, disk) == [
+        base_path(stored.bases.directory, number) for number in (4, 5)
+    ]
+
+
+def test_a_store_that_cannot_go_on_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its container must not go on as if there would be an answer."""
+    stored = Stored(tmp_path)
 
     def broken(*_: object) -> None:
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr(store_module, "write_checkpoint", broken)
+    monkeypatch.setattr("tara.storage.base_format.BaseFile.add", broken)
     with pytest.raises(StoreFailed, match="a mistake of ours"):
-        stores.ask(0, t.Save(1, b"state", []))
+        stored.give(t.Base(checkpoint(1), b"state"))
+    assert isinstance(StoreFailed(""), TaraError)
+
+
+def test_the_threads_of_a_store_work_together(tmp_path: Path) -> None:
+    """The log writes what was executed, and a base at its checkpoint."""
+    woken = threading.Semaphore(0)
+    bases = bases_of(tmp_path)
+    log = DecidedLog(0, tmp_path / "log-0", settings(), bases, {})
+    store = ExecutorStore(bases, log, woken.release, lambda: 0.0)
+    workers = [work_for(store), work_for(log)]
+    answers: list[t.Tuple] = []
+
+    def wait_for(kind: type[t.Tuple]) -> t.Tuple:
+        while not (found := [answer for answer in answers if isinstance(answer, kind)]):
+            assert woken.acquire(timeout=DEADLINE_S)
+            answers.extend(store.take())
+        return found[0]
+
+    handed = simple(17)
+    for tuple_ in handed:
+        store.submit(tuple_)
+        if isinstance(tuple_, t.Mark):
+            store.submit(t.Base(tuple_.checkpoint, b"state"))
+    wait_for(t.Draw)
+    store.submit(t.Drawn(1, []))
+    saved = wait_for(t.BaseSaved)
+    assert isinstance(saved, t.BaseSaved)
+    assert (saved.number, bases.numbers) == (1, [1])
+    assert isinstance(wait_for(t.Saved), t.Saved)
+    for worker in workers:
+        worker.close()

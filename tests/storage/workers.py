@@ -1,11 +1,11 @@
 """Threads for stores and logs, as in a container."""
 
 from tara.storage.log import DecidedLog
-from tara.storage.store import CheckpointStore
+from tara.storage.store import ExecutorStore
 from tara.storage.worker import Worker
 
 
-def work_for(what: CheckpointStore | DecidedLog) -> Worker:
+def work_for(what: ExecutorStore | DecidedLog) -> Worker:
     worker = Worker("test", what.work)
     what.wake = worker.wake
     return worker

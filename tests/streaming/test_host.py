@@ -8,6 +8,8 @@ import pytest
 
 from tara.application import AppendRegister, StateMachine
 from tara.protocol.errors import ConfigurationError
+from tara.protocol.nodes.executor import Executor
+from tara.protocol.sessions import Context
 from tara.streaming import clients, queue, rows
 from tara.streaming.config import StreamingConfig
 from tara.streaming.errors import StreamingError
@@ -75,6 +77,13 @@ def payloads(results: list[Result]) -> list[tuple[str, int, str]]:
     return [(client, number, status) for _, client, number, status, _, _ in results]
 
 
+def executors(query: Query) -> list[Executor]:
+    """As they are after the last micro-batch."""
+    keys = [key for key, name in enumerate(query.graph.names) if name.stage == "executor"]
+    nodes = [query.host.load(query.states[key]).nodes[0] for key in keys]
+    return [node for node in nodes if isinstance(node, Executor)]
+
+
 def test_commands_execute_once_and_in_the_order_of_their_clients() -> None:
     query = Query()
     sent = [(f"client-{c}", n, b"%d/%d" % (c, n)) for n in range(20) for c in range(5)]
@@ -135,11 +144,48 @@ def test_one_silent_replica_of_a_stage_harms_nobody_and_comes_back(label: str) -
         query.run([(client, n, b"x") for client in "abc"])
     query.settle()
     assert sorted(payloads(query.results)) == sorted((client, n, "ok") for client in "abc" for n in range(30))
-    executors = [key for key, name in enumerate(query.graph.names) if name.stage == "executor"]
     for _ in range(20):
         query.run()
-    states = {query.host.load(query.states[key]).nodes[0].digest() for key in executors}  # type: ignore[attr-defined]
-    assert len(states) == 1
+    assert len({executor.digest() for executor in executors(query)}) == 1
+
+
+class RunsOut(AppendRegister):
+    """Runs out of memory once, on whichever replica is first, when half of a command is done."""
+
+    left = 0
+
+    def apply(self, command: bytes, context: Context) -> bytes:
+        answer = super().apply(command, context)
+        if command == b"much" and RunsOut.left:
+            RunsOut.left -= 1
+            raise MemoryError
+        return answer
+
+
+def test_one_that_ran_out_of_memory_comes_back_by_the_state_of_another() -> None:
+    query = Query(app=RunsOut)
+    RunsOut.left = 1
+    sent = [(client, n, b"much" if n == 10 else b"x") for n in range(20) for client in "abc"]
+    halted = []
+    for start in range(0, 60, 3):
+        query.run(sent[start : start + 3])
+        halted.append(sum(executor.halted is not None for executor in executors(query)))
+    query.settle()
+    assert max(halted) == 1
+    for _ in range(20):
+        query.run()
+    assert sorted(payloads(query.results)) == sorted((client, number, "ok") for client, number, _ in sent)
+    assert [counter for counter, *_ in query.results] == list(range(1, 61))
+    assert all(executor.ready for executor in executors(query))
+    assert len({executor.digest() for executor in executors(query)}) == 1
+
+
+def test_no_base_is_ever_due() -> None:
+    query = Query()
+    for n in range(10):
+        query.run([("a", n, b"x" * 100_000)])
+    query.settle()
+    assert all(not executor.bases and executor.base_trouble == "" for executor in executors(query))
 
 
 # What clients may do wrong
@@ -214,8 +260,6 @@ def test_bad_settings_are_refused(settings: dict[str, object]) -> None:
 def test_the_clients_are_part_of_the_snapshot() -> None:
     def make() -> clients.Clients:
         return clients.Clients(AppendRegister(), 10, 10, 4, 100)
-
-    from tara.protocol.sessions import Context
 
     first, second = make(), make()
     context = Context([])

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from tara.bench.load import Load, LoadError, LoadReport
-from tara.bench.pipelines import Pipelines
+from tara.bench.pipelines import VALUES, Pipelines
 from tara.bench.processors import CpuMeter, CpuUse
 from tara.simulator.checks.linearizability import Operation
 
@@ -26,6 +26,8 @@ class LoadPlan(Struct, frozen=True, kw_only=True):
     payload_bytes: int = 64
     #: Commands that each client has in flight: of more than one, clients as users have them are the load.
     in_flight: int = 1
+    #: How many values these write, in turn.
+    values: int = VALUES
     reads: float = 0.0
     #: Keys whose operations are recorded, for the check of linearizability.
     recorded_keys: int = 0
@@ -99,7 +101,7 @@ class LoadProcess:
 
 def _make(plan: LoadPlan) -> Load | Pipelines:
     if plan.in_flight > 1:
-        return Pipelines(plan.endpoints, plan.clients, plan.in_flight, plan.payload_bytes, plan.keys)
+        return Pipelines(plan.endpoints, plan.clients, plan.in_flight, plan.payload_bytes, plan.keys, plan.values)
     return Load(
         plan.endpoints, plan.clients, plan.payload_bytes, plan.reads, plan.recorded_keys, plan.target, plan.keys
     )

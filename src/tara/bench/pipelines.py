@@ -17,19 +17,34 @@ from tara.client import Client
 from tara.protocol import tuples as t
 from tara.simulator.checks.linearizability import Operation
 
-#: All clients write these, in turn: so one client fills the state with as much as many do.
-KEYS = 64
+#: All clients write so many values, in turn: so one client fills the state with as much as many do.
+VALUES = 64
 #: How long a command may take. None should take nearly as long.
 TIMEOUT_S = 120.0
 _POLL_S = 0.02
 
 
+def key_of(index: int) -> str:
+    return f"key-{index}"
+
+
+def value_of(clients: int, payload_bytes: int) -> bytes:
+    """What so many clients write, wherever they write it."""
+    return Random(clients).randbytes(payload_bytes)
+
+
 class Pipelines:
     def __init__(
-        self, endpoints: str, clients: int, in_flight: int, payload_bytes: int, key_directory: str | None = None
+        self,
+        endpoints: str,
+        clients: int,
+        in_flight: int,
+        payload_bytes: int,
+        key_directory: str | None = None,
+        values: int = VALUES,
     ) -> None:
-        value = Random(clients).randbytes(payload_bytes)
-        self._commands = itertools.cycle([t.encode(Put(f"key-{index}", value)) for index in range(KEYS)])
+        value = value_of(clients, payload_bytes)
+        self._commands = (t.encode(Put(key_of(index % values), value)) for index in itertools.count())
         self._in_flight = in_flight
         self._clients = [Client(endpoints, timeout_s=TIMEOUT_S, keys=key_directory) for _ in range(clients)]
         #: What the clients' threads tell is counted under it.

@@ -19,7 +19,6 @@ from tara.protocol.journal import Written
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node
 from tara.protocol.nodes.factory import create
-from tara.protocol.state_digest import checkpoint_of
 
 
 class SpeedReport(msgspec.Struct):
@@ -47,7 +46,7 @@ class InProcessCluster:
         self._site_of: dict[int, BareSite] = {}
         #: What has come for nodes and was not given to them yet.
         self._waiting: dict[BareSite, list[tuple[t.Tuple, int]]] = {}
-        boot = Boot(life=1, incarnation=FIRST_INCARNATION, genesis=True, now_ms=0.0)
+        boot = Boot(life=1, incarnation=FIRST_INCARNATION, genesis=True, now_ms=0.0, keeps_bases=False)
         for here in placement or [list(range(len(self.graph.names)))]:
             site = BareSite(self.graph, limits, here, make=make)
             for number in here:
@@ -97,9 +96,9 @@ class InProcessCluster:
                     self.carry(effect)
                 case Sync(entries):
                     self.sync(entries)
-                case Store(number, t.Save() as save):
+                case Store(number, t.Mark(checkpoint)):
                     self.checkpoints += 1
-                    self._send(t.Saved(checkpoint_of(save)), number)
+                    self._send(t.Saved(checkpoint), number)
                 case Halt(number, reason):
                     raise AssertionError(f"{self.graph.label(number)}: {reason}")
                 case Trouble(_, _, reason):

@@ -10,6 +10,7 @@ from tara.command_options import Faults, Json, Partitions
 
 if TYPE_CHECKING:
     from tara.bench.live_speed import LiveReport
+    from tara.bench.state import StateReport
 
 commands = typer.Typer(name="bench", help="Measure performance.", no_args_is_help=True)
 commands.add_typer(evaluation.commands)
@@ -128,3 +129,49 @@ def bench_stream(
         )
     if report.wrong:
         raise typer.Exit(1)
+
+
+@commands.command("state")
+def bench_state(
+    values: Annotated[int, typer.Option(help="Values in the state.", min=100)] = 100_000,
+    value_bytes: Annotated[int, typer.Option(help="Bytes of each.", min=8)] = 1_000,
+    seconds: Annotated[float, typer.Option(help="Measured seconds, with and without the state.", min=2.0)] = 10.0,
+    turns: Annotated[int, typer.Option(help="Clusters that are measured, one after the other.", min=1)] = 1,
+    as_json: Json = False,
+) -> None:
+    """What a large state costs: a key-value cluster on Spark with many values, beside the same one with hardly any.
+
+    Throughput, the longest pause, what is written to disk, memory while a base is taken, and how long sites need to
+    come back: one that was killed, and one whose files are gone. Exit status 1 if anything was lost.
+
+    Example: tara bench state --values 100000 --value-bytes 1000 --json
+    """
+    from tara.bench.state import measure
+
+    report = measure(values, value_bytes, seconds, turns, lambda line: typer.echo(line, err=True))
+    if as_json:
+        print_json(report)
+    else:
+        _print_state(report)
+    if not report.all_is_there:
+        raise typer.Exit(1)
+
+
+def _print_state(report: "StateReport") -> None:
+    typer.echo(
+        f"{report.values} values of {report.value_bytes} bytes, a base of {report.base_bytes / 1e6:.1f} MB: "
+        f"{report.full_to_empty:.2f} of the throughput with hardly any state ({report.full_per_s} and "
+        f"{report.empty_per_s} commands/s)"
+    )
+    typer.echo(
+        f"longest pause {report.full_gap_ms:.0f} ms, {report.empty_gap_ms:.0f} ms with hardly any state, "
+        f"{report.view_changes} view changes; memory {report.memory_while:.2f} times as much while a base is taken, "
+        f"{report.memory_after:.2f} afterwards"
+    )
+    typer.echo(
+        f"bytes written at a site per byte of commands: {report.written}, {report.written_bases} of them in bases"
+    )
+    typer.echo(
+        f"a site is back {report.back_s} s after it was killed, {report.back_without_files_s} s without its files; "
+        f"{report.lost} lost, {report.errors} errors, {report.missing} values missing, {report.unequal} times unequal"
+    )

@@ -125,7 +125,7 @@ def bench_zookeeper_scale(
     seconds: Annotated[float, typer.Option(help="Measured seconds.", min=1.0)] = 10.0,
     as_json: Json = False,
 ) -> None:
-    """The coordination service with many znodes and sessions: memory, checkpoints, restart.
+    """The coordination service with many znodes and sessions: memory, a base, restart.
 
     Example: tara bench zookeeper-scale --nodes 100000
     """
@@ -139,7 +139,7 @@ def bench_zookeeper_scale(
         memory = ", ".join(f"{megabytes:.0f}" for megabytes in report.memory_mb)
         typer.echo(
             f"{nodes} znodes ({report.creations_per_s:.0f}/s), {sessions} sessions: {memory} MB a site; "
-            f"{report.checkpoints} checkpoints of {report.checkpoint_bytes / 1e6:.1f} MB, a write took "
+            f"{report.checkpoints} checkpoints and a base of {report.base_bytes / 1e6:.1f} MB, a write took "
             f"{report.latency_ms_p50} ms (p50), {report.latency_ms_max} ms at most; a killed site served again after "
             f"{report.restart_s} s"
         )

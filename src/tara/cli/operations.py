@@ -1,11 +1,11 @@
 """Operations: the decided log, backups, what is left after a loss, sessions, commands that cannot be executed."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tara.cli.application_path import look_here
 from tara.cli.output import print_json
 from tara.command_options import (
     DATA_DIR,
@@ -54,7 +54,7 @@ def replay(
     data_dir: DataDir = DATA_DIR,
     as_json: Json = False,
 ) -> None:
-    """Rebuild the application's state as of a command from the decided log, and compare results.
+    """Rebuild the application's state as of a command from bases and the decided log, and compare results.
 
     Ends with status 1 if results differ.
 
@@ -63,7 +63,7 @@ def replay(
     from tara.operations.replay import ReplayOrder
     from tara.operations.replay_text import run_replay
 
-    sys.path.insert(0, str(Path.cwd()))
+    look_here()
     request = ReplayOrder(to=to, app=app_name, against=against, diff=diff, query=query)
     if run_replay(data_dir, request, as_json, typer.echo):
         raise typer.Exit(1)
@@ -74,24 +74,36 @@ def backup(
     file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
     data_dir: DataDir = DATA_DIR,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Let the running cluster take a new checkpoint first.")
+        bool, typer.Option("--fresh", help="Let the running cluster come to a new checkpoint first.")
     ] = False,
+    at: Annotated[
+        int | None, typer.Option("--at", help="The last command that is to be in it, by its counter.", min=0)
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write the newest stable checkpoint of a cluster, running or not, to a file.
+    """Write the state of a cluster, running or not, to a file: that at its newest stable checkpoint, or, with --at,
+    that as of any command that its logs reach. The state is rebuilt from a base and the log, by executing commands
+    again with the cluster's application: run it where that can be imported.
 
     Example: tara backup city.backup --fresh --data-dir /var/lib/tara
+    Example: tara backup before.backup --at 1233
     """
     from tara.operations.backup import back_up
     from tara.operations.fresh_checkpoint import await_fresh_checkpoint
 
+    if fresh and at is not None:
+        raise typer.BadParameter("--fresh and --at contradict each other")
+    look_here()
     if fresh:
         await_fresh_checkpoint(data_dir)
-    header = back_up(data_dir, file)
+    header = back_up(data_dir, file, at)
     if as_json:
         print_json(header)
-    else:
-        typer.echo(f"checkpoint {header.checkpoint} of cluster {header.cluster:x}: commands up to {header.counter}")
+        return
+    what = f"checkpoint {header.checkpoint}" if at is None else f"the state behind checkpoint {header.checkpoint}"
+    typer.echo(f"{what} of cluster {header.cluster:x}: commands up to {header.counter}")
+    if at is not None and header.counter < at:
+        typer.echo(f"command {header.counter + 1} was executed together with others, up to {at} or beyond", err=True)
 
 
 @commands.command("restore")
@@ -117,12 +129,25 @@ def restore(
 
 
 @commands.command("verify")
-def verify(data_dir: DataDir = DATA_DIR, as_json: Json = False) -> None:
+def verify(
+    data_dir: DataDir = DATA_DIR,
+    running: Annotated[
+        bool, typer.Option("--running", help="Compare the states of a running cluster's replicas instead.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Read every file of a data directory, and say which ones are damaged; exit status 1 if there is any. The cluster
     should be down. Nothing is changed: a start repairs what can be repaired.
 
+    With --running, every executor of the running cluster takes a base at one same checkpoint, and their digests are
+    compared; exit status 1 if they differ, or if one is missing.
+
     Example: tara verify --data-dir /var/lib/tara
+    Example: tara verify --running
     """
+    if running:
+        _compare_states(data_dir, as_json)
+        return
     from tara.operations.verify import verify
 
     scrub = verify(data_dir)
@@ -137,20 +162,36 @@ def verify(data_dir: DataDir = DATA_DIR, as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
+def _compare_states(data_dir: Path, as_json: bool) -> None:
+    from tara.operations.running_states import compare_states
+
+    found = compare_states(data_dir)
+    if as_json:
+        print_json({"checkpoint": found.checkpoint, "digests": found.digests, "equal": found.equal})
+    else:
+        for label, digest in found.digests.items():
+            why = found.halted.get(label, "none in time")
+            typer.echo(f"{label}: {digest or why}")
+        typer.echo(f"checkpoint {found.checkpoint}: the states {'are equal' if found.equal else 'are NOT known equal'}")
+    if not found.equal:
+        raise typer.Exit(1)
+
+
 @commands.command("recover")
 def recover(
     from_checkpoint: Annotated[
-        bool, typer.Option("--from-checkpoint", help="Go on from the newest intact checkpoint, and lose the rest.")
+        bool, typer.Option("--from-checkpoint", help="Go on from the last command that can be had, and lose the rest.")
     ] = False,
     data_dir: DataDir = DATA_DIR,
     also: Annotated[
-        list[Path] | None, typer.Option(help="Another directory with checkpoints, say of a server; may be repeated.")
+        list[Path] | None, typer.Option(help="Another data directory, say of a server; may be repeated.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Also if enough journals are intact.")] = False,
     as_json: Json = False,
 ) -> None:
-    """After the loss of more than f sites: begin a new era from the best checkpoint that is left, and say what is lost.
+    """After the loss of more than f sites: begin a new era with the furthest state that bases and logs lead to, and say
+    what is lost. The state is rebuilt by executing commands again with the cluster's application.
 
     Example: tara recover --from-checkpoint --data-dir /var/lib/tara
     """
@@ -159,6 +200,7 @@ def recover(
 
     if not from_checkpoint:
         raise typer.BadParameter("there is no other way: say --from-checkpoint", param_hint="recover")
+    look_here()
     with Recovery(data_dir, also or []) as recovery:
         recovery.check(force)
         for line in recovery.found.statement():

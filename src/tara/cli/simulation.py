@@ -85,7 +85,8 @@ def _print_summary(summary: "Summary", shape: str) -> None:
         f"{runs} runs in {summary.seconds:.0f} s ({', '.join(f'{n} {kind}' for kind, n in summary.durability.items())})"
         f": {summary.commands} commands (median {summary.commands_median:.0f}), {summary.view_changes / runs:.1f} view "
         f"changes, {summary.restarts / runs:.1f} restarts, {summary.rejoins / runs:.1f} rejoins without a journal and "
-        f"{summary.checkpoints_loaded / runs:.1f} loaded checkpoints a run"
+        f"{summary.bases / runs:.1f} bases ({summary.bases_loaded / runs:.1f} loaded) and "
+        f"{summary.replayed / runs:.0f} requests executed again a run"
     )
     typer.echo("faults  " + "  ".join(f"{kind} {count}" for kind, count in summary.faults.items()))
     typer.echo("checks  " + "  ".join(f"{kind} {count}" for kind, count in summary.checks.items()))

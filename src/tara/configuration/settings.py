@@ -63,8 +63,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     metrics_port: int = 0
     #: Where Spark's UI is, which knows no login.
     ui_host: str = "127.0.0.1"
-    #: Whether executors keep the decided commands in files; by default where anything is kept in files, with `disk`.
-    #: And how many bytes of them each keeps.
+    #: Whether executors keep more of the decided log than their bases need; by default where anything is kept that
+    #: outlives the processes, with `disk`. And how many bytes of it each keeps.
     log: bool | None = None
     log_retention_bytes: int = 1 << 30
     #: Bytes after which a journal begins a new segment; old ones are dropped as a whole.

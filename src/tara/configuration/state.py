@@ -26,10 +26,10 @@ from tara.storage.files import set_aside, write_whole
 STATE_FILE = "cluster.json"
 COPY_FILE = "cluster.copy.json"
 FORMAT = "tara-cluster"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 CHECKSUM_BYTES = 16
 #: What only a cluster leaves in a data directory.
-_TRACES = ("journal-*/*.journal", "checkpoints-*/*.checkpoint", "log-*/*.segment", "life-*")
+_TRACES = ("journal-*/*.journal", "bases-*/*.base", "checkpoints-*/*.checkpoint", "log-*/*.segment", "life-*")
 LOCK_FILE = "cluster.lock"
 #: Where there are no keys: whoever can read it is an operator.
 OPERATOR_SECRET = "operator.secret"

@@ -1,8 +1,8 @@
 """A start of one site's container without Spark, without its cluster, and what it came back with.
 
-The real container, in this process, on a directory of its own; the checkpoints and logs of the other sites can be read
-beside it, as on one server. It runs until its executor has a state, and its log was read through. Nothing is sent to
-anybody. What it came back with is compared with what it comes back with from an undamaged copy.
+The real container, in this process, on a directory of its own; the bases and logs of the other sites can be read beside
+it, as on one server. It runs until its executor has a state, and its log was read through. Nothing is sent to anybody.
+What it came back with is compared with what it comes back with from an undamaged copy.
 """
 
 import shutil
@@ -23,6 +23,7 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, TaraError
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
+from tara.protocol.sessions import Application, Sessions
 from tara.storage.files import DamagedFile
 from tara.storage.journal import Identity, journal_directory, journal_name, read_journal
 from tara.storage.lives import read_lives
@@ -38,9 +39,9 @@ LOOK_S = 0.002
 #: Rows of the log that are compared at once.
 GROUP_ROWS = 256
 #: What belongs to a site, and is written by its container.
-OWN = ("journal-{}", "checkpoints-{}", "log-{}", "life-{}", "execution-{}")
+OWN = ("journal-{}", "bases-{}", "log-{}", "life-{}", "execution-{}")
 #: What may be read of another site.
-SHARED = ("checkpoints-{}", "log-{}")
+SHARED = ("bases-{}", "log-{}")
 
 
 class CommitterFound(Struct, frozen=True):
@@ -169,7 +170,7 @@ def _is_ready(container: Container) -> bool:
 
 
 def _logs(container: Container) -> list[DecidedLog]:
-    return [store.log for store in container.storage.stores.values() if store.log is not None]
+    return [store.log for store in container.storage.stores.values()]
 
 
 def _look(container: Container, directory: Path) -> Found:
@@ -181,7 +182,7 @@ def _look(container: Container, directory: Path) -> Found:
         elif isinstance(node, Executor) and node.restored:
             checkpoint = node.next // node.limits.checkpoint_interval
             counter = node.sessions.counter
-            state = _digest(t.encode(node.sessions.state()), *node.application.snapshot())
+            state = digest_of(node.sessions, node.application)
     reader = LogReader(log_directory(directory, container.site.number))
     first, end, rows = reader.bounds().first, 0, dict[tuple[int, int], bytes]()
     try:
@@ -200,6 +201,10 @@ def _look(container: Container, directory: Path) -> Found:
         log_end=end,
         log_rows=rows,
     )
+
+
+def digest_of(sessions: Sessions, application: Application) -> bytes:
+    return _digest(t.encode(sessions.state()), *application.snapshot())
 
 
 def _groups(reader: LogReader, first: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -240,7 +245,7 @@ class Judgement(Struct, frozen=True, kw_only=True):
 
 
 def judge(found: Found, truth: Found, states: dict[int, bytes]) -> Judgement:
-    """Compare with the undamaged one. `states` has the digest of every checkpoint's state, by number."""
+    """Compare with the undamaged one. `states` has the digest of the state at every checkpoint, by number."""
     if found.refused:
         return Judgement(wrong=[], noticed=True, rejoined=False, repaired=False)
     wrong: list[str] = []

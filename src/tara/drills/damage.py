@@ -17,9 +17,9 @@ PAGE_BYTES = 4096
 KINDS: dict[str, tuple[str, int]] = {
     "journal": ("journal-{}/*.journal", 50),
     "end marker": (f"journal-{{}}/{MARKER_FILE}", 10),
-    "checkpoint": ("checkpoints-{}/*.checkpoint", 12),
-    "log segment": ("log-{}/*.segment", 12),
-    "log tail": ("log-{}/*.tail", 2),
+    "base": ("bases-{}/*.base", 12),
+    "log segment": ("log-{}/*.segment", 14),
+    "log tail": ("log-{}/*.tail", 4),
     "log begin": ("log-{}/begin", 2),
     "life": ("life-{}", 3),
     "execution": ("execution-{}", 2),

@@ -50,7 +50,7 @@ class DrillVerdict(Safety, kw_only=True):
     machine_drift: float | None = None
     #: The largest growth of a process after the second minute.
     growth_mb: float | None = None
-    #: Committers that rejoined without their journals, and checkpoints that came from other servers.
+    #: Committers that rejoined without their journals, and bases that came from other servers.
     rejoined: int | None = None
     fetched: int | None = None
     #: Seconds from `tara up` to the first answered write, after a loss of everything and at a first start, in turns;
@@ -89,7 +89,7 @@ class DrillVerdict(Safety, kw_only=True):
         if self.rejoined == 0:
             found.append("no committer had to rejoin without its journal")
         if self.fetched == 0:
-            found.append("no checkpoint had to be fetched from another server")
+            found.append("no base had to be fetched from another server")
         return found
 
 

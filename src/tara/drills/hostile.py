@@ -429,8 +429,8 @@ class FileRequests:
 
     def odd(self) -> bytes:
         random = self._random
-        kind = random.choice(("checkpoints", "log", "..", "", "journal"))
-        names = ("", "../cluster.json", "000000000001.checkpoint", "/etc/passwd", "x" * 1000, "\0", "٠" * 12)
+        kind = random.choice(("bases", "log", "..", "", "journal"))
+        names = ("", "../cluster.json", "000000000001.base", "/etc/passwd", "x" * 1000, "\0", "٠" * 12)
         cluster, era = self._identity
         return encode(
             FileRequest(

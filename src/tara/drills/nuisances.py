@@ -21,6 +21,7 @@ from tara.live import control
 from tara.net.file_exchange import FileReply, FileRequest
 from tara.net.framing import framed, head
 from tara.protocol import tuples as t
+from tara.storage.remote import LOG
 
 #: Between two of them at one port.
 PAUSE_S = 1.0
@@ -173,11 +174,11 @@ class Nuisances:
     def _piece(self, sock: socket.socket) -> bytes:
         """Of a file that is there; else, of what is there."""
         target = self._target
-        ask = FileRequest(1, target.cluster, target.era, "checkpoints", target.replica)
+        ask = FileRequest(1, target.cluster, target.era, LOG, target.replica)
         sock.sendall(framed(msgspec.msgpack.encode(ask)))
         with contextlib.suppress(TimeoutError, msgspec.DecodeError):
             names = msgspec.msgpack.decode(sock.recv(1 << 16)[4:], type=FileReply).names
-            ask = FileRequest(2, target.cluster, target.era, "checkpoints", target.replica, names[0] if names else "")
+            ask = FileRequest(2, target.cluster, target.era, LOG, target.replica, names[0] if names else "")
         return framed(msgspec.msgpack.encode(ask))
 
     def _stranger(self) -> None:

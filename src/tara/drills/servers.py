@@ -8,6 +8,9 @@ from tara.drills.drill_run import GAP_MS_MAX, DrillRun, DrillVerdict, count_even
 from tara.drills.processes import lose_everything
 from tara.drills.standalone import Standalone
 
+#: Checkpoints and bases come often, so that who rejoins needs one.
+SIZES = {"checkpoint_interval": "2000", "window": "8000", "base_bytes_min": "500000"}
+
 
 def workers(directory: Path, say: Say) -> DrillVerdict:
     """A standalone Spark cluster of four workers, one to spare: the leader's server is lost, its container moves to the
@@ -17,8 +20,7 @@ def workers(directory: Path, say: Say) -> DrillVerdict:
     try:
         spark.start(4)
         say(f"workers: {spark.url} with workers {', '.join(spark.workers)}")
-        # Checkpoints come often, so that who rejoins needs one.
-        settings = {**spark.settings, "checkpoint_interval": "2000", "window": "8000"}
+        settings = {**spark.settings, **SIZES}
         drill = DrillRun("workers", directory, say, settings, environment=spark.environment)
         try:
             time.sleep(5.0)
@@ -34,7 +36,7 @@ def workers(directory: Path, say: Say) -> DrillVerdict:
             _lose_driver(drill)
             verdict = drill.verdict(GAP_MS_MAX)
             verdict.rejoined = count_events(directory / "spark", "rejoined")
-            verdict.fetched = count_events(directory / "spark", "checkpoint_fetched")
+            verdict.fetched = count_events(directory / "spark", "base_fetched")
             return verdict
         finally:
             drill.cluster.stop()
@@ -45,8 +47,7 @@ def workers(directory: Path, say: Say) -> DrillVerdict:
 def sites(directory: Path, say: Say, down_s: float = 5.0) -> DrillVerdict:
     """A driver per site, without a common registry: the leader's site is lost as a whole, driver and all, and started
     again; then the next leader's, together with its disk. It rejoins without a journal, though it is told to found."""
-    # Checkpoints come often, so that who rejoins needs one.
-    cluster = Sites(directory / "sites", {"checkpoint_interval": "2000", "window": "8000"})
+    cluster = Sites(directory / "sites", SIZES)
     try:
         drill = DrillRun("sites", directory, say, cluster=cluster)
         time.sleep(3.0)
@@ -63,7 +64,7 @@ def sites(directory: Path, say: Say, down_s: float = 5.0) -> DrillVerdict:
             time.sleep(2.0)
         verdict = drill.verdict(GAP_MS_MAX)
         verdict.rejoined = count_events(directory / "sites", "rejoined")
-        verdict.fetched = count_events(directory / "sites", "checkpoint_fetched")
+        verdict.fetched = count_events(directory / "sites", "base_fetched")
         return verdict
     finally:
         cluster.stop()

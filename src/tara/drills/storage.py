@@ -1,7 +1,7 @@
 """The storage drill: thousands of damages to a real cluster's files, one at a time, and what a start makes of them.
 
-A cluster runs under load, with small segments and checkpoints, a new leader now and then, and ends by SIGKILL. Each
-damage is done to a copy of one site's directory, and its container is started on it without Spark
+A cluster runs under load, with small segments, bases and checkpoint intervals, a new leader now and then, and ends by
+SIGKILL. Each damage is done to a copy of one site's directory, and its container is started on it without Spark
 (`tara.drills.bare_start`): what it comes back with is compared with what an undamaged copy gives. Some damages are
 done to the cluster's own directory, and followed by `tara up`; a client then looks for everything that was ever
 acknowledged, and writes more.
@@ -12,7 +12,7 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,15 +28,23 @@ from tara.drills import bare_start
 from tara.drills.bare_start import Found, Judgement, copy_site, judge
 from tara.drills.damage import JOURNAL_KINDS, Damage, draw, files_of, inflict
 from tara.drills.deployment import Deployment, DrillError, Say, send
+from tara.live.container import ContainerSpec
 from tara.live.registry import Registry
 from tara.live.spark import spec_of
+from tara.named import application_of
 from tara.operations import health
-from tara.protocol.graph import Graph
+from tara.protocol import tuples as t
+from tara.protocol.execution import Execution, ExecutionState
+from tara.protocol.graph import Graph, Stage
+from tara.storage.base_format import base_directory, list_bases, read_base
+from tara.storage.log import log_directory
+from tara.storage.log_format import LogIdentity, list_segments, read_segment, runs_of
 
 #: Small, so that a minute of load makes many files.
 SETTINGS = {
     "checkpoint_interval": "512",
     "window": "2048",
+    "base_bytes_min": "200000",
     "journal_segment_bytes": "20000",
     "log_retention_bytes": "800000",
 }
@@ -227,7 +235,7 @@ def bare_starts(
         for site, truth in enumerate(truths):
             if truth.refused or truth.noticed or any(found.holes for found in truth.committers.values()):
                 raise DrillError(f"site {site} does not start on its own files: {truth.refused or truth.noticed}")
-        states = _states(harvested, told, state.app, scratch)
+        states = _states(harvested, state, msgspec.json.decode(told[0], type=ContainerSpec))
         total_s = 0.0
         results = pool.imap_unordered(start, [task(damage, damage.site) for damage in damages], chunksize=4)
         for done, (damage, changed, found, seconds) in enumerate(results, 1):
@@ -244,25 +252,37 @@ def bare_starts(
         )
 
 
-def _states(harvested: Harvest, told: list[bytes], app: str, scratch: Path) -> dict[int, bytes]:
-    """The state of every checkpoint that there is: start with one only."""
+def _states(harvested: Harvest, state: ClusterState, spec: ContainerSpec) -> dict[int, bytes]:
+    """The state at every checkpoint, by the requests that all logs have. Each has to be the same, whichever base it is
+    computed from."""
     states: dict[int, bytes] = {}
-    for path in sorted(harvested.data_dir.glob("checkpoints-*/*.checkpoint")):
-        number = int(path.stem)
-        if number in states:
-            continue
-        site = int(path.parent.name.partition("-")[2])
-        directory = scratch / f"state-{number}"
-        copy_site(harvested.data_dir, site, site, directory)
-        for other in directory.glob("checkpoints-*/*.checkpoint"):
-            if int(other.stem) != number:
-                other.unlink()
-        for shared in [found for found in directory.iterdir() if found.is_symlink()]:
-            shared.unlink()
-        found = bare_start.start(directory, told[site], app)
-        states[found.checkpoint] = found.state
-        shutil.rmtree(directory)
+    for site in range(Graph(state.f, state.partitions).sites):
+        for base in [None, *list_bases(base_directory(harvested.data_dir, site))]:
+            for number, digest in _follow(harvested.data_dir, site, base, spec, state.app):
+                if states.setdefault(number, digest) != digest:
+                    raise DrillError(f"site {site}: the state at checkpoint {number} is another one, from {base} on")
     return states
+
+
+def _follow(data_dir: Path, site: int, path: Path | None, spec: ContainerSpec, app: str) -> Iterator[tuple[int, bytes]]:
+    """The checkpoints that a base and the log of a site lead to; without a base, from the beginning."""
+    sources = Graph(spec.limits.f, spec.limits.partitions).replicas(Stage.REQUEST_SOURCE)
+    execution, number = Execution(application_of(app), spec.limits, sources), 0
+    if path is not None:
+        base = read_base(path, spec.cluster, spec.era)
+        execution.application.restore(base.chunks())
+        execution.restore(msgspec.msgpack.decode(base.state, type=ExecutionState))
+        number = base.id.number
+        yield number, bare_start.digest_of(execution.sessions, execution.application)
+    segments = {segment.number: segment for segment in list_segments(log_directory(data_dir, site))}
+    while number + 1 in segments:
+        number += 1
+        file, end = read_segment(segments[number], LogIdentity(spec.cluster, spec.era))
+        for run in runs_of(file, segments[number].path):
+            execution.replay(run.first, run.requests(), run.skipped)
+        if execution.checkpoint != t.CheckpointId(number, end.digest):
+            raise DrillError(f"{segments[number].path}: leads to {execution.checkpoint}, and not to {end}")
+        yield number, bare_start.digest_of(execution.sessions, execution.application)
 
 
 def count_one(verdict: StorageVerdict, damage: Damage, judgement: Judgement, found: Found) -> None:

@@ -5,8 +5,6 @@ ends at the same place in two lives in a row was ended by it: from then on, that
 before a barred command, snapshot or restoration, and refuses a barred read.
 """
 
-from collections.abc import Sequence
-
 from msgspec import Struct
 
 STRIKES_MAX = 2
@@ -15,21 +13,19 @@ BARRED_MAX = 32
 
 
 class Strikes(Struct, frozen=True, forbid_unknown_fields=True):
-    #: Per thread of the application, where it was when the last life ended (0: nowhere), and for how many lives in a
-    #: row that has been the same place.
-    places: list[int] = []
-    counts: list[int] = []
+    #: Where the application was when the last life ended (0: nowhere), and for how many lives in a row that has been
+    #: the same place.
+    place: int = 0
+    count: int = 0
     barred: list[int] = []
 
 
-def next_life(before: Strikes, places: Sequence[int]) -> Strikes:
-    """What is known when a life begins, if the one before ended at these places."""
-    known = dict(zip(before.places, before.counts, strict=True))
-    counts = [known.get(place, 0) + 1 if place else 0 for place in places]
-    barred = [place for place in before.barred if place not in places]
-    barred += [
-        place
-        for place, count in zip(places, counts, strict=True)
-        if place and (count >= STRIKES_MAX or place in before.barred)
-    ]
-    return Strikes(list(places), counts, barred[-BARRED_MAX:])
+def next_life(before: Strikes, place: int) -> Strikes:
+    """What is known when a life begins, if the one before ended at this place."""
+    if not place:
+        return Strikes(barred=before.barred)
+    count = before.count + 1 if place == before.place else 1
+    barred = [known for known in before.barred if known != place]
+    if count >= STRIKES_MAX or place in before.barred:
+        barred.append(place)
+    return Strikes(place, count, barred[-BARRED_MAX:])

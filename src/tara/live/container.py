@@ -32,17 +32,18 @@ from tara.net.links import Links
 from tara.net.port import Terms
 from tara.net.principal import Kind
 from tara.net.server import Address, Server, clients_max
+from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import Graph, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Node
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.sessions import Application
+from tara.storage.base_format import base_directory
 from tara.storage.journal import SEGMENT_BYTES
 from tara.storage.log import log_directory
-from tara.storage.remote import CHECKPOINTS, INCOMING, LOG
+from tara.storage.remote import BASES, INCOMING, LOG
 from tara.storage.site_storage import LifeStart, SiteStorage, StorageSpec
-from tara.storage.store import checkpoint_directory
 from tara.storage.worker import Worker
 
 TICK_MS = 5.0
@@ -72,8 +73,8 @@ class ContainerSpec(Struct, frozen=True, kw_only=True):
     shape: int = 0
     #: The checkpoint that the cluster was founded with; 0: none.
     threshold: int = 0
-    #: Bytes of the decided log that each executor keeps; None: it keeps no log.
-    log_retention_bytes: int | None = None
+    #: Bytes of the decided log that each executor keeps, beyond what its bases need.
+    log_retention_bytes: int = 0
     #: Options of the application's gateway.
     gateway: Options = {}
     #: The directory with the cluster's keys; empty: none. The path travels, the keys do not.
@@ -140,6 +141,8 @@ class Container:
             self._remote_files,
             lambda: os.eventfd_write(self._wake, 1),
         )
+        #: What an operator wants of nodes here, for the next step.
+        self._orders: list[tuple[t.Tuple, int]] = []
         #: The threads of its logs and stores.
         self._workers: list[Worker] = []
         self.sync_times = Histogram()
@@ -248,19 +251,15 @@ class Container:
         storage = self.storage
         self._site = storage.start(start, partial(self._make_site, start.life), self._application, self._now_ms())
         for store in storage.stores.values():
-            if store.log is not None:
-                worker = Worker("decided-log", store.log.work)
-                store.log.wake = worker.wake
+            for name, part in (("decided-log", store.log), ("bases", store)):
+                worker = Worker(name, part.work)
+                part.wake = worker.wake
                 self._workers.append(worker)
-        for store in storage.stores.values():
-            worker = Worker("checkpoint-store", store.work)
-            store.wake = worker.wake
-            self._workers.append(worker)
         self._files.start(
             {
                 (kind, replica): path(Path(self.spec.data_dir), replica)
                 for replica in (self.graph.names[number].replica for number in storage.stores)
-                for kind, path in ((CHECKPOINTS, checkpoint_directory), (LOG, log_directory))
+                for kind, path in ((BASES, base_directory), (LOG, log_directory))
             }
         )
         self._start_gateway()
@@ -293,6 +292,10 @@ class Container:
                 continue
             self._addresses[container] = address
             self._links.connect(container, address)
+
+    def take_bases(self, number: int) -> None:
+        """An operator wants the executors here to take a base at this checkpoint."""
+        self._orders += [(t.TakeBase(number), executor) for executor in self.storage.stores]
 
     def found(self) -> None:
         """Make what the nodes persisted when they were made durable, before anything leaves."""
@@ -338,6 +341,9 @@ class Container:
         if stores:
             os.eventfd_read(self._wake)
             inputs.tuples = self.storage.answers()
+        if self._orders:
+            inputs.tuples = [*inputs.tuples, *self._orders]
+            self._orders.clear()
         if gateway and self.gateway is not None:
             self.gateway.receive()
         monotonic_ms = time.monotonic() * 1e3
@@ -411,7 +417,7 @@ class Container:
             self.gateway.take(hand.results)
 
     def _store(self, store: Store) -> None:
-        self.storage.stores[store.number].submit(store.job)  # type: ignore[arg-type]
+        self.storage.stores[store.number].submit(store.job)
 
     def _on_executes(self, executes: Executes) -> None:
         """Its gateway reads the state of an executor, and ends with it."""

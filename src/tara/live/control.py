@@ -141,6 +141,8 @@ class AskSite(Struct, array_like=True, tag=22):
 
     cluster: int = 0
     digests: bool = False
+    #: As in `AskBase`; 0: none.
+    base: int = 0
 
 
 class Elsewhere(Struct, array_like=True, tag=23):
@@ -149,8 +151,21 @@ class Elsewhere(Struct, array_like=True, tag=23):
     address: str
 
 
+class AskBase(Struct, array_like=True, tag=24):
+    """command line → registry: let every executor take a base at this checkpoint, once."""
+
+    number: int
+    cluster: int = 0
+
+
+class TakeBase(Struct, array_like=True, tag=25):
+    """registry → containers: take a base at this checkpoint."""
+
+    number: int
+
+
 #: What the command line and other drivers ask; each says which cluster it means.
-Question = AskStatus | AskKill | AskDown | AskSite
+Question = AskStatus | AskKill | AskDown | AskSite | AskBase
 
 Message = (
     Register
@@ -169,6 +184,8 @@ Message = (
     | Warned
     | AskSite
     | Elsewhere
+    | AskBase
+    | TakeBase
 )
 
 encode = msgspec.msgpack.Encoder().encode

@@ -95,6 +95,8 @@ class Registry:
         self.members = [Member() for _ in self.placement]
         #: Whether somebody here wants to know the digests of the executors' states.
         self._digests = RecentDemand(DIGESTS_S)
+        #: The newest checkpoint at which an operator wanted bases, and whether that was not long ago.
+        self._base_wanted, self._bases = 0, RecentDemand(DIGESTS_S)
         self.down = threading.Event()
         #: Why the registry had to give up; None while it works.
         self.failure: TaraError | None = None
@@ -308,7 +310,7 @@ class Registry:
             case control.Warned(_, lines):
                 for line in lines:
                     self.events.show(line)
-            case control.AskStatus() | control.AskKill() | control.AskDown() | control.AskSite():
+            case control.AskStatus() | control.AskKill() | control.AskDown() | control.AskSite() | control.AskBase():
                 self._answer(identity, message)
 
     def _found(self, container: int, journal: str) -> None:
@@ -360,6 +362,9 @@ class Registry:
                 self._send(identity, control.Answer(True, b"the cluster goes down"))
                 self.events.info("going_down")
                 self.down.set()
+            case control.AskBase(number):
+                self._send(identity, control.Answer(True, b""))
+                self._want_base(number)
             case control.AskSite():
                 self._send(identity, control.Answer(False, b"this driver runs a whole cluster, and not one site"))
 
@@ -493,6 +498,19 @@ class Registry:
 
     def _sites(self, container: int) -> set[int]:
         return {self.graph.site(self.graph.names[number]) for number in self.placement[container]}
+
+    def _want_base(self, number: int) -> None:
+        """Have executors take a base there. Once: one that has taken it would take another one."""
+        if number > self._base_wanted:
+            self._base_wanted = number
+            self._bases.renew(time.monotonic())
+            self.events.info("base_wanted", base=number)
+            for container in self.hosted:
+                self._send(self.members[container].identity, control.TakeBase(number))
+
+    def base_wanted(self) -> int:
+        """The checkpoint at which an operator wants bases now; 0: none."""
+        return self._base_wanted if self._bases.holds(time.monotonic()) else 0
 
     def want_digests(self) -> None:
         """Have executors tell the digests of their states for a while. It costs them a snapshot per heartbeat."""

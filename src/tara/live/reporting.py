@@ -19,7 +19,7 @@ from tara.protocol.nodes.gc_source import GcSource
 from tara.protocol.nodes.proposer import Mode, Proposer
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.nodes.view_source import ViewSource
-from tara.storage.store import StoreCounts
+from tara.storage.bases import StoreCounts
 
 if TYPE_CHECKING:
     from tara.live.container import Container
@@ -53,14 +53,15 @@ def status_report(container: "Container", digest: bool) -> dict[str, object]:
                     "time_ahead_ms": max(round(node.sessions.time_ms - time.time() * 1e3), 0),
                     "stable": node.stable.current,
                     "checkpoints": [checkpoint.number for checkpoint in node.checkpoints],
+                    "bases": [{"number": base.number, "digest": base.digest.hex()} for base in node.bases],
+                    # Why the last one could not be taken or written.
+                    "base_trouble": node.base_trouble or None,
                     "digest": node.digest().hex() if digest and node.halted is None else None,
                     "halted": None if node.halted is None else halt_report(node.halted),
                     "skip_asked": node.skip_asked,
                     "executed": node.executed,
                 }
-                log = container.storage.stores[number].log
-                if log is not None:
-                    status["log"] = log.status()
+                status["log"] = container.storage.stores[number].log.status()
     if container.gateway is not None:
         status["gateway"] = container.gateway.status()
     return {
@@ -89,7 +90,7 @@ def _counters(container: "Container") -> dict[str, Any]:
         "log_errors": container.events.errors,
     }
     for store in container.storage.stores.values():
-        for key, count in msgspec.to_builtins(store.counts).items():
+        for key, count in msgspec.to_builtins(store.bases.counts).items():
             counters[key] += count
     return counters
 

@@ -63,7 +63,7 @@ def spec_of(registry: Registry, container: int) -> ContainerSpec:
         label=registry.label(container),
         shape=registry.shape,
         threshold=registry.state.threshold,
-        log_retention_bytes=settings.log_retention_bytes if settings.keeps_log else None,
+        log_retention_bytes=settings.log_retention_bytes if settings.keeps_log else 0,
         gateway=settings.gateway,
         segment_bytes=settings.journal_segment_bytes,
     )

@@ -1,4 +1,4 @@
-"""Files between hosts: checkpoints and segments of the decided log, from the container that has them to one that lacks
+"""Files between hosts: bases and segments of the decided log, from the container that has them to one that lacks
 them.
 
 Each container with an executor serves that executor's files on a socket and a thread of its own; its address is
@@ -26,7 +26,7 @@ from tara.net.names import Names
 from tara.net.port import OnTrouble, Terms
 from tara.net.server import Address, Server
 from tara.protocol.errors import TaraError
-from tara.storage.remote import CHECKPOINTS, LOG
+from tara.storage.remote import BASES, LOG
 
 PIECE_BYTES = 1 << 19
 #: Larger than any answer of this protocol.
@@ -42,8 +42,8 @@ _PAUSE_S = 0.2
 _ATTEMPTS = 3
 #: What is served: nothing that is being written, and nothing outside the directory.
 _NAMES = {
-    CHECKPOINTS: re.compile(r"\d{12}\.checkpoint"),
-    LOG: re.compile(r"\d{16}-\d{16}-[0-9a-f]{8}\.segment"),
+    BASES: re.compile(r"\d{12}\.base"),
+    LOG: re.compile(r"\d{12}-\d{16}-\d{16}-[0-9a-f]{8}\.segment"),
 }
 
 
@@ -68,6 +68,8 @@ class FileReply(Struct, array_like=True, frozen=True):
     #: Why not; empty if all is well.
     error: str = ""
     names: list[str] = []
+    #: The bytes of each.
+    sizes: list[int] = []
     piece: bytes = b""
     #: The bytes of the whole file.
     size: int = 0
@@ -136,8 +138,9 @@ class FileServer:
         pattern = _NAMES[request.kind]
         try:
             if not request.name:
-                names = sorted(filter(pattern.fullmatch, os.listdir(directory)), reverse=True)
-                return FileReply(request.ticket, names=names[:_NAMES_MAX])
+                names = sorted(filter(pattern.fullmatch, os.listdir(directory)), reverse=True)[:_NAMES_MAX]
+                sizes = [os.stat(directory / name).st_size for name in names]
+                return FileReply(request.ticket, names=names, sizes=sizes)
             if not pattern.fullmatch(request.name):
                 return FileReply(request.ticket, "no such file")
             return _piece(directory / request.name, request)
@@ -191,10 +194,11 @@ class FetchedFiles:
             channel.close()
         self._channels.clear()
 
-    def names(self, replica: int) -> list[str]:
-        """The names of this replica's files, the newest first."""
+    def names(self, replica: int) -> dict[str, int]:
+        """The names of this replica's files, the newest first, and how long they are."""
         pattern = _NAMES[self._kind]
-        return [name for name in self._ask(replica).names if pattern.fullmatch(name)]
+        reply = self._ask(replica)
+        return {name: size for name, size in zip(reply.names, reply.sizes, strict=False) if pattern.fullmatch(name)}
 
     def path(self, name: str) -> Path:
         """Where a file will be that is fetched."""

@@ -105,7 +105,7 @@ class GatewaySession(Generic[Token]):
     """A session of the replicated log whose commands come from inside the container, so that none is lost on the way.
 
     Results come in the order of the commands, each with the token that was given with it. If the session expires, or
-    the replica jumps over commands (it loaded a checkpoint), what was in flight has an unknown outcome: the owner is
+    the replica jumps over commands (it restored a base), what was in flight has an unknown outcome: the owner is
     told once, by `on_lost`, and a new session is opened.
     """
 

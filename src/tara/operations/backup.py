@@ -1,22 +1,28 @@
-"""Backups: one file with the newest stable checkpoint of a cluster, and a new cluster made from it.
+"""Backups: one file with a whole state of a cluster, and a new cluster made from it.
 
-A backup file is a header line (JSON), the parts of the checkpoint with their lengths, and a checksum of everything
-before it. It is taken from the checkpoint directories, of a cluster that runs or of one that does not: a checkpoint
-that f+1 executors hold with the same digest is stable.
+The state is the one at the newest stable checkpoint, which f+1 executors have, or the one as of any command that their
+logs reach. It is rebuilt from their bases and logs, of a cluster that runs or of one that does not, by executing
+commands again (`tara.storage.rebuild`).
+
+A backup file is a header line (JSON), the sessions and the application's chunks with their lengths, and a checksum of
+everything before it. It is written and read in pieces.
 
 A restored cluster is a new one: it has an identity of its own, and its history begins with checkpoint 1, which is the
 state of the backup. No slot below that checkpoint is ever used, so an executor without its disk can only get its state
-from a peer's checkpoint, as in any cluster. Command counter and agreed time go on from the backup. Sessions of the old
+from a peer's base, as in any cluster. Command counter and agreed time go on from the backup. Sessions of the old
 cluster end with the first request: their clients may have seen answers that the backup does not have, and the
 application is told that they are closed.
 """
 
 import os
 import shutil
+import struct
 import time
-from collections import Counter
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -24,30 +30,23 @@ from msgspec import Struct
 from tara.configuration.settings import Settings
 from tara.configuration.state import ClusterState, StateFile, new_state
 from tara.operations.founding import install
+from tara.operations.rebuilding import NothingLeft, RebuildError, Rebuilt, app_of, rebuild_state
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
-from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.sessions import SessionsState
-from tara.protocol.state_digest import digest_of
+from tara.protocol.state_digest import DIGEST_BYTES
 from tara.storage.disk import LOCAL
 from tara.storage.files import write_whole
-from tara.storage.store import (
-    CHECKPOINT_FILES,
-    StoreError,
-    checkpoint_directory,
-    checkpoint_path,
-    pack_parts,
-    read_checkpoint,
-    unpack_parts,
-)
 
 FORMAT = "tara-backup"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 CHECKSUM_BYTES = 32
+HEADER_BYTES_MAX = 4096
+_LENGTH = struct.Struct("<Q")
+#: In place of a length: no part follows.
+_END = (1 << 64) - 1
 #: A restored cluster's first checkpoint.
 RESTORED_CHECKPOINT = 1
-#: Looks at the directories: executors that run save and discard meanwhile.
-LOOKS_MAX = 5
 
 
 class BackupError(TaraError):
@@ -64,52 +63,61 @@ class BackupHeader(Struct, frozen=True, kw_only=True):
     f: int
     partitions: int
     checkpoint_interval: int
-    #: What it is: a checkpoint, its digest in hexadecimal, and the last command in it.
+    #: What it is: the last command in it, and the last checkpoint before; and the state's digest in hexadecimal.
+    counter: int
     checkpoint: int
     digest: str
-    counter: int
     sessions: int
     #: The agreed time of the state, and when the backup was made: milliseconds since 1970.
     time_ms: int
     created_ms: int
 
 
-class Backup(Struct, frozen=True):
+class Backup(NamedTuple):
+    """One that was found to be intact."""
+
     header: BackupHeader
-    #: The protocol's part of the state, and the application's.
-    state: bytes
-    chunks: list[bytes]
+    sessions: SessionsState
+    path: Path
+    #: Offset and length of each of the application's chunks.
+    places: list[tuple[int, int]]
+
+    def chunks(self) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            for offset, length in self.places:
+                file.seek(offset)
+                yield file.read(length)
 
 
-def back_up(data_dir: Path, path: Path) -> BackupHeader:
-    """Write the newest stable checkpoint of the cluster in a data directory to a file that must not exist yet."""
+def back_up(data_dir: Path, path: Path, at: int | None = None) -> BackupHeader:
+    """Write the newest stable checkpoint of the cluster in a data directory, or its state as of a command, to a file
+    that must not exist yet."""
     if path.exists():
         raise BackupError(f"{path}: exists already; a backup does not overwrite")
     if not path.absolute().parent.is_dir():
         raise BackupError(f"{path.absolute().parent}: no such directory")
     cluster = StateFile(data_dir).read()
-    loaded = _newest_stable(data_dir, cluster)
-    assert loaded.checkpoint is not None
-    state = msgspec.msgpack.decode(loaded.state, type=ExecutorState)
+    found = _state(data_dir, cluster, at)
+    sessions = found.execution.sessions.state()
     header = BackupHeader(
         format=FORMAT,
         version=FORMAT_VERSION,
         cluster=cluster.cluster,
         era=cluster.era,
-        app=cluster.app,
+        app=app_of(cluster),
         f=cluster.f,
         partitions=cluster.partitions,
         checkpoint_interval=cluster.checkpoint_interval,
-        checkpoint=loaded.checkpoint.number,
-        digest=loaded.checkpoint.digest.hex(),
-        counter=state.sessions.counter,
-        sessions=len(state.sessions.sessions),
-        time_ms=state.sessions.time_ms,
+        counter=sessions.counter,
+        checkpoint=found.checkpoint.number,
+        digest=found.execution.digest().hex(),
+        sessions=len(sessions.sessions),
+        time_ms=sessions.time_ms,
         created_ms=int(time.time() * 1e3),
     )
-    body = b"".join((msgspec.json.encode(header), b"\n", *pack_parts((loaded.state, *loaded.chunks))))
+    parts = chain((t.encode(sessions),), found.execution.application.snapshot())
     try:
-        write_whole(path, (body, _checksum(body)))
+        write_whole(path, _pack(header, parts))
     except OSError as error:
         raise BackupError(f"{path}: {error}") from error
     # Trust the disk only as far as it gives back what it was given.
@@ -117,66 +125,101 @@ def back_up(data_dir: Path, path: Path) -> BackupHeader:
     return header
 
 
-def _newest_stable(data_dir: Path, cluster: ClusterState) -> t.Loaded:
-    """The newest checkpoint of which f+1 executors have intact copies with one digest."""
-    problems: list[str] = []
-    for _ in range(LOOKS_MAX):
-        directories = [checkpoint_directory(data_dir, replica) for replica in range(2 * cluster.f + 1)]
-        numbers = {int(path.stem) for directory in directories for path in directory.glob(CHECKPOINT_FILES)}
-        for number in sorted(numbers, reverse=True):
-            copies: dict[bytes, t.Loaded] = {}
-            holders: Counter[bytes] = Counter()
-            for directory in directories:
-                path = checkpoint_path(directory, number)
-                try:
-                    loaded = read_checkpoint(path, cluster.cluster, cluster.era)
-                except FileNotFoundError:
-                    continue
-                except (OSError, StoreError) as error:
-                    problems.append(f"{path}: {error}")
-                    continue
-                assert loaded.checkpoint is not None
-                copies[loaded.checkpoint.digest] = loaded
-                holders[loaded.checkpoint.digest] += 1
-            for digest, count in holders.items():
-                if count > cluster.f:
-                    return copies[digest]
-    raise BackupError(
-        f"{data_dir}: no checkpoint has {cluster.f + 1} intact copies; one is taken every "
-        f"{cluster.checkpoint_interval} requests{': ' + problems[-1] if problems else ''}"
-    )
+def _state(data_dir: Path, cluster: ClusterState, at: int | None) -> Rebuilt:
+    try:
+        return rebuild_state(cluster, data_dir, until=at, copies=0 if at is not None else cluster.f + 1)
+    except NothingLeft as error:
+        raise BackupError(
+            f"{data_dir}: no checkpoint has {cluster.f + 1} intact copies; one is taken every "
+            f"{cluster.checkpoint_interval} requests{f': {error.problems[-1]}' if error.problems else ''}"
+        ) from error
+    except RebuildError as error:
+        raise BackupError(str(error)) from error
 
 
-def _checksum(data: bytes) -> bytes:
-    return blake2b(data, digest_size=CHECKSUM_BYTES).digest()
+def _pack(header: BackupHeader, parts: Iterable[bytes]) -> Iterator[bytes]:
+    framed = chain.from_iterable((_LENGTH.pack(len(part)), part) for part in parts)
+    checksum = blake2b(digest_size=CHECKSUM_BYTES)
+    for piece in chain((msgspec.json.encode(header), b"\n"), framed, (_LENGTH.pack(_END),)):
+        checksum.update(piece)
+        yield piece
+    yield checksum.digest()
+
+
+class _Reader:
+    """Reads on, and sums up what it has read."""
+
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self._file = file
+        self._path = path
+        self._size = path.stat().st_size
+        self._checksum = blake2b(digest_size=CHECKSUM_BYTES)
+
+    @property
+    def offset(self) -> int:
+        return self._file.tell()
+
+    def line(self) -> bytes:
+        line = self._file.readline(HEADER_BYTES_MAX)
+        self._checksum.update(line)
+        return line
+
+    def take(self, length: int) -> bytes:
+        data = self._file.read(length) if length <= self._size else b""
+        if len(data) != length:
+            raise self.damaged()
+        self._checksum.update(data)
+        return data
+
+    def check_end(self) -> None:
+        if self._file.read(CHECKSUM_BYTES + 1) != self._checksum.digest():
+            raise self.damaged()
+
+    def damaged(self) -> BackupError:
+        return BackupError(f"{self._path}: is damaged or incomplete (bad checksum)")
 
 
 def read_backup(path: Path) -> Backup:
     """A backup that is intact."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            return _read(_Reader(file, path), path)
     except OSError as error:
         raise BackupError(f"{path}: {error.strerror}") from error
-    end, stop = data.find(b"\n"), len(data) - CHECKSUM_BYTES
+
+
+def _read(reader: _Reader, path: Path) -> Backup:
+    line = reader.line()
+    _check_format(line, path)
+    digest, sessions, places = blake2b(digest_size=DIGEST_BYTES), b"", []
+    while (length := _LENGTH.unpack(reader.take(_LENGTH.size))[0]) != _END:
+        offset = reader.offset
+        part = reader.take(length)
+        digest.update(part)
+        sessions = sessions or part
+        places.append((offset, length))
+    reader.check_end()
     try:
-        header = msgspec.json.decode(data[: max(end, 0)], type=dict[str, object])
-    except msgspec.DecodeError:
+        header = msgspec.json.decode(line, type=BackupHeader)
+        known = msgspec.msgpack.decode(sessions, type=SessionsState)
+    except t.DECODE_ERRORS as error:
+        raise BackupError(f"{path}: {error}") from error
+    if digest.hexdigest() != header.digest:
+        raise BackupError(f"{path}: the state does not have the digest that the header says")
+    return Backup(header, known, path, places[1:])
+
+
+def _check_format(line: bytes, path: Path) -> None:
+    try:
+        header = msgspec.json.decode(line, type=dict[str, object])
+    except (msgspec.DecodeError, UnicodeDecodeError):
         header = {}
     if header.get("format") != FORMAT:
         raise BackupError(f"{path}: is not a backup of Tara")
-    version = header.get("version")
-    if version != FORMAT_VERSION:
-        raise BackupError(f"{path}: has format version {version}, this Tara reads version {FORMAT_VERSION}")
-    if stop <= end or _checksum(data[:stop]) != data[stop:]:
-        raise BackupError(f"{path}: is damaged or incomplete (bad checksum)")
-    try:
-        known = msgspec.json.decode(data[:end], type=BackupHeader)
-        parts = unpack_parts(data, end + 1, stop)
-    except (msgspec.DecodeError, StoreError) as error:
-        raise BackupError(f"{path}: {error}") from error
-    if not parts or digest_of(parts[0], parts[1:]).hex() != known.digest:
-        raise BackupError(f"{path}: the checkpoint does not have the digest that the header says")
-    return Backup(known, parts[0], parts[1:])
+    if header.get("version") != FORMAT_VERSION:
+        raise BackupError(
+            f"{path}: has format version {header.get('version')}, this Tara reads version {FORMAT_VERSION}"
+        )
 
 
 def restore(path: Path, settings: Settings) -> ClusterState:
@@ -206,7 +249,7 @@ def restore(path: Path, settings: Settings) -> ClusterState:
 
 def _first_sessions(backup: Backup) -> SessionsState:
     """The sessions at the first checkpoint of the new cluster: those of the old one, about to expire."""
-    old = msgspec.msgpack.decode(backup.state, type=ExecutorState).sessions
+    old = backup.sessions
     # Their time is up on a clock that the first request moves: they expire then, before anything executes.
     sessions = [
         # Those with names never expire: what was claimed in them stays claimed.

@@ -38,20 +38,32 @@ class NoFreshCheckpoint(TaraError):
 def await_fresh_checkpoint(data_dir: Path, timeout_s: float = TIMEOUT_S) -> int:
     """Returns the number of a stable checkpoint that was taken after this call began."""
     deadline_s = time.monotonic() + timeout_s
-    state = StateFile(data_dir).read()
     # What the registry knows is about half a second old; commands that were answered before may be newer than that.
     time.sleep(NEWS_S)
-    target = max(found["next"] for found in _executors(data_dir)) // state.checkpoint_interval + 1
+    target = next_checkpoint(data_dir)
+    bring_to(data_dir, target, deadline_s)
+    return target
+
+
+def next_checkpoint(data_dir: Path, ahead: int = 0) -> int:
+    """The first one that no executor has come to, as far as the registry knows, and that many requests later."""
+    interval = StateFile(data_dir).read().checkpoint_interval
+    return (max(found["next"] for found in executors(data_dir)) + ahead) // interval + 1
+
+
+def bring_to(data_dir: Path, target: int, deadline_s: float) -> None:
+    """Returns when this checkpoint is stable."""
+    state = StateFile(data_dir).read()
     #: Commands per slot: a cluster that makes batches needs more than one.
     factor = 1
     front_ends = FrontEnds(state.endpoints, expand("keys", state.keys) if state.keys else None)
     try:
         before = 0
         while time.monotonic() < deadline_s:
-            executors = _executors(data_dir)
-            if max(found["stable"] for found in executors) >= target:
-                return target
-            missing = target * state.checkpoint_interval - max(found["next"] for found in executors)
+            found = executors(data_dir)
+            if max(executor["stable"] for executor in found) >= target:
+                return
+            missing = target * state.checkpoint_interval - max(executor["next"] for executor in found)
             if before and missing > before // 2:
                 factor *= 2
             # Once all slots are filled, it is for the executors to save and to agree.
@@ -61,7 +73,7 @@ def await_fresh_checkpoint(data_dir: Path, timeout_s: float = TIMEOUT_S) -> int:
             time.sleep(NEWS_S)
     finally:
         front_ends.close()
-    raise NoFreshCheckpoint(f"the cluster in {data_dir} did not come to checkpoint {target} within {timeout_s:.0f} s")
+    raise NoFreshCheckpoint(f"the cluster in {data_dir} did not come to checkpoint {target} in time")
 
 
 class FrontEnds:
@@ -70,6 +82,7 @@ class FrontEnds:
     def __init__(self, endpoints: list[str], keys: str | None) -> None:
         self._channels = Channels(keys)
         self._secret = os.urandom(SECRET_BYTES_MIN)
+        self._number = 0
         self._open = [self._channels.open(endpoint) for endpoint in endpoints]
 
     def fill(self, count: int) -> bool:
@@ -81,19 +94,26 @@ class FrontEnds:
             living = [channel for channel in self._open if not channel.broken]
             if not living:
                 return False
-            commands = [t.Command(0, 0, 0, b"", t.KEEPALIVE)] * min(count, BURST)
+            commands = [self._command() for _ in range(min(count, BURST))]
             for piece in client_wire.encode_request(commands, [], self._secret):
                 living[count % len(living)].send(piece)
             count -= len(commands)
             time.sleep(PAUSE_S)
         return True
 
+    def _command(self) -> t.Command:
+        """Request sources take those without a payload for signs of life, of which many share a slot, and those with
+        the same number for one."""
+        self._number += 1
+        return t.Command(0, self._number, 0, b"\0", t.KEEPALIVE)
+
     def close(self) -> None:
         for channel in self._open:
             channel.close()
 
 
-def _executors(data_dir: Path) -> list[dict[str, Any]]:
+def executors(data_dir: Path) -> list[dict[str, Any]]:
+    """What the registry knows of them."""
     status = msgspec.json.decode(ask(data_dir, control.AskStatus()))
     found = [container["executor"] for container in status["containers"] if "executor" in container]
     if not found:

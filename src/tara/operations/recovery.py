@@ -1,15 +1,15 @@
-"""A new era from a checkpoint: what an operator does when more was lost than the protocol survives.
+"""A new era from what is left: what an operator does when more was lost than the protocol survives.
 
-With more than f committers' journals gone, nobody knows any more what was decided since the newest checkpoint that is
-left: the cluster stands still rather than guess. An operator may decide to go on from that checkpoint. What was
-acknowledged since is lost then, and this module says how much that may be. The decision is a new era: its history
-begins with the state of the checkpoint, under a number that no checkpoint had before, and everything of the old era
-(frames, journals, checkpoints, logs, containers) is refused by whoever sees it.
+With more than f committers' journals gone, nobody knows any more what was decided beyond the logs that are left: the
+cluster stands still rather than guess. An operator may decide to go on from the last command that an intact log has.
+What was acknowledged since is lost then, and this module says how much that may be. The decision is a new era: its
+history begins with the state as of that command, under the number of a checkpoint that there never was, and everything
+of the old era (frames, journals, bases, logs, containers) is refused by whoever sees it.
 
-Sessions go on, so a command that executed before the checkpoint is answered, and not executed again. The command
-counter leaves out what the old era may have handed out since (`tara.protocol.sessions.ERA_COMMANDS`).
+Sessions go on, so a command that executed before is answered, and not executed again. The command counter leaves out
+what the old era may have handed out since (`tara.protocol.sessions.ERA_COMMANDS`).
 
-The order of the writes makes it one step: checkpoints of the new era, which nobody reads yet, then `cluster.json`.
+The order of the writes makes it one step: bases of the new era, which nobody reads yet, then `cluster.json`.
 """
 
 import fcntl
@@ -24,14 +24,13 @@ from msgspec import Struct
 from tara.configuration.state import ANY_SITE, LOCK_FILE, ClusterState, StateFile
 from tara.host.placement import placement_of
 from tara.operations.founding import install
-from tara.protocol import tuples as t
+from tara.operations.rebuilding import NothingLeft, RebuildError, Rebuilt, rebuild_state, sources_in
 from tara.protocol.errors import TaraError
 from tara.protocol.graph import Graph, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Outbox
 from tara.protocol.nodes.committer import Committer
-from tara.protocol.nodes.executor import ExecutorState
-from tara.protocol.sessions import SessionsState
+from tara.storage.base_format import BaseError, BaseHeader, list_bases, read_header
 from tara.storage.journal import (
     Identity,
     JournalError,
@@ -41,32 +40,27 @@ from tara.storage.journal import (
     lock_file,
     read_journal,
 )
-from tara.storage.new_era import (
-    Copy,
-    NoCheckpoint,
-    RecoveryError,
-    best_checkpoint,
-    first_counter,
-    first_sessions,
-    first_threshold,
-)
+from tara.storage.log_format import LogError, LogIdentity, identity_of
+from tara.storage.log_reader import list_files
+from tara.storage.new_era import RecoveryError, first_counter, first_sessions, first_threshold
+from tara.storage.rebuild import numbers_in
 from tara.storage.registration import of_next_era
-from tara.storage.store import CHECKPOINT_FILES, HEADER_BYTES_MAX, CheckpointHeader, StoreError, read_checkpoint
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
-    """The checkpoint that the new era would begin with."""
+    """The state that the new era would begin with."""
 
+    #: The last checkpoint on the way, and how many replicas have it intact; f+1 of them: it is stable.
     number: int
     digest: str
-    path: str
-    #: How many intact copies there are; f+1 of them: it is stable.
     copies: int
-    #: The last command in it, its agreed time, and when the file was written: milliseconds since 1970.
+    #: The base that the state is rebuilt from; empty: the log has its beginning.
+    base: str
+    #: The last command in it, the requests behind the checkpoint, and the agreed time: milliseconds since 1970.
     counter: int
+    behind: int
     sessions: int
     time_ms: int
-    written_ms: int
 
 
 class JournalFound(Struct, frozen=True, kw_only=True):
@@ -92,38 +86,39 @@ class Survey(Struct, frozen=True, kw_only=True):
     journals: list[JournalFound]
     #: Whether a plain start goes on without any loss.
     complete: bool
-    #: Checkpoints that are newer than the chosen one but damaged: the old era came at least so far.
+    #: Bases and files of logs that were looked at, and are of no use.
     damaged: list[str]
     #: Higher than every era that anything here is of.
     next_era: int
-    #: The last command in a decided log that is left; 0: there is none.
+    #: The last command in a decided log that is left, with or without a gap before it; 0: there is none.
     logged: int
-    #: Requests after the checkpoint that a journal that is left has accepted.
+    #: Requests behind it that a journal that is left has accepted.
     accepted: int
 
     def statement(self) -> list[str]:
         """What an operator has to know before he says yes."""
         chosen = self.chosen
+        base = f"the base in {chosen.base}" if chosen.base else "the beginning of the log"
         lines = [
             f"cluster {self.cluster:x}, era {self.era}: {self._journals()}; looked in {', '.join(self.looked_in)}",
-            f"checkpoint {chosen.number} in {chosen.path} (intact copies: {chosen.copies}) has all commands up to "
-            f"{chosen.counter}; it was written at {_when(chosen.written_ms)}, its agreed time is "
+            f"the state of command {chosen.counter} is there: {base}, the log up to checkpoint {chosen.number} (intact "
+            f"copies: {chosen.copies}) and {chosen.behind} requests behind it; its agreed time is "
             f"{_when(chosen.time_ms)}",
             f"LOST: every command with counter {chosen.counter + 1} or higher, also those that were acknowledged",
         ]
         if self.logged > chosen.counter:
             lines.append(
-                f"  the decided log shows {self.logged - chosen.counter} of them, up to {self.logged} "
-                f"(`tara log --from {chosen.counter + 1}`; keep a copy)"
+                f"  behind what is damaged or missing, logs show {self.logged - chosen.counter} of them, up to "
+                f"{self.logged} (keep a copy)"
             )
         if self.accepted:
-            lines.append(f"  journals that are left show {self.accepted} requests after the checkpoint")
-        lines += [f"  a newer checkpoint is damaged: {text}" for text in self.damaged]
+            lines.append(f"  journals that are left show {self.accepted} requests more")
+        lines += [f"  of no use: {text}" for text in self.damaged]
         if not (self.logged > chosen.counter or self.accepted or self.damaged):
-            lines.append("  nothing that is left shows how many there are")
+            lines.append("  nothing that is left shows that there are any")
         if self.next_era > self.era + 1:
             lines.append(
-                f"  there are checkpoints of era {self.next_era - 1}, too: of an attempt that did not come to its end; "
+                f"  there are bases of era {self.next_era - 1}, too: of an attempt that did not come to its end; "
                 "or is this cluster.json an old copy?"
             )
         lines.append(
@@ -142,29 +137,63 @@ class Survey(Struct, frozen=True, kw_only=True):
         return f"{len(intact)} of {len(self.journals)} journals intact{f' ({problems})' if problems else ''}"
 
 
-def survey(data_dir: Path, others: list[Path]) -> Survey:
-    """Look at what is left in the data directory, and in others, say of other sites. Changes nothing."""
+def survey(data_dir: Path, others: list[Path]) -> tuple[Survey, Rebuilt]:
+    """Look at what is left in the data directory, and in others, say of other sites; and rebuild the state. Changes
+    nothing."""
     state = StateFile(data_dir).read()
+    for other in others:
+        if not other.is_dir():
+            raise RecoveryError(f"{other}: no such directory")
     roots = [data_dir, *others]
     journals = [] if state.durability == "memory" else [_best_journal(roots, state, c) for c in _voting(state)]
-    loaded, chosen, damaged = _best(_directories(data_dir, others), state)
-    slots = state.checkpoint_interval // state.partitions
+    rebuilt = _rebuild(state, data_dir, others)
     ends = _most(journal.end for journal in journals)
-    assert loaded.checkpoint is not None
-    accepted = sum(max(end - loaded.checkpoint.number * slots, 0) for end in ends.values())
-    return Survey(
+    position = rebuilt.execution.next
+    accepted = sum(
+        # The first slot of the partition that was not executed.
+        max(end - (position - partition + state.partitions - 1) // state.partitions, 0)
+        for partition, end in ends.items()
+    )
+    found = Survey(
         cluster=state.cluster,
         era=state.era,
         durability=state.durability,
         site=state.site,
         looked_in=[str(root) for root in roots],
-        chosen=chosen,
+        chosen=_chosen(state, rebuilt),
         journals=journals,
-        complete=_is_complete(state, journals, chosen.number),
-        damaged=damaged,
-        next_era=_next_era(state, roots),
-        logged=_logged(data_dir, state),
+        complete=_is_complete(state, journals, rebuilt.checkpoint.number),
+        damaged=rebuilt.problems,
+        next_era=_next_era(state, data_dir, others),
+        logged=_logged(state, data_dir, others),
         accepted=accepted,
+    )
+    return found, rebuilt
+
+
+def _rebuild(state: ClusterState, data_dir: Path, others: list[Path]) -> Rebuilt:
+    try:
+        return rebuild_state(state, data_dir, others)
+    except NothingLeft as error:
+        raise RecoveryError(
+            f"no intact base of cluster {state.cluster:x}, era {state.era}, and no log with its beginning in "
+            f"{', '.join(map(str, (data_dir, *others)))}{f': {error}' if error.problems else ''}"
+        ) from error
+    except RebuildError as error:
+        raise RecoveryError(f"{data_dir}: {error}") from error
+
+
+def _chosen(state: ClusterState, rebuilt: Rebuilt) -> Chosen:
+    sessions = rebuilt.execution.sessions
+    return Chosen(
+        number=rebuilt.checkpoint.number,
+        digest=rebuilt.checkpoint.digest.hex(),
+        copies=rebuilt.copies,
+        base=str(rebuilt.base.path) if rebuilt.base is not None else "",
+        counter=rebuilt.counter,
+        behind=rebuilt.execution.next - rebuilt.checkpoint.number * state.checkpoint_interval,
+        sessions=len(sessions),
+        time_ms=sessions.time_ms,
     )
 
 
@@ -179,7 +208,7 @@ class Recovery:
             raise RecoveryError(f"{data_dir}: no cluster.json here; an old copy of it will do")
         self._lock = self._file.lock()
         try:
-            self.found = survey(data_dir, others)
+            self.found, self._rebuilt = survey(data_dir, others)
         except BaseException:
             os.close(self._lock)
             raise
@@ -215,15 +244,16 @@ class Recovery:
         state = self._file.read()
         try:
             new = self._next_era(state)
-            install(self._data_dir, new, *self._first_contents(state))
-        except (OSError, StoreError) as error:
+            execution = self._rebuilt.execution
+            sessions = first_sessions(execution.sessions.state(), int(time.time() * 1e3))
+            install(self._data_dir, new, sessions, execution.application.snapshot)
+        except OSError as error:
             raise RecoveryError(f"{self._data_dir}: {error}") from error
         self._file.write(new)
         return new
 
     def _next_era(self, state: ClusterState) -> ClusterState:
         records = of_next_era(state)
-        numbers = [int(path.stem) for path in _checkpoints(_directories(self._data_dir, self._others))]
         return msgspec.structs.replace(
             state,
             era=self.found.next_era,
@@ -233,33 +263,27 @@ class Recovery:
             journals=records.journals,
             begun=records.begun,
             servers=[""] * len(state.lives),
-            threshold=first_threshold(numbers),
+            threshold=first_threshold(numbers_in(sources_in(state, self._data_dir, self._others))),
             registry="",
             endpoints=[],
             metrics="",
         )
 
-    def _first_contents(self, state: ClusterState) -> tuple[SessionsState, list[bytes]]:
-        loaded = read_checkpoint(Path(self.found.chosen.path), state.cluster, state.era)
-        old = msgspec.msgpack.decode(loaded.state, type=ExecutorState).sessions
-        return first_sessions(old, int(time.time() * 1e3)), list(loaded.chunks)
 
-
-def _next_era(state: ClusterState, roots: list[Path]) -> int:
-    for root in roots[1:]:
+def _next_era(state: ClusterState, data_dir: Path, others: list[Path]) -> int:
+    for root in others:
         file = StateFile(root)
         if file.exists() and (other := file.read()).cluster == state.cluster and other.era > state.era:
-            raise RecoveryError(f"{roots[0]} is of era {state.era}, but {root} is of era {other.era}: recover there")
-    headers = (_header_of(path) for path in _checkpoints(_directories(roots[0], roots[1:])))
+            raise RecoveryError(f"{data_dir} is of era {state.era}, but {root} is of era {other.era}: recover there")
+    headers = [_header_of(path) for source in sources_in(state, data_dir, others) for path in list_bases(source.bases)]
     return max([state.era, *(h.era for h in headers if h is not None and h.cluster == state.cluster)]) + 1
 
 
-def _header_of(path: Path) -> CheckpointHeader | None:
+def _header_of(path: Path) -> BaseHeader | None:
     """What the file says it is, intact or not; None if that cannot be read."""
     try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.readline(HEADER_BYTES_MAX), type=CheckpointHeader)
-    except (OSError, msgspec.DecodeError):
+        return read_header(path)
+    except (OSError, BaseError):
         return None
 
 
@@ -349,51 +373,11 @@ def _most(tables: Iterator[dict[int, int]]) -> dict[int, int]:
     return most
 
 
-def _directories(data_dir: Path, others: list[Path]) -> list[Path]:
-    """Where checkpoints may be: below data directories, or in directories of their own."""
-    for other in others:
-        if not other.is_dir():
-            raise RecoveryError(f"{other}: no such directory")
-    roots = [data_dir, *others]
-    return [path for root in roots for path in (root, *sorted(root.glob("checkpoints-*"))) if path.is_dir()]
-
-
-def _checkpoints(directories: list[Path]) -> list[Path]:
-    paths = [path for directory in directories for path in directory.glob(CHECKPOINT_FILES)]
-    return sorted(paths, key=lambda path: int(path.stem), reverse=True)
-
-
-def _best(directories: list[Path], state: ClusterState) -> tuple[t.Loaded, Chosen, list[str]]:
-    try:
-        best = best_checkpoint([Copy(path) for path in _checkpoints(directories)], state.cluster, state.era)
-    except NoCheckpoint as error:
-        raise RecoveryError(
-            f"no intact checkpoint of cluster {state.cluster:x}, era {state.era} in "
-            f"{', '.join(map(str, directories)) or 'any directory'}{f': {error}' if error.problems else ''}"
-        ) from error
-    assert best.loaded.checkpoint is not None
-    sessions = best.sessions
-    chosen = Chosen(
-        number=best.number,
-        digest=best.loaded.checkpoint.digest.hex(),
-        path=str(best.path),
-        copies=best.copies,
-        counter=sessions.counter,
-        sessions=len(sessions.sessions),
-        time_ms=sessions.time_ms,
-        written_ms=int(best.path.stat().st_mtime * 1e3),
-    )
-    return best.loaded, chosen, best.problems
-
-
-def _logged(data_dir: Path, state: ClusterState) -> int:
+def _logged(state: ClusterState, data_dir: Path, others: list[Path]) -> int:
     """The last command in the decided logs of this era."""
-    from tara.storage.log_format import LogError, LogIdentity, identity_of
-    from tara.storage.log_reader import list_files
-
     last = 0
-    for directory in sorted(data_dir.glob("log-*")):
-        for file in list_files(directory):
+    for source in sources_in(state, data_dir, others):
+        for file in list_files(source.log):
             try:
                 ours = identity_of(file.path) == LogIdentity(state.cluster, state.era)
             except (LogError, OSError):

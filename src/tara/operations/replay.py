@@ -3,7 +3,8 @@
 A row of the log has everything that the application was told: the command or the end of a session, the counter, both
 clocks. So executing the rows again gives the state, and the results can be compared: with those that are in the log (is
 the application deterministic? does a new version answer differently?), or with those of another application (what would
-have come of it?). Where the log no longer has its beginning, the oldest checkpoint that it joins takes its place.
+have come of it?). Where the log no longer has its beginning, the oldest base that it joins takes its place; and where
+only the state is wanted, the newest base before it, because that is the shortest way.
 Sessions and the protocol are not replayed: what is in the log was executed, in that order.
 """
 
@@ -19,14 +20,15 @@ from tara.application import Get, StateMachine
 from tara.configuration.state import ClusterState, StateFile
 from tara.named import application_of
 from tara.operations.log_text import describe, readable
+from tara.operations.rebuilding import KEY_VALUE, app_of, sources_in, uninterrupted
 from tara.protocol import tuples as t
-from tara.protocol.errors import TaraError
+from tara.protocol.errors import BaseUnreadable, TaraError
+from tara.protocol.execution import ExecutionState
 from tara.protocol.limits import Limits
-from tara.protocol.nodes.executor import ExecutorState
 from tara.protocol.sessions import SKIPPED, Context, call, tell
 from tara.protocol.state_digest import digest_of
+from tara.storage.base_format import BaseError, StoredBase, list_bases, read_base
 from tara.storage.log_reader import LogBounds, LogReader, best_log
-from tara.storage.store import CHECKPOINT_FILES, StoreError, read_checkpoint
 
 #: Differences that are listed; all are counted.
 LISTED_MAX = 100
@@ -64,9 +66,9 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
     #: The last command that is in the state, and the agreed time then.
     to: int
     time_ms: int
-    #: Where it began: behind this command, with this checkpoint; both 0: at the very beginning.
+    #: Where it began: behind this command, with this base; both 0: at the very beginning.
     began_after: int
-    checkpoint: int
+    base: int
     commands: int
     state: State
     against: State | None = None
@@ -91,13 +93,12 @@ class ReplayOrder(Struct, frozen=True, kw_only=True):
 
 
 class _Beginning(NamedTuple):
-    """The state as of a command; without chunks, an empty one."""
+    """The state as of a command; without a base, an empty one."""
 
     counter: int
-    checkpoint: int
-    chunks: list[bytes]
     time_ms: int
     clock_ms: int
+    base: StoredBase | None = None
 
 
 class _Machine:
@@ -110,11 +111,13 @@ class _Machine:
         self._context = Context(self._events)
         self._move(beginning.counter, beginning.time_ms, beginning.clock_ms, 0, b"")
         self._result_bytes_max = result_bytes_max
-        if beginning.checkpoint:
+        if beginning.base is not None:
             try:
-                self._application.restore(beginning.chunks)
+                self._application.restore(beginning.base.chunks())
+            except BaseUnreadable as error:
+                raise ReplayError(str(error)) from error
             except Exception as error:
-                raise ReplayError(f"{app}: cannot restore checkpoint {beginning.checkpoint}: {error!r}") from error
+                raise ReplayError(f"{app}: cannot restore {beginning.base.path}: {error!r}") from error
 
     def _move(self, counter: int, time_ms: int, clock_ms: int, session: int, principal: bytes) -> None:
         context = self._context
@@ -148,15 +151,21 @@ def replay(
     data_dir: Path, request: ReplayOrder, on_progress: Callable[[int], None] = lambda count: None
 ) -> ReplayReport:
     """Rebuild the state, and compare what is to be compared. `on_progress` is told how many more commands are done."""
+    with uninterrupted():
+        return _replay(data_dir, request, on_progress)
+
+
+def _replay(data_dir: Path, request: ReplayOrder, on_progress: Callable[[int], None]) -> ReplayReport:
     cluster = StateFile(data_dir).read()
     log = best_log(data_dir)
     bounds = log.bounds()
     to = bounds.end - 1 if request.to is None else request.to
-    beginning = _beginning(data_dir, cluster, bounds, to)
-    recorded_by = cluster.app or "key-value"
+    recorded_by = app_of(cluster)
     app = request.app or recorded_by
+    compared = request.diff or request.against is not None
+    beginning = _beginning(data_dir, cluster, bounds, to, shortest=not compared and app == recorded_by)
     # Whatever executes them now, the commands were made for this one.
-    key_value = recorded_by == "key-value"
+    key_value = recorded_by == KEY_VALUE
     bytes_max = cluster.fixed.get("result_bytes_max", Limits().result_bytes_max)
     machine = _Machine(app, beginning, bytes_max)
     other = _Machine(request.against, beginning, bytes_max) if request.against else None
@@ -180,12 +189,11 @@ def replay(
         if len(differences) < LISTED_MAX:
             row = {"counter": counter, "session": session, "kind": kind, "command": command}
             differences.append(_difference(row, key_value, recorded, replayed, against))
-    compared = request.diff or other is not None
     return ReplayReport(
         to=to,
         time_ms=time_ms,
         began_after=beginning.counter,
-        checkpoint=beginning.checkpoint,
+        base=beginning.base.id.number if beginning.base is not None else 0,
         commands=to - beginning.counter,
         state=machine.state(request.query, key_value),
         against=other.state(request.query, key_value) if other else None,
@@ -229,38 +237,35 @@ def _difference(
     )
 
 
-def _beginning(data_dir: Path, cluster: ClusterState, bounds: LogBounds, to: int) -> _Beginning:
-    """The very beginning if the log has it, else the oldest checkpoint that the log joins; an error that tells what can
-    be rebuilt if `to` is not among it."""
+def _beginning(data_dir: Path, cluster: ClusterState, bounds: LogBounds, to: int, shortest: bool) -> _Beginning:
+    """The very beginning if the log has it, else the oldest base that the log joins; or what leads to the state in the
+    shortest way. An error that tells what can be rebuilt if `to` is not among it."""
     last = bounds.end - 1
-    if bounds.first == 1:
-        beginnings = [_Beginning(0, 0, [], 0, 0)]
-    else:
-        beginnings = [found for found in _checkpoints(data_dir, cluster) if bounds.first - 1 <= found.counter <= last]
+    beginnings = [found for found in _bases(data_dir, cluster) if bounds.first - 1 <= found.counter <= last]
+    if bounds.first == 1 and not cluster.threshold:
+        beginnings.append(_Beginning(0, 0, 0))
     if not beginnings:
         raise ReplayError(
-            f"{data_dir}: the log begins with command {bounds.first}, and no checkpoint joins it: that is too little"
+            f"{data_dir}: the log begins with command {bounds.first}, and no base joins it: that is too little"
         )
-    oldest = min(beginnings)
+    oldest = min(beginnings, key=lambda found: found.counter)
     if not oldest.counter <= to <= last:
-        why = "" if oldest.checkpoint == 0 else f" (the log begins with {bounds.first}, the oldest checkpoint joins it)"
+        why = "" if oldest.base is None else f" (the log begins with {bounds.first}, the oldest base joins it)"
         raise ReplayError(
             f"command {to}: out of range; in {data_dir} the states of commands {oldest.counter} to {last} can be "
             f"rebuilt{why}"
         )
-    return oldest
+    before = [found for found in beginnings if found.counter <= to]
+    return max(before, key=lambda found: found.counter) if shortest else oldest
 
 
-def _checkpoints(data_dir: Path, cluster: ClusterState) -> Iterator[_Beginning]:
+def _bases(data_dir: Path, cluster: ClusterState) -> Iterator[_Beginning]:
     """Those of all replicas that are intact."""
-    for path in sorted(data_dir.glob(f"checkpoints-*/{CHECKPOINT_FILES}")):
+    for path in sorted(path for source in sources_in(cluster, data_dir) for path in list_bases(source.bases)):
         try:
-            loaded = read_checkpoint(path, cluster.cluster, cluster.era)
-        except (OSError, StoreError):
-            # Discarded meanwhile, or damaged: another one is as good.
+            base = read_base(path, cluster.cluster, cluster.era)
+        except (OSError, BaseError):
+            # Dropped meanwhile, or damaged: another one is as good.
             continue
-        assert loaded.checkpoint is not None
-        sessions = msgspec.msgpack.decode(loaded.state, type=ExecutorState).sessions
-        yield _Beginning(
-            sessions.counter, loaded.checkpoint.number, list(loaded.chunks), sessions.time_ms, sessions.clock_ms
-        )
+        sessions = msgspec.msgpack.decode(base.state, type=ExecutionState).sessions
+        yield _Beginning(sessions.counter, sessions.time_ms, sessions.clock_ms, base)

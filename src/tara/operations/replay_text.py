@@ -51,7 +51,7 @@ class _Progress:
 def _lines(report: ReplayReport) -> list[str]:
     seconds, milliseconds = divmod(report.time_ms, 1000)
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
-    began = f"checkpoint {report.checkpoint}, command {report.began_after}" if report.checkpoint else "the beginning"
+    began = f"base {report.base}, command {report.began_after}" if report.base else "the beginning"
     lines = [
         f"as of command {report.to}, {when}.{milliseconds:03}: {report.commands} commands executed again from {began}",
         _state(report.state),

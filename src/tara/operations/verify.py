@@ -18,13 +18,13 @@ from tara.protocol.graph import Graph, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Outbox
 from tara.protocol.nodes.committer import Committer
+from tara.storage.base_format import BaseError, ForeignBase, list_bases, read_base
 from tara.storage.execution_record import FILE_BYTES, read_slot
 from tara.storage.files import read_small
 from tara.storage.journal import MARKER_FILE, SEGMENT_FILES, Identity, read_journal
 from tara.storage.lives import read_lives
-from tara.storage.log_format import LogIdentity, check_segment, list_segments
-from tara.storage.log_writer import BEGIN_FILE
-from tara.storage.store import CHECKPOINT_FILES, ForeignCheckpoint, StoreError, read_checkpoint
+from tara.storage.log_format import CorruptLog, ForeignLog, LogError, LogFile, LogIdentity, list_segments, read_segment
+from tara.storage.segments import BEGIN_FILE
 
 BACKUP_FILES = "*.backup"
 
@@ -57,7 +57,7 @@ def verify(data_dir: Path) -> Scrub:
         if not reports:
             raise ConfigurationError(f"{data_dir}: no cluster here, and no copy of {STATE_FILE}") from error
     if state is not None:
-        for part in (_lives, _execution_records, _journals, _checkpoints, _logs):
+        for part in (_lives, _execution_records, _journals, _bases, _logs):
             reports += part(data_dir, state)
     reports += [_report(path, partial(read_backup, path)) for path in sorted(data_dir.glob(BACKUP_FILES))]
     return Scrub(str(data_dir), reports)
@@ -66,7 +66,7 @@ def verify(data_dir: Path) -> Scrub:
 def _report(path: Path, read: Callable[[], object]) -> FileReport:
     try:
         read()
-    except (OSError, StoreError, TaraError) as error:
+    except (OSError, TaraError) as error:
         return FileReport(str(path), [str(error)])
     return FileReport(str(path), [])
 
@@ -154,17 +154,18 @@ def _journal_problems(directory: Path, state: ClusterState, container: int) -> l
     return problems
 
 
-def _checkpoints(data_dir: Path, state: ClusterState) -> Iterator[FileReport]:
-    for path in sorted(data_dir.glob(f"checkpoints-*/{CHECKPOINT_FILES}")):
-        try:
-            read_checkpoint(path, state.cluster, state.era)
-        except ForeignCheckpoint:
-            # Of a former era: not damaged, and nobody's.
-            continue
-        except (OSError, StoreError) as error:
-            yield FileReport(str(path), [str(error)])
-            continue
-        yield FileReport(str(path), [])
+def _bases(data_dir: Path, state: ClusterState) -> Iterator[FileReport]:
+    for directory in sorted(data_dir.glob("bases-*")):
+        for path in list_bases(directory):
+            try:
+                read_base(path, state.cluster, state.era)
+            except ForeignBase:
+                # Of a former era: not damaged, and nobody's.
+                continue
+            except (OSError, BaseError) as error:
+                yield FileReport(str(path), [str(error)])
+                continue
+            yield FileReport(str(path), [])
 
 
 def _logs(data_dir: Path, state: ClusterState) -> Iterator[FileReport]:
@@ -174,19 +175,31 @@ def _logs(data_dir: Path, state: ClusterState) -> Iterator[FileReport]:
             continue
         segments, missing = list_segments(directory), []
         begin = directory / BEGIN_FILE
-        last = segments[0].first - 1 if segments else 0
+        expected = segments[0].number if segments else 0
         if begin.exists():
             report = _report(begin, partial(read_small, begin))
             yield report
             if not report.problems:
-                last = int(read_small(begin)) - 1
+                expected = int(read_small(begin))
         for file in segments:
-            if file.first > last + 1:
-                missing.append(f"the commands [{last + 1}, {file.first - 1}] are missing")
-            last = max(last, file.last)
+            if file.number > expected:
+                missing.append(f"the segments [{expected}, {file.number - 1}] are missing")
+            expected = max(file.number + 1, expected)
         yield FileReport(str(directory), missing)
-        for file in segments:
-            yield _report(file.path, partial(check_segment, file, identity))
+        yield from _segments(segments, identity)
+
+
+def _segments(segments: list[LogFile], identity: LogIdentity) -> Iterator[FileReport]:
+    for file in segments:
+        try:
+            read_segment(file, identity)
+        except (OSError, CorruptLog, ForeignLog) as error:
+            yield FileReport(str(file.path), [str(error)])
+        except LogError:
+            # Of a former era: not damaged, and set aside with the next start.
+            continue
+        else:
+            yield FileReport(str(file.path), [])
 
 
 def check_record(path: Path, cluster: int, era: int) -> None:

@@ -19,3 +19,7 @@ class EdgeError(TaraError):
 
 class NodeHalted(TaraError):
     """A broken invariant. The host stops this one node, as if it had crashed, and shows the reason."""
+
+
+class BaseUnreadable(TaraError):
+    """The disk does not give a base any more that was intact a moment ago. Nobody's fault who restores it."""

@@ -24,6 +24,10 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     #: Bytes of requests, per partition, between two checkpoints: then the slots up to the next one are skipped. This is
     #: what bounds windows, journals and the records of a view change when requests are large.
     checkpoint_bytes_max: int = 32 << 20
+    #: A base is taken when the requests since the last one are as long as the base, but at least this long; or when
+    #: this time has passed.
+    base_bytes_min: int = 64 << 20
+    base_interval_ms: int = 3_600_000
     #: Requests of one source that may be undecided at once; then the source takes no further commands.
     source_pending_max: int = 16_384
     #: Commands that wait in a source while it may not number more; beyond this the client is made to wait.

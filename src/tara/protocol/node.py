@@ -42,8 +42,9 @@ class Boot(NamedTuple):
     now_ms: float
     #: The number of the checkpoint that the era was founded with; 0: with nothing. No slot below it is ever used.
     threshold: int = 0
-    #: Whether the host wants to hear what was executed (`Executed`).
+    #: Whether the host wants to hear what was executed (`Executed`), and whether it keeps bases.
     listens: bool = True
+    keeps_bases: bool = True
     #: Where an executor writes down what the application is doing, if the host wants to know it when the process is
     #: gone; and the places (`tara.protocol.places`) that it must not let the application into any more.
     cell: Cell | None = None

@@ -6,7 +6,6 @@ restoration, a read. After a crash the host finds there what ended the process.
 """
 
 import zlib
-from collections.abc import Iterator
 from typing import Protocol
 
 #: The kinds. A command's place is its counter; no counter is that high.
@@ -19,15 +18,14 @@ _KINDS = 3 << 61
 class Cell(Protocol):
     """What an executor writes to."""
 
-    def __getitem__(self, thread: int, /) -> int: ...
-    def __setitem__(self, thread: int, place: int, /) -> None: ...
+    def __getitem__(self, cell: int, /) -> int: ...
+    def __setitem__(self, cell: int, place: int, /) -> None: ...
 
 
-#: One for the thread that executes, one for the thread that draws a snapshot. 0: nowhere.
-EXECUTING, DRAWING = 0, 1
-#: And the last command that was executed, in any life: its result may be known to its client.
-EXECUTED = 2
-THREADS, CELLS = 2, 3
+#: Where the executor is; 0: nowhere. And the last command that was executed, in any life: its result may be known to
+#: its client.
+EXECUTING, EXECUTED = 0, 1
+CELLS = 2
 
 
 def read(payload: bytes) -> int:
@@ -40,16 +38,7 @@ def describe(place: int) -> str:
         case 0:
             return f"command {place}"
         case kind if kind == SNAPSHOT:
-            return f"the snapshot for checkpoint {place ^ SNAPSHOT}"
+            return f"the snapshot for base {place ^ SNAPSHOT}"
         case kind if kind == RESTORATION:
-            return f"the restoration of checkpoint {place ^ RESTORATION}"
+            return f"the restoration of base {place ^ RESTORATION}"
     return f"a read ({place ^ READ:08x})"
-
-
-def marked(chunks: Iterator[bytes], cell: Cell, place: int) -> Iterator[bytes]:
-    """The same chunks, drawn at this place."""
-    cell[DRAWING] = place
-    try:
-        yield from chunks
-    finally:
-        cell[DRAWING] = 0

@@ -18,7 +18,7 @@ handed out again; and a session whose client has results that are lost ends, as 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -175,6 +175,15 @@ def _claim_size(claim: t.Claim | None) -> int:
     return 0 if claim is None else len(claim.value) + OVERHEAD_BYTES
 
 
+class Outcome(NamedTuple):
+    """What came of executing."""
+
+    results: list[t.Result]
+    executed: list[t.Command]
+    passed_over: list[int]
+    events: list[t.Event]
+
+
 class SessionsState(Struct, array_like=True):
     """The canonical form for snapshots: everything sorted."""
 
@@ -217,14 +226,24 @@ class Sessions:
         self.clock_ms = 0
         #: No session expires before the session clock reaches this.
         self._expiry_ms = 0
+        #: What came of executing since it was taken last: results; commands, one for each number that the counter has
+        #: taken; the counters of those that were skipped; events.
         self.results: list[t.Result] = []
-        #: One for each number that the counter has taken since this list was last emptied.
         self.executed: list[t.Command] = []
+        self.passed_over: list[int] = []
         self.events: list[t.Event] = []
         self._context = Context(self.events, self.owner_of)
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def take(self) -> "Outcome":
+        """What came of executing since the last call."""
+        taken = Outcome(self.results.copy(), self.executed, self.passed_over, self.events.copy())
+        self.executed, self.passed_over = [], []
+        self.results.clear()
+        self.events.clear()
+        return taken
 
     @property
     def skipped(self) -> list[int]:
@@ -425,6 +444,7 @@ class Sessions:
         if self.counter not in self._skips.known or not self._skips.is_skipped(self.counter):
             return False
         self._skipped = [*self._skipped, self.counter][-REMEMBERED_MAX:]
+        self.passed_over.append(self.counter)
         return True
 
     def _answer_skip(self, command: t.Command) -> None:

@@ -65,6 +65,8 @@ class Skips:
         self._orders: dict[int, list[tuple[int, int]]] = {}
         self.asked: set[int] = set()
         self.confirmed: set[int] = set()
+        #: Those that were skipped: whatever is found in the log about them has been decided.
+        self._settled: set[int] = set()
         self.known = set(self.barred)
 
     def look(self, commands: Iterable[t.Command]) -> set[int]:
@@ -86,6 +88,12 @@ class Skips:
             del orders[0]
             self._conclude(skip.counter)
 
+    def settle(self, counters: Iterable[int]) -> None:
+        """The log says that these were skipped when they were executed first."""
+        for counter in set(counters) - self._settled:
+            self._settled.add(counter)
+            self._conclude(counter)
+
     def unbar(self, counter: int) -> None:
         self.barred.discard(counter)
         self._conclude(counter)
@@ -97,7 +105,7 @@ class Skips:
         raise Barred(ASKED if counter in self.asked else ENDED)
 
     def _conclude(self, counter: int) -> None:
-        asked = confirmed = False
+        asked, confirmed = False, counter in self._settled
         for _, step in self._orders.get(counter, []):
             confirmed = confirmed or (asked and step == t.CONFIRM_SKIP)
             asked = step == t.ASK_SKIP or (asked and step == t.CONFIRM_SKIP)

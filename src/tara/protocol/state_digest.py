@@ -1,9 +1,7 @@
-"""The digest of a replicated state: equal states have equal ones on every replica, and in every checkpoint."""
+"""The digest of a replicated state: equal states have equal ones on every replica, and in every base."""
 
 from collections.abc import Iterable
 from hashlib import blake2b
-
-from tara.protocol import tuples as t
 
 DIGEST_BYTES = 16
 
@@ -14,8 +12,3 @@ def digest_of(state: bytes, chunks: Iterable[bytes]) -> bytes:
     for chunk in chunks:
         digest.update(chunk)
     return digest.digest()
-
-
-def checkpoint_of(save: t.Save) -> t.CheckpointId:
-    """Which checkpoint an executor wants saved. Draws the chunks, if they are an iterator."""
-    return t.CheckpointId(save.number, digest_of(save.state, save.chunks))

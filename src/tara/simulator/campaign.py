@@ -21,7 +21,10 @@ class Summary(Struct, kw_only=True):
     checkpoints_median: float
     view_changes: int
     restarts: int
-    checkpoints_loaded: int
+    bases: int
+    bases_loaded: int
+    #: Requests that were executed again.
+    replayed: int
     #: Committers that lost their journals and became full again.
     rejoins: int
     #: Faults by kind, and in how many runs each kind fired.
@@ -89,7 +92,9 @@ def summarize(finished: Iterable[Outcome]) -> Summary:
         checkpoints_median=statistics.median([outcome.checkpoints for outcome in results] or [0]),
         view_changes=sum(outcome.view_changes for outcome in results),
         restarts=sum(outcome.restarts for outcome in results),
-        checkpoints_loaded=sum(outcome.checkpoints_loaded for outcome in results),
+        bases=sum(outcome.bases for outcome in results),
+        bases_loaded=sum(outcome.bases_loaded for outcome in results),
+        replayed=sum(outcome.replayed for outcome in results),
         rejoins=sum(outcome.rejoins for outcome in results),
         faults=total([outcome.faults for outcome in results]),
         fault_runs=total([dict.fromkeys(outcome.faults, 1) for outcome in results]),

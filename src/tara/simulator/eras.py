@@ -1,7 +1,7 @@
 """A new era within a run: more was lost than the protocol survives, and an operator goes on from what is left.
 
-What executed up to the checkpoint that he goes on from is there, and nothing else is. So each era is judged by itself:
-the former one up to its end, the new one from the state of that checkpoint on.
+What executed up to the command that he goes on from is there, and nothing else is. So each era is judged by itself:
+the former one up to its end, the new one from the state at that command on.
 """
 
 from dataclasses import dataclass, replace
@@ -11,9 +11,11 @@ import msgspec
 
 from tara.application import KeyValueStore
 from tara.protocol import tuples as t
+from tara.protocol.graph import Stage
 from tara.simulator.checks.linearizability import Operation
 from tara.simulator.workload import audited_store, operation_of
-from tara.storage.new_era import Best, Copy, NoCheckpoint, best_checkpoint, first_sessions, first_threshold, install
+from tara.storage.new_era import first_sessions, first_threshold, install
+from tara.storage.rebuild import History, NothingLeft, Rebuilt, numbers_in, rebuild, source_of
 from tara.storage.registration import of_next_era
 
 if TYPE_CHECKING:
@@ -31,8 +33,8 @@ class FormerEra:
 
     ended_ms: float
     monitor: "Monitor"
-    #: What had been executed in the checkpoint that the next era began with, reads among it: their results are
-    #: kept for their sessions; and what the application held there.
+    #: What had been executed in the state that the next era began with, reads among it: their results are kept for
+    #: their sessions; and what the application held there.
     executed: set[int]
     values: dict[str, bytes]
 
@@ -43,33 +45,33 @@ def can_begin(world: "World") -> bool:
 
 
 def begin(world: "World", data_dir: "Path", everywhere: bool) -> bool:
-    """Begin a new era, if there is anything to begin with. All containers are down. `everywhere`: the first checkpoint
-    is written for all executors, and not for one only."""
-    copies = [
-        Copy(path, container.disk)
-        for container in world.containers
-        for path in container.disk.paths(data_dir, (".checkpoint",))
-        if path.parent.name.startswith("checkpoints")
+    """Begin a new era, if there is anything to begin with. All containers are down. `everywhere`: the first base is
+    written for all executors, and not for one only."""
+    holders = [container for container in world.containers if world.executors_of(container)]
+    sources = [
+        source_of(data_dir, world.graph.names[number].replica, container.disk)
+        for container in holders
+        for number in world.executors_of(container)
     ]
+    history = History(world.cluster, world.era, world.threshold, world.plan.limits, world.application)
     try:
-        best = best_checkpoint(copies, world.cluster, world.era)
-    except NoCheckpoint:
+        best = rebuild(sources, history)
+    except NothingLeft:
         return False
-    _check_best(world, best, copies)
-    chunks = list(best.loaded.chunks)
+    _check_best(world, best)
+    old = best.execution.sessions.state()
+    chunks = list(best.execution.application.snapshot())
     executed = {operation for operation, _ in msgspec.msgpack.decode(chunks[0], type=_Executed)}
-    commands = [world.monitor.command(number) for number in range(1, best.sessions.counter + 1)]
+    commands = [world.monitor.command(number) for number in range(1, old.counter + 1)]
     _check_executed(world, executed, commands)
     former = FormerEra(world.now_ms, world.monitor, executed | _operations(commands, t.QUERY), _values(chunks))
     world.former.append(former)
     world.era += 1
     world.records = of_next_era(world.records)
-    world.threshold = first_threshold(int(copy.path.stem) for copy in copies)
-    sessions = first_sessions(best.sessions, int(1_000_000 + world.now_ms))
-    world.begin_era(best.sessions.counter)
-    holders = [container for container in world.containers if world.executors_of(container)]
+    world.threshold = first_threshold(numbers_in(sources))
+    sessions = first_sessions(old, int(1_000_000 + world.now_ms))
+    world.begin_era(old.counter)
     for container in holders if everywhere else holders[:1]:
-        replicas = [world.graph.names[number].replica for number in world.executors_of(container)]
         checkpoint = install(
             data_dir,
             world.cluster,
@@ -78,8 +80,8 @@ def begin(world: "World", data_dir: "Path", everywhere: bool) -> bool:
             world.graph,
             world.plan.limits.checkpoint_interval,
             sessions,
-            chunks,
-            replicas,
+            lambda: chunks,
+            [world.graph.names[number].replica for number in world.executors_of(container)],
             container.disk,
         )
         world.monitor.saved(checkpoint)
@@ -91,18 +93,19 @@ def _values(chunks: list[bytes]) -> dict[str, bytes]:
     replica = audited_store()
     replica.restore(chunks)
     assert isinstance(replica.application, KeyValueStore)
-    return dict(replica.application._values)
+    return dict(replica.application._values.items())
 
 
-def _check_best(world: "World", best: Best, copies: list[Copy]) -> None:
-    """No newer checkpoint could have been read."""
-    intact = [
-        int(path.stem)
-        for container in world.containers
-        for path in container.disk.paths(best.path.parents[1], (".checkpoint",))
-        if path.parent.name.startswith("checkpoints") and world.stores.is_intact(container, path)
+def _check_best(world: "World", best: Rebuilt) -> None:
+    """Nothing that is left leads further."""
+    reached = [
+        world.stores.reach(number, intact=True)
+        for number, name in enumerate(world.graph.names)
+        if name.stage is Stage.EXECUTOR
     ]
-    world.monitor.require(best.number == max(intact), "recovery", "{} was taken, there are {}", best.number, intact)
+    world.monitor.require(
+        best.checkpoint.number >= max(reached), "recovery", "{} was taken, there are {}", best.checkpoint, reached
+    )
 
 
 def _check_executed(world: "World", executed: set[int], commands: list[t.Command | None]) -> None:

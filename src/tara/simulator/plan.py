@@ -57,8 +57,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     replay: float
     #: A checkpoint can be read while its holder is down.
     store_shared: bool
-    #: What each executor keeps of the decided log; None: nothing.
-    log_retention_bytes: int | None
+    #: What each executor keeps of the decided log, beyond what its bases need.
+    log_retention_bytes: int
     #: Faults stop here: the network heals, what is down restarts, and the system has to recover.
     faults_end_ms: int
     #: But f replicas of each stage stay down for good, counted from this site (None: everything comes back).
@@ -253,6 +253,12 @@ def make_plan(
     # Now and then, a session can keep a few results only.
     session_bytes_max = random.Random(f"kept-{seed}").choice((1_000, 1 << 20, 1 << 20))
     limits = _limits(draw, f, partitions, session_bytes_max)
+    bases = random.Random(f"bases-{seed}")
+    limits = msgspec.structs.replace(
+        limits,
+        base_bytes_min=bases.choice((1, 300, 2_000, 10_000)),
+        base_interval_ms=bases.choice((1_000, 3_600_000)),
+    )
     short = random.Random(f"short-{seed}")
     if is_short := short.random() < 0.2:
         # Not everything that clients want to send may be sent, and what is long travels in pieces.
@@ -291,7 +297,7 @@ def make_plan(
         reorder=draw.choice((0.0, 0.005, 0.05)),
         replay=draw.choice((0.0, 0.0, 0.005)),
         store_shared=draw.random() < 0.5,
-        log_retention_bytes=random.Random(f"log-{seed}").choice((None, 2_000, 1 << 20, 1 << 20)),
+        log_retention_bytes=random.Random(f"log-{seed}").choice((0, 2_000, 1 << 20, 1 << 20)),
         faults_end_ms=faults_end_ms,
         lost_site=draw.randrange(2 * f + 1) if draw.random() < 0.4 else None,
         faults=sorted(

@@ -37,10 +37,10 @@ class VirtualRemote:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         pass
 
-    def names(self, replica: int) -> list[str]:
+    def names(self, replica: int) -> dict[str, int]:
         disk, directory = self._find(replica)
-        found = [path.name for path in disk.paths(directory, (self._suffix,)) if path.parent == directory]
-        return sorted(found, reverse=True)
+        found = [path for path in disk.paths(directory, (self._suffix,)) if path.parent == directory]
+        return {path.name: disk.size(path) for path in sorted(found, reverse=True)}
 
     def path(self, name: str) -> Path:
         return self._incoming / name

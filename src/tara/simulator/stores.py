@@ -3,6 +3,7 @@ slow or fails meanwhile."""
 
 import errno
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,11 @@ from tara.simulator.checks.violation import Violation
 from tara.simulator.container import CLUSTER, DATA, Parcel, SimulatedContainer
 from tara.simulator.disk import Crash, VirtualDisk
 from tara.simulator.remote import VirtualRemote
+from tara.storage.base_format import BaseError, base_directory, number_of, read_base
 from tara.storage.log import DecidedLog, log_directory
-from tara.storage.remote import CHECKPOINTS
-from tara.storage.store import CheckpointStore, StoreError, StoreFailed, checkpoint_directory, read_checkpoint
+from tara.storage.log_format import LogError, LogIdentity, parse_segment, read_segment
+from tara.storage.remote import BASES
+from tara.storage.store import ExecutorStore, StoreFailed
 
 if TYPE_CHECKING:
     from tara.simulator.world import World
@@ -37,7 +40,7 @@ class Stores:
         """If the store is shared: let the container read what other executors hold, also while they are down."""
         own = {self._world.graph.names[number].replica for number in self._world.executors_of(container)}
         for replica in set(range(self._world.graph.sites)) - own:
-            for directory in (checkpoint_directory(DATA, replica), log_directory(DATA, replica)):
+            for directory in (base_directory(DATA, replica), log_directory(DATA, replica)):
                 container.disk.mounts[directory] = partial(self._mounted, replica)
         container.disk.trouble = self._fail
 
@@ -46,13 +49,14 @@ class Stores:
         return host.disk if self._world.plan.store_shared and not host.lost else None
 
     def _fail(self, what: str, path: Path) -> None:
-        if path.parent.name.startswith("checkpoints") and self._has("store_failing"):
+        failing = self._has("store_failing") or (what == "read" and self._has("store_unreadable"))
+        if failing and path.parent.name.startswith(("bases-", "log-")):
             raise OSError(errno.EIO, "Input/output error", str(path))
 
     def remote_files(self, container: SimulatedContainer, kind: str, directory: Path) -> VirtualRemote:
         def source(replica: int) -> tuple[VirtualDisk, Path] | None:
             host = self._world.host_of(self._world.graph.number(Stage.EXECUTOR, replica))
-            at = checkpoint_directory if kind == CHECKPOINTS else log_directory
+            at = base_directory if kind == BASES else log_directory
             return (host.disk, at(DATA, replica)) if host.alive and host is not container else None
 
         def breaks_off() -> bool:
@@ -61,29 +65,29 @@ class Stores:
                 self._world.count_fault("breaks_off")
             return broken
 
-        suffix = ".checkpoint" if kind == CHECKPOINTS else ".segment"
+        suffix = ".base" if kind == BASES else ".segment"
         return VirtualRemote(container.disk, directory, suffix, source, breaks_off)
 
     def attach(self, container: SimulatedContainer) -> None:
         """Its stores and logs work when there is something to do."""
         for store in container.kept.stores.values():
-            workers: list[CheckpointStore | DecidedLog] = [store] if store.log is None else [store, store.log]
+            workers: tuple[ExecutorStore, DecidedLog] = (store, store.log)
             for worker in workers:
                 worker.wake = partial(self._soon, container, container.life, worker)
                 worker.wake()
 
-    def _soon(self, container: SimulatedContainer, life: int, worker: CheckpointStore | DecidedLog) -> None:
+    def _soon(self, container: SimulatedContainer, life: int, worker: ExecutorStore | DecidedLog) -> None:
         delay_ms = self._world.draw.randrange(1, 500 if self._has("store_slow") else 20)
         self._work_at(container, life, worker, self._world.now_ms + delay_ms)
 
     def _work_at(
-        self, container: SimulatedContainer, life: int, worker: CheckpointStore | DecidedLog, time_ms: float
+        self, container: SimulatedContainer, life: int, worker: ExecutorStore | DecidedLog, time_ms: float
     ) -> None:
         if container.due_ms.get(worker, time_ms) >= time_ms:
             container.due_ms[worker] = time_ms
             self._world.at(time_ms, self._work, container, life, worker)
 
-    def _work(self, container: SimulatedContainer, life: int, worker: CheckpointStore | DecidedLog) -> None:
+    def _work(self, container: SimulatedContainer, life: int, worker: ExecutorStore | DecidedLog) -> None:
         if not container.alive or container.life != life or container.due_ms.get(worker) != self._world.now_ms:
             return
         del container.due_ms[worker]
@@ -111,8 +115,13 @@ class Stores:
                     # It tells of a copy that nobody will find.
                     known = self._world.wiped.get(container.index, 0)
                     self._world.wiped[container.index] = max(answer.checkpoint.number, known)
-            elif isinstance(answer, t.Loaded) and answer.checkpoint is not None:
-                self._world.checkpoints_loaded += 1
+            elif isinstance(answer, t.BaseSaved):
+                self._world.monitor.base_saved(answer)
+                self._world.bases_saved += 1
+            elif isinstance(answer, t.Loaded) and answer.base is not None:
+                self._world.bases_loaded += 1
+            elif isinstance(answer, t.Replay):
+                self._world.replayed += len(answer.requests)
 
     def _answer(self, container: SimulatedContainer, life: int, answers: list[Parcel]) -> None:
         if not container.alive or container.life != life:
@@ -124,28 +133,62 @@ class Stores:
 
     def submit(self, container: SimulatedContainer, life: int, number: int, job: t.Tuple) -> None:
         if container.alive and container.life == life:
-            container.kept.stores[number].submit(job)  # type: ignore[arg-type]
+            container.kept.stores[number].submit(job)
 
-    def checkpoints_of(self, number: int) -> list[int]:
-        """The numbers of the checkpoints that an executor holds."""
-        directory = checkpoint_directory(DATA, self._world.graph.names[number].replica)
-        paths = self._world.host_of(number).disk.paths(directory, (".checkpoint",))
-        return [int(path.stem) for path in paths if path.parent == directory]
+    def reach(self, number: int, intact: bool = False) -> int:
+        """The newest checkpoint that what an executor has leads to; 0: none. `intact`: what can be read of that."""
+        world, replica = self._world, self._world.graph.names[number].replica
+        disk = world.host_of(number).disk
+        bases = [
+            number_of(path)
+            for path in self._files(disk, base_directory(DATA, replica), ".base")
+            if not intact or self._is_intact(disk, path)
+        ]
+        segments = {
+            file.number
+            for path in self._files(disk, log_directory(DATA, replica), ".segment")
+            if (file := parse_segment(path)) and (not intact or self._is_intact(disk, path))
+        }
+        reached = 0
+        for start in (*bases, world.threshold):
+            # An era that begins with something begins with a base.
+            if start < world.threshold or (start == world.threshold > 0 and start not in bases):
+                continue
+            while start + 1 in segments:
+                start += 1
+            reached = max(start, reached)
+        return reached
 
-    def is_intact(self, container: SimulatedContainer, path: Path) -> bool:
-        """Whether a checkpoint can be read."""
+    def _is_intact(self, disk: VirtualDisk, path: Path) -> bool:
+        """Whether a base or a segment can be read, and is of this era."""
         try:
-            read_checkpoint(path, CLUSTER, self._world.era, container.disk)
-        except (StoreError, OSError):
+            if path.suffix == ".base":
+                read_base(path, CLUSTER, self._world.era, disk)
+            else:
+                file = parse_segment(path)
+                assert file is not None
+                read_segment(file, LogIdentity(CLUSTER, self._world.era), disk)
+        except (BaseError, LogError, OSError):
             return False
         return True
 
-    def copies(self, checkpoint: int) -> int:
-        """Executors that hold a checkpoint of this number or a newer one."""
+    def _files(self, disk: VirtualDisk, directory: Path, suffix: str) -> list[Path]:
+        """Whoever looks from outside is not in the way of what fails."""
+        return sorted(path for path in disk.paths(directory, (suffix,)) if path.parent == directory)
+
+    def parts(self, number: int) -> list[Path]:
+        """The bases and segments of an executor; first the ones that its next start needs."""
+        replica, disk = self._world.graph.names[number].replica, self._world.host_of(number).disk
+        bases = self._files(disk, base_directory(DATA, replica), ".base")[::-1]
+        segments = self._files(disk, log_directory(DATA, replica), ".segment")[::-1]
+        return [path for pair in zip_longest(bases, segments) for path in pair if path is not None]
+
+    def copies(self, checkpoint: int, intact: bool = False) -> int:
+        """Executors whose files lead to this checkpoint or a newer one."""
         return sum(
             1
             for number, name in enumerate(self._world.graph.names)
-            if name.stage is Stage.EXECUTOR and max(self.checkpoints_of(number), default=0) >= checkpoint
+            if name.stage is Stage.EXECUTOR and self.reach(number, intact) >= checkpoint
         )
 
     def lacks_checkpoints(self, container: SimulatedContainer) -> bool:
@@ -153,5 +196,5 @@ class Stores:
         if lost is None:
             return False
         executors = self._world.executors_of(container)
-        held = [max(self.checkpoints_of(number), default=0) for number in executors]
+        held = [self.reach(number) for number in executors]
         return min(held, default=lost) < max(lost, self._world.monitor.stable if executors else 0)

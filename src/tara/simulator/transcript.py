@@ -100,16 +100,23 @@ def describe(tuple_: object) -> str:
             return f"View {tuple_.view} from {tuple_.source}"
         case t.Presence():
             return f"Presence of member {tuple_.member}, incarnation {tuple_.incarnation}, view {tuple_.view}"
-        case t.Save():
-            return f"Save checkpoint {tuple_.number}"
+        case t.Mark():
+            return f"Mark checkpoint {tuple_.checkpoint.number}"
+        case t.Base():
+            return f"Base at checkpoint {tuple_.checkpoint.number}"
+        case t.Drawn():
+            return f"Drawn {len(tuple_.chunks)} chunks of base {tuple_.number}"
+        case t.BaseSaved():
+            return f"Saved base {tuple_.number}"
         case t.Saved():
             return f"Saved checkpoint {tuple_.checkpoint.number}"
         case t.Load():
             return f"Load checkpoint {tuple_.minimum} or newer"
         case t.Loaded():
-            return f"Loaded checkpoint {tuple_.checkpoint.number}" if tuple_.checkpoint else "Loaded nothing"
-        case t.Discard():
-            return f"Discard checkpoints below {tuple_.below}"
+            begin = f"base {tuple_.base.number}" if tuple_.base else "nothing"
+            return f"Loaded {begin}, and requests up to checkpoint {tuple_.until}"
+        case t.Replay():
+            return f"Replay {_slots(tuple_.first, len(tuple_.requests)).replace('slot', 'number')}"
         case t.Executed():
             return f"Executed {_slots(tuple_.first, len(tuple_.requests)).replace('slot', 'number')}"
         case t.Voted():

@@ -47,6 +47,7 @@ from tara.simulator.stories.story import Story
 from tara.simulator.system_under_test import subject_of
 from tara.simulator.transcript import Transcript
 from tara.simulator.workload import Audited
+from tara.storage.base_format import base_directory
 from tara.storage.execution_record import record_path
 from tara.storage.files import DamagedFile
 from tara.storage.journal import (
@@ -58,7 +59,6 @@ from tara.storage.lives import Lives, lives_path, read_lives, write_lives
 from tara.storage.log import log_directory
 from tara.storage.registration import Granted, StartClaim, admit, found, must_be_founded, none_handed_out
 from tara.storage.site_storage import LifeStart, SiteStorage, StorageSpec
-from tara.storage.store import checkpoint_directory
 
 TICK_MS = 10
 #: How often clients look around.
@@ -101,7 +101,8 @@ class World:
         self.removed: dict[int, int] = {}
         #: Whether what committers persist outlives their container.
         self.journals = plan.durability == "disk"
-        self.checkpoints_loaded = 0
+        #: Bases that were saved and loaded, and requests that were executed again.
+        self.bases_saved = self.bases_loaded = self.replayed = 0
         #: Reads that were answered without being ordered.
         self.reads = 0
         self.types = dict(NODE_TYPES)
@@ -140,9 +141,8 @@ class World:
         self.stories: list[Story] = []
         #: The command at which the application breaks down, if there is one.
         self.fatal: FatalCommand | None = None
-        #: Containers whose application cannot give its next snapshot; and the checkpoint that each lacks for that.
+        #: Containers whose application cannot give its next snapshot.
         self.bad_snapshots: set[int] = set()
-        self.without_snapshot: dict[int, int] = {}
         #: Nodes whose next step breaks an invariant, and those that have stopped like that.
         self.broken: set[int] = set()
         self.idle_until_ms = 0.0
@@ -296,6 +296,7 @@ class World:
             lambda: None,
             container.disk,
             self.draw.randbytes,
+            lambda: self.now_ms / 1e3,
         )
         start = LifeStart(
             life=admission.life,
@@ -391,6 +392,7 @@ class World:
                 raise MemoryError if name.stage is Stage.EXECUTOR and number % 2 else NodeHalted("broken")
             self.monitor.processes(number, life, tuple_)
             process(tuple_)
+            self.monitor.processed(number, life, tuple_, node)
             see(tuple_)
             if type(tuple_) in GROWING:
                 self.monitor.inspect_bytes(number, node)
@@ -432,7 +434,6 @@ class World:
             return chunks
         self.bad_snapshots.discard(container.index)
         self.count_fault("bad_snapshot")
-        self.without_snapshot[container.index] = asked[0]
         match (self.monitor.stable + container.index) % 3:
             case 0:
                 raise MemoryError
@@ -496,9 +497,9 @@ class World:
             replica = self.graph.names[number].replica
             disk.forget(record_path(DATA, replica))
             if checkpoints:
-                lost = max(self.stores.checkpoints_of(number), default=0)
+                lost = self.stores.reach(number)
                 self.wiped[container.index] = max(lost, self.wiped.get(container.index, 0))
-                disk.forget(checkpoint_directory(DATA, replica))
+                disk.forget(base_directory(DATA, replica))
                 disk.forget(log_directory(DATA, replica))
         if checkpoints:
             disk.forget(lives_path(DATA, container.index))
@@ -506,7 +507,7 @@ class World:
     def move(self, container: SimulatedContainer, disk: VirtualDisk) -> None:
         """The next life of a container that is down finds another disk."""
         for number in self.executors_of(container):
-            lost = max(self.stores.checkpoints_of(number), default=0)
+            lost = self.stores.reach(number)
             self.wiped[container.index] = max(lost, self.wiped.get(container.index, 0))
         container.disk = disk
         container.on_old_disk = not disk.is_empty
@@ -535,7 +536,7 @@ class World:
         container.disk, container.storage = VirtualDisk(self.draw), None
         for number in self.executors_of(container):
             replica = self.graph.names[number].replica
-            for directory in (checkpoint_directory(DATA, replica), log_directory(DATA, replica)):
+            for directory in (base_directory(DATA, replica), log_directory(DATA, replica)):
                 container.disk.copy(zombie.disk, directory)
         self.wipe(container, checkpoints=copies_elsewhere)
         self.boot(container)
@@ -656,7 +657,7 @@ class World:
                     if isinstance(node, Committer) and node.holes and number not in self.rejoins_due:
                         down[Stage.COMMITTER, self.graph.names[number].partition] += 1
                 halted = any(isinstance(node, Executor) and node.halted for node in container.nodes.values())
-                if halted or container.index in self.bad_snapshots or self.stores.lacks_checkpoints(container):
+                if halted or self.stores.lacks_checkpoints(container):
                     down[Stage.EXECUTOR, 0] += 1
         return max(down.values(), default=0) <= self.graph.f
 
@@ -665,10 +666,9 @@ class World:
         survived like the first one."""
         executors = [number for number, name in enumerate(self.graph.names) if name.stage is Stage.EXECUTOR]
         return all(
-            max(self.stores.checkpoints_of(number), default=0) >= self.monitor.stable
-            # It could not give that one, or does not know that it is gone, and will hold the next.
-            or self.monitor.stable
-            in (self.without_snapshot.get(self._host[number].index), self.removed.get(self._host[number].index))
+            self.stores.reach(number) >= self.monitor.stable
+            # It does not know that something is gone, and will hold the next one.
+            or self.monitor.stable == self.removed.get(self._host[number].index)
             for number in executors
             if not self._host[number].lost
         )

@@ -16,10 +16,10 @@ import msgspec
 from msgspec import Struct
 
 from tara.host.strikes import Strikes, next_life
-from tara.protocol.places import CELLS, EXECUTED, THREADS, Cell
+from tara.protocol.places import CELLS, EXECUTED, EXECUTING, Cell
 from tara.storage.disk import LOCAL, Disk
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _CELLS_BYTES = 8 * CELLS
 _SLOT_BYTES = 1024
 _HEAD = struct.Struct("<II")
@@ -64,7 +64,7 @@ class ExecutionRecord:
             self.trouble = f"{path}: has {size} bytes, not {FILE_BYTES}"
         self._map = disk.map(path, FILE_BYTES)
         self._turn = 0
-        before, ended_at = Strikes(), [0] * THREADS
+        before, ended_at = Strikes(), 0
         #: The last command that a life before has executed.
         self.executed = 0
         self.cell: Cell = memoryview(self._map.buffer)[:_CELLS_BYTES].cast("Q")
@@ -72,11 +72,10 @@ class ExecutionRecord:
             newest = self._newest(path)
             if newest is not None:
                 self._turn, before = newest.turn, newest.strikes
-                ended_at = [self.cell[thread] for thread in range(THREADS)]
+                ended_at = self.cell[EXECUTING]
                 self.executed = self.cell[EXECUTED]
         self.strikes = next_life(before, ended_at)
-        for thread in range(THREADS):
-            self.cell[thread] = 0
+        self.cell[EXECUTING] = 0
         self.cell[EXECUTED] = self.executed
         self._write()
         disk.sync_directory(path.parent)
@@ -85,7 +84,7 @@ class ExecutionRecord:
         """The executor may go there again."""
         if place in self.strikes.barred:
             barred = [known for known in self.strikes.barred if known != place]
-            self.strikes = Strikes([0] * THREADS, [0] * THREADS, barred)
+            self.strikes = Strikes(barred=barred)
             self._write()
 
     def _newest(self, path: Path) -> Slot | None:

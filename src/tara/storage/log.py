@@ -1,31 +1,37 @@
-"""The decided log of one executor, as its container sees it: takes what was executed, and never makes the loop wait.
+"""The decided log of one executor, as its container sees it: takes what was executed, says when it is durable up to a
+checkpoint, and leads an executor back to one.
 
-The container encodes what it hands over, which takes less than a microsecond per command and leaves nothing but bytes;
+The container encodes what it hands over, which takes about a microsecond per command and leaves nothing but bytes;
 `work`, which a thread of the log's own calls a few times a second (`tara.storage.worker`), writes them as they are.
-Nothing else is done per command: rows are made by readers, who see one about `FLUSH_S` after it was executed. The
-checkpoint store waits until the log is durable up to a checkpoint. What is in the files, and what is promised of them,
-is in `tara.storage.log_writer`.
+Nothing else is done per command: rows are made by readers, who see one about `FLUSH_S` after it was executed. What may
+wait here is bounded by the executor, which does not go further ahead of its durable checkpoint than a window.
 """
 
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
+from tara.storage.bases import Bases
 from tara.storage.disk import LOCAL, Disk
-from tara.storage.log_format import ForeignLog, encode_run
-from tara.storage.log_writer import EncodedRun, LogSettings, LogWriter
+from tara.storage.log_format import ForeignLog, LogFile, Run, SegmentEnd, encode_run, runs_of
+from tara.storage.log_writer import EncodedRun, LogSettings, LogWriter, RowsLost
 from tara.storage.remote import RemoteFiles
+from tara.storage.segments import PeerSegments
+from tara.storage.ways import Way, find_way
 
 #: How long a row may wait until readers see it.
 FLUSH_S = 0.25
 RETRY_S = 1.0
-#: Requests that may wait for the thread, in checkpoint intervals, and their bytes; more are let go, and copied from a
-#: peer.
-BACKLOG_INTERVALS_MAX = 8
-BACKLOG_BYTES_MAX = 1 << 28
 ERRORS_KEPT = 100
+#: What an executor gets to execute again at once, in requests and bytes: until then its site does nothing else.
+REPLAY_REQUESTS = 500
+REPLAY_BYTES = 1 << 18
+
+Job = t.Mark | t.Load | t.More
 
 
 def log_directory(data_dir: Path, replica: int) -> Path:
@@ -35,67 +41,76 @@ def log_directory(data_dir: Path, replica: int) -> Path:
 class DecidedLog:
     def __init__(
         self,
+        replica: int,
         directory: Path,
         settings: LogSettings,
-        peers: Sequence[Path],
+        bases: Bases,
+        peers: dict[int, Path],
         remote: RemoteFiles | None = None,
         disk: Disk = LOCAL,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`peers` are the directories of the other replicas' logs, as far as this host can read them."""
+        self._replica = replica
+        self._clock = clock
+        #: When the segments are looked after next.
+        self.look_due_s = clock()
         self._disk = disk
         self._directory = directory
         self._settings = settings
-        self._peers = peers
+        self._bases = bases
+        self._others = list(peers)
         self._remote = remote
-        #: What the container handed over and the thread has not handled: runs, and numbers of checkpoints.
-        self._queue: deque[EncodedRun | int] = deque()
-        #: Execution numbers and bytes handed over (written by the container only) and handled (by the thread only).
-        self._handed = self._handed_bytes = 0
-        self._handled = self._handled_bytes = 0
-        #: The states of the checkpoints in the queue; if there are too many, of the newest ones.
-        self._states: dict[int, bytes] = {}
-        #: The newest checkpoint up to which the log is durable.
+        self._peers = PeerSegments(settings.identity, peers, remote, self._report, disk)
+        #: What the container handed over and the thread has not handled.
+        self._queue: deque[EncodedRun | Job] = deque()
+        #: Requests handed over (written by the container only) and handled (by the thread only).
+        self._handed = self._handled = 0
+        #: The checkpoint that the log leads to, durably.
         self.sealed = -1
         self._writer: LogWriter | None = None
+        #: What the executor is being led along.
+        self._pieces: Iterator[_Piece] = iter(())
+        #: Whether a base was asked for, because the log does not lead on from the newest one.
+        self._base_asked = False
         self.errors: list[str] = []
         #: How long readers may have to wait for what nobody has hurried with.
         self.pause_s = FLUSH_S
-        #: Called when there is something to do at once; and, by `work`, when the log is durable up to a checkpoint.
+        #: Called when there is something to do at once.
         self.wake: Callable[[], None] = lambda: None
+        #: Called by `work`: has an answer for the executor; is durable up to another checkpoint; cannot be written in
+        #: this life: no checkpoint will ever be announced then; something is wrong.
+        self.on_answer: Callable[[t.Tuple], None] = lambda answer: None
         self.on_sealed: Callable[[], None] = lambda: None
-        #: Told, by `work`, when the log cannot be written in this life: no checkpoint will ever be saved then.
         self.on_failure: Callable[[Exception], None] = lambda error: None
-        self._failed = False
-        #: Told, by `work`, of everything that is wrong with the log.
         self.on_problem: Callable[[str], None] = lambda message: None
+        self._failed = False
 
     def append(self, executed: t.Executed) -> None:
         """Take a run. This is the hot path: the run is encoded, and nothing else."""
-        if (
-            self._handed - self._handled > BACKLOG_INTERVALS_MAX * self._settings.checkpoint_interval
-            or self._handed_bytes - self._handled_bytes > BACKLOG_BYTES_MAX
-        ):
-            return
         count, data = len(executed.requests), encode_run(executed)
         self._handed += count
-        self._handed_bytes += len(data)
-        self._queue.append(EncodedRun(executed.counter, executed.counters[-1], executed.first + count, count, data))
+        end = executed.counters[-1]
+        self._queue.append(EncodedRun(executed.first, executed.first + count, executed.counter, end, data))
 
-    def checkpoint(self, number: int, state: bytes) -> None:
-        """The executor is at this checkpoint: seal the log here."""
-        self._states[number] = state
-        if len(self._states) > BACKLOG_INTERVALS_MAX:
-            self._states.pop(min(self._states), None)
-        self._queue.append(number)
+    def submit(self, job: Job) -> None:
+        self._queue.append(job)
         self.wake()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that were handed over, and are in no file yet."""
+        return self._handed - self._handled
 
     def status(self) -> dict[str, object]:
         writer = self._writer
+        segments = None if writer is None else writer.segments
         return {
-            "first": writer.first if writer else None,
-            "last": writer.last if writer else None,
-            "waiting": self._handed - self._handled,
-            "unread": writer.unread if writer else None,
-            "gaps": len(writer.gaps) if writer else None,
+            "first": writer.first if writer is not None else None,
+            "last": writer.last if writer is not None else None,
+            "waiting": self.waiting,
+            "unread": segments.unread if segments is not None else None,
+            "gaps": len(segments.missing) if segments is not None else None,
             "error": self.errors[-1] if self.errors else None,
         }
 
@@ -105,63 +120,162 @@ class DecidedLog:
             self._remote.closing.set()
 
     def work(self) -> float:
-        """On the thread: write what was handed over; returns after how many seconds to come again."""
+        """On the thread: do what was handed over; returns after how many seconds to come again."""
         if self._failed:
             return RETRY_S
         try:
             if self._writer is None:
-                self._writer = LogWriter(
-                    self._directory, self._settings, self._peers, self._report, self._remote, self._disk
-                )
+                self._writer = LogWriter(self._directory, self._settings, self._peers, self._report, self._disk)
+                self.sealed = self._writer.segments.sealed
             self._handle_all(self._writer)
             self._writer.flush()
-            self._writer.look_after()
-        except ForeignLog as error:
-            self._failed = True
-            self._report(str(error))
-            self.on_failure(error)
+            self._look_after(self._writer)
+        except (ForeignLog, RowsLost) as error:
+            self._fail(error)
         except (OSError, TaraError) as error:
             # A full disk, most likely. Nothing is lost: what was not handled is still in the queue.
             self._report(str(error))
             return RETRY_S
         except Exception as error:
-            self._give_up(error)
+            self._fail(error)
         return self.pause_s
+
+    def _fail(self, error: Exception) -> None:
+        self._failed = True
+        self._report(f"{self._directory}: {error}")
+        self.on_failure(error)
 
     def _handle_all(self, writer: LogWriter) -> None:
         queue = self._queue
         while queue:
-            head = queue[0]
-            if isinstance(head, int):
-                self._seal(writer, head)
-            else:
-                writer.take(head)
-            self._drop_head()
+            match queue[0]:
+                case EncodedRun() as run:
+                    writer.take(run)
+                    self._handled += run.position - run.first
+                case t.Mark() as mark:
+                    writer.seal(mark)
+                    self.on_answer(t.Saved(mark.checkpoint))
+                    self._note_sealed(writer)
+                case t.Load() as load:
+                    self._load(writer, load)
+                case t.More():
+                    self._lead_on()
+            queue.popleft()
 
-    def _drop_head(self) -> None:
-        head = self._queue.popleft()
-        if not isinstance(head, int):
-            self._handled += head.requests
-            self._handled_bytes += len(head.data)
+    def _note_sealed(self, writer: LogWriter) -> None:
+        try:
+            writer.segments.retain(self._settings.retention_bytes, self._bases.needed_from)
+        except OSError as error:
+            # They go with the next ones.
+            self._report(str(error))
+        if writer.segments.sealed > self.sealed:
+            self.sealed = writer.segments.sealed
+            self.on_sealed()
 
-    def _seal(self, writer: LogWriter, number: int) -> None:
-        state = self._states.get(number)
-        if number <= self.sealed or state is None:
-            # An older one again, or one that newer ones have overtaken.
+    def _look_after(self, writer: LogWriter) -> None:
+        """Now and then, however often there is something else to do: what cannot be read needs time."""
+        if self._clock() < self.look_due_s:
             return
-        writer.seal(number, state)
-        self._states.pop(number, None)
-        self.sealed = number
-        self.on_sealed()
+        self.look_due_s = self._clock() + FLUSH_S
+        segments, base = writer.segments, self._bases.newest
+        segments.look_after(base, self._others)
+        broken = any(number > base for number in segments.missing)
+        if broken and not self._base_asked:
+            # Should nobody have what is missing, this leads past it.
+            self.on_answer(t.TakeBase(segments.sealed + 1))
+        self._base_asked = broken
 
-    def _give_up(self, error: Exception) -> None:
-        self._report(f"{self._directory}: rows are given up: {error!r}")
-        if self._writer is not None:
-            self._writer.give_up_rows()
-        if self._queue:
-            self._drop_head()
+    # Back to a checkpoint
+
+    def _load(self, writer: LogWriter, load: t.Load) -> None:
+        way = find_way(load, self._bases, writer.segments, self._replica, self._settings.checkpoint_interval)
+        if way is None:
+            self.on_answer(t.Loaded(None, b"", (), b"", 0, 0))
+            return
+        base = way.base
+        self._pieces = self._follow(writer, way)
+        if base is None:
+            self.on_answer(t.Loaded(None, b"", (), b"", 0, way.until))
+            return
+        self._bases.counts.bases_loaded += 1
+        self._bases.on_event("base_loaded", f"{base.id.number}, and the log up to checkpoint {way.until}")
+        writer.leap(base.id.number, self._begin_before(base.id.number, way))
+        self._note_sealed(writer)
+        self.on_answer(t.Loaded(base.id, base.state, base.chunks(), base.digest, base.length, way.until))
+
+    def _begin_before(self, number: int, way: Way) -> int:
+        """Where a log begins that has nothing: with what others have before the base, as far as there is room for it.
+        That is fetched when there is nothing else to do."""
+        begin, total = number + 1, 0
+        while begin - 1 in way.offers:
+            total += way.offers.size(begin - 1)
+            if total > self._settings.retention_bytes:
+                break
+            begin -= 1
+        return begin
+
+    def _lead_on(self) -> None:
+        """Some more of what the executor has to execute again."""
+        count = size = 0
+        asks = False
+        while not asks:
+            piece = next(self._pieces, None)
+            if piece is None:
+                self.on_answer(t.Replay(0, [], [], None, False, True))
+                return
+            count += len(piece.requests)
+            size += piece.bytes
+            asks = count >= REPLAY_REQUESTS or size >= REPLAY_BYTES
+            self.on_answer(t.Replay(piece.first, piece.requests, piece.skipped, piece.checkpoint, asks, False))
+
+    def _follow(self, writer: LogWriter, way: Way) -> Iterator["_Piece"]:
+        """The requests that lead to the end, as far as the segments can be had."""
+        for number in range(way.start + 1, way.until + 1):
+            found = self._segment(writer, number, way)
+            if found is None:
+                break
+            writer.leap(number)
+            self._note_sealed(writer)
+            yield from _pieces_of(*found)
+
+    def _segment(self, writer: LogWriter, number: int, way: Way) -> tuple[Iterator[Run], SegmentEnd] | None:
+        """A segment that is here, or is brought here; None if it cannot be had."""
+        segments = writer.segments
+        for _ in range(2):
+            if number in segments:
+                found = segments.read(number)
+                if found is not None:
+                    file: LogFile = segments[number]
+                    return runs_of(found[0], file.path), found[1]
+            try:
+                if number in segments or not segments.bring(number, way.offers):
+                    return None
+            except OSError as error:
+                # No room, or no disk: the executor comes again.
+                self._report(str(error))
+                return None
+        return None
 
     def _report(self, message: str) -> None:
         self.on_problem(message)
         self.errors.append(message)
         del self.errors[:-ERRORS_KEPT]
+
+
+class _Piece(NamedTuple):
+    first: int
+    requests: list[t.Request]
+    skipped: list[int]
+    bytes: int = 0
+    checkpoint: t.CheckpointId | None = None
+
+
+def _pieces_of(runs: Iterator[Run], end: SegmentEnd) -> Iterator[_Piece]:
+    for run in runs:
+        requests, begin, size = run.requests(), 0, 0
+        for index, request in enumerate(requests, 1):
+            size += len(request.body)
+            if index - begin >= REPLAY_REQUESTS or size >= REPLAY_BYTES or index == len(requests):
+                yield _Piece(run.first + begin, requests[begin:index], run.skipped, size)
+                begin, size = index, 0
+    yield _Piece(0, [], [], checkpoint=t.CheckpointId(end.number, end.digest))

@@ -118,7 +118,7 @@ class LogReader:
             self._place = None
             segments = list_segments(self.directory)
             holders = [file.path for file in segments if file.first <= counter <= file.last]
-            for path in [*reversed(holders), *list_tails(self.directory)]:
+            for path in [*reversed(holders), *(file.path for file in list_tails(self.directory))]:
                 found = self._try(path, counter)
                 if found is not None:
                     return found
@@ -163,10 +163,10 @@ def list_files(directory: Path) -> list[LogFile]:
     """Segments and tails with what they hold now, sorted. Tails first: one that becomes a segment meanwhile is then
     seen twice rather than not at all."""
     tails = []
-    for path in list_tails(directory):
-        last = end_of_tail(path)
+    for tail in list_tails(directory):
+        last = end_of_tail(tail.path)
         if last is not None:
-            tails.append(LogFile(int(path.stem), last, False, path))
+            tails.append(tail._replace(last=last))
     return sorted([*list_segments(directory), *tails])
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from tara.protocol import tuples as t
-from tara.storage.log_format import Run
+from tara.storage.log_format import LoggedCommand, Run
 
 SCHEMA = pa.schema(
     [
@@ -47,7 +47,7 @@ _NO_RESULT = t.Result(0, 0, 0, t.OK, b"")
 
 def rows_of(runs: Sequence[Run], partitions: int) -> pa.RecordBatch:
     """The rows of runs that follow each other."""
-    commands = list(chain.from_iterable(run.commands for run in runs))
+    commands = list(chain.from_iterable(map(commands_of, runs)))
     #: Per row, the columns that belong to its request.
     owners: list[list[int]] = [[], [], [], [], []]
     results: list[t.Result] = []
@@ -93,9 +93,17 @@ def _expand(run: Run, owners: list[list[int]]) -> None:
         before = counter
 
 
+def commands_of(run: Run) -> list[t.Command | LoggedCommand]:
+    """One for each number of the counter."""
+    carried = list(chain.from_iterable(map(t.decode_commands, run.bodies)))
+    if run.commands is None:
+        return [*carried]
+    return [carried[command] if isinstance(command, int) else command for command in run.commands]
+
+
 def _results_of(run: Run) -> list[t.Result]:
     """The results of the commands, one each: without answers that were repeated, and without refusals."""
     executed = (t.OK, t.FAILED, t.SKIPPED)
     fresh = {result.counter: result for result in run.results if result.status in executed}
     first = run.counter + 1
-    return [fresh.get(number, _NO_RESULT) for number in range(first, first + len(run.commands))]
+    return [fresh.get(number, _NO_RESULT) for number in range(first, first + run.counters[-1] - run.counter)]

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Protocol
 
 #: The kinds of files; and the directory for what arrives, beside the files of the replica that asked for it.
-CHECKPOINTS = "checkpoints"
+BASES = "bases"
 LOG = "log"
 INCOMING = "incoming"
 
@@ -25,8 +25,8 @@ class RemoteFiles(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None: ...
 
-    def names(self, replica: int) -> list[str]:
-        """The names of this replica's files, the newest first."""
+    def names(self, replica: int) -> dict[str, int]:
+        """The names of this replica's files, the newest first, and how long they are."""
         ...
 
     def path(self, name: str) -> Path:

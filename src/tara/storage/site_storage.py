@@ -1,8 +1,9 @@
-"""What one life of a container keeps on its disk: a journal, and for each executor an execution record, checkpoints and
-the decided log. Says what becomes of what the lives before have left.
+"""What one life of a container keeps on its disk: a journal, and for each executor an execution record, bases and the
+decided log. Says what becomes of what the lives before have left.
 """
 
 import secrets
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +21,8 @@ from tara.protocol.journal import Written
 from tara.protocol.node import Boot
 from tara.protocol.nodes.committer import segment_head
 from tara.protocol.sessions import Application
+from tara.storage.base_format import base_directory
+from tara.storage.bases import GOOD_NEWS, Bases
 from tara.storage.disk import LOCAL, Disk
 from tara.storage.execution_record import ExecutionRecord, record_path
 from tara.storage.journal import (
@@ -35,8 +38,8 @@ from tara.storage.journal import (
 from tara.storage.log import DecidedLog, log_directory
 from tara.storage.log_format import LogIdentity
 from tara.storage.log_writer import LogSettings
-from tara.storage.remote import CHECKPOINTS, LOG, RemoteFiles
-from tara.storage.store import CheckpointStore, checkpoint_directory
+from tara.storage.remote import BASES, LOG, RemoteFiles
+from tara.storage.store import ExecutorStore
 
 #: Problems of a journal that an event tells of.
 DAMAGE_SHOWN = 20
@@ -56,8 +59,8 @@ class StorageSpec(Struct, frozen=True, kw_only=True):
     data_dir: Path
     #: Bytes after which the journal begins a new segment.
     segment_bytes: int = SEGMENT_BYTES
-    #: Bytes of the decided log that each executor keeps; None: it keeps no log.
-    log_retention_bytes: int | None = None
+    #: Bytes of the decided log that each executor keeps, beyond what its bases need.
+    log_retention_bytes: int = 0
     #: The checkpoint that the cluster was founded with; 0: none.
     threshold: int = 0
 
@@ -85,6 +88,7 @@ class SiteStorage:
         on_answer: Callable[[], None],
         disk: Disk = LOCAL,
         draw: Callable[[int], bytes] = secrets.token_bytes,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`remote` gives what other hosts have of a kind, to be brought to a directory; `on_answer` is called when a
         store has an answer."""
@@ -96,12 +100,13 @@ class SiteStorage:
         self._on_answer = on_answer
         self._disk = disk
         self._draw = draw
+        self._clock = clock
         self.graph = Graph(site.limits.f, site.limits.partitions)
         self.journal: FileJournal | None = None
         #: Since when there has been no room for the journal.
         self._full_since_s: float | None = None
         #: By the numbers of the executors.
-        self.stores: dict[int, CheckpointStore] = {}
+        self.stores: dict[int, ExecutorStore] = {}
         self.records: dict[int, ExecutionRecord] = {}
 
     def start(
@@ -167,9 +172,7 @@ class SiteStorage:
         for number in self._site.placement[self._site.container]:
             # Proposers lose what they knew with every start; a committer's number is in its journal, if it has one.
             incarnation = FIRST_INCARNATION if start.genesis else start.life
-            boot = Boot(
-                start.life, incarnation, start.genesis, now_ms, spec.threshold, spec.log_retention_bytes is not None
-            )
+            boot = Boot(start.life, incarnation, start.genesis, now_ms, spec.threshold)
             if self.graph.names[number].stage is Stage.EXECUTOR:
                 record = self._execution_record(number)
                 barred = frozenset(record.strikes.barred)
@@ -239,50 +242,46 @@ class SiteStorage:
         record = self.records[number] = ExecutionRecord(path, site.cluster, site.era, self._disk)
         if record.trouble is not None:
             self._events.warning("execution_record_refused", label, reason=record.trouble)
-        for place, times in zip(record.strikes.places, record.strikes.counts, strict=True):
-            if place:
-                self._events.warning("ended_in_application", label, at=places.describe(place), times=times)
+        if record.strikes.place:
+            at = places.describe(record.strikes.place)
+            self._events.warning("ended_in_application", label, at=at, times=record.strikes.count)
         return record
 
-    def _make_store(self, number: int) -> CheckpointStore:
+    def _make_store(self, number: int) -> ExecutorStore:
         site, replica = self._site, self.graph.names[number].replica
-        directories = [checkpoint_directory(self._spec.data_dir, index) for index in range(self.graph.sites)]
-        log = self._make_log(replica)
-        store = CheckpointStore(
-            directories[replica],
+        data_dir, others = self._spec.data_dir, [index for index in range(self.graph.sites) if index != replica]
+        directory = base_directory(data_dir, replica)
+        bases = Bases(
+            directory,
             site.cluster,
             site.era,
-            directories,
-            self._on_answer,
-            log,
-            self._remote(CHECKPOINTS, directories[replica]),
+            {other: base_directory(data_dir, other) for other in others},
+            self._remote(BASES, directory),
             self._disk,
         )
+        store = ExecutorStore(bases, self._make_log(replica, bases, others), self._on_answer, self._clock)
         label = self.graph.label(number)
 
         def on_event(event: str, detail: int | str) -> None:
-            if event in ("checkpoint_saved", "checkpoint_loaded", "checkpoint_fetched"):
-                self._events.info(event, label, checkpoint=detail)
+            if event in GOOD_NEWS:
+                self._events.info(event, label, base=detail)
             else:
                 self._events.flood(event, label, reason=detail)
 
         store.on_event = on_event
-        if log is not None:
-            log.on_sealed = lambda: store.wake()
         return store
 
-    def _make_log(self, replica: int) -> DecidedLog | None:
-        site, limits = self._site, self._site.limits
-        if self._spec.log_retention_bytes is None:
-            return None
-        directories = [log_directory(self._spec.data_dir, index) for index in range(self.graph.sites)]
+    def _make_log(self, replica: int, bases: Bases, others: list[int]) -> DecidedLog:
+        site, limits, data_dir = self._site, self._site.limits, self._spec.data_dir
         settings = LogSettings(
             identity=LogIdentity(site.cluster, site.era),
             partitions=limits.partitions,
             checkpoint_interval=limits.checkpoint_interval,
             retention_bytes=self._spec.log_retention_bytes,
         )
-        remote = self._remote(LOG, directories[replica])
-        log = DecidedLog(directories[replica], settings, directories, remote, self._disk)
+        directory = log_directory(data_dir, replica)
+        peers = {other: log_directory(data_dir, other) for other in others}
+        remote = self._remote(LOG, directory)
+        log = DecidedLog(replica, directory, settings, bases, peers, remote, self._disk, self._clock)
         log.on_problem = lambda reason: self._events.flood("log_problem", reason=reason)
         return log

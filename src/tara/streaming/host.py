@@ -3,14 +3,15 @@
 State and rows in, state and rows out: a pure function, because Spark may execute a micro-batch again. The nodes are
 those of a bare site (`tara.host.bare_site`), and rows take the place of frames. Nothing waits for a sync: what a node
 persists is part of its state, Spark makes the states of a micro-batch durable before the sink publishes anything of it,
-and a micro-batch that is not published is as if it had never been. So there are no journals here, and an executor's
-checkpoint is safe as soon as it is made.
+and a micro-batch that is not published is as if it had never been. So there are no journals here, no bases and no logs:
+an executor is at a checkpoint after every request, and has reached it as soon as it is there.
 """
 
 import io
 import logging
 import pickle
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,15 +21,19 @@ from tara.host.bare_site import BareSite
 from tara.host.effects import Effect, Emit, Executes, Halt, Inputs, Store, Trouble
 from tara.host.executor_condition import described
 from tara.protocol import tuples as t
+from tara.protocol.execution import Execution, ExecutionState
 from tara.protocol.graph import Stage
 from tara.protocol.incarnations import FIRST_INCARNATION
+from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.factory import create
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.principals import gateway_of
 from tara.protocol.progress import SourceProgress
-from tara.protocol.state_digest import checkpoint_of
+from tara.protocol.sessions import Application
+from tara.protocol.skips import Skips
+from tara.protocol.state_digest import digest_of
 from tara.streaming import clients, rows
 from tara.streaming.config import CONTROLLER_TICK_MS, StreamingConfig
 from tara.streaming.errors import StreamingError
@@ -36,8 +41,24 @@ from tara.streaming.rows import Row
 
 _log = logging.getLogger(__name__)
 #: The version of the states' format; a state of another one is refused.
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 _decode = msgspec.msgpack.Decoder(t.WireTuple | t.Load | t.Loaded).decode
+#: The answer to an executor that asks for a checkpoint which is not here.
+_NOTHING = t.Loaded(None, b"", [], b"", 0, 0)
+
+
+class Kept(msgspec.Struct):
+    """The state of an executor, at a checkpoint; both parts encoded."""
+
+    checkpoint: t.CheckpointId
+    execution: bytes
+    application: list[bytes]
+
+    def loaded(self) -> t.Loaded:
+        """As a base that nothing follows."""
+        digest = digest_of(self.execution, self.application)
+        length = len(self.execution) + sum(map(len, self.application))
+        return t.Loaded(self.checkpoint, self.execution, self.application, digest, length, until=self.checkpoint.number)
 
 
 class FrontEnd:
@@ -105,8 +126,9 @@ class Seat(msgspec.Struct):
     view: int = 0
     front_end: FrontEnd | None = None
     replies: Replies | None = None
-    #: The newest checkpoint of an executor; always its present state, because every request is one.
-    checkpoint: t.Loaded | None = None
+    #: Of an executor: always its present state, because it is at a checkpoint after every request. None: it has
+    #: executed nothing.
+    kept: Kept | None = None
     halted: str = ""
 
 
@@ -131,8 +153,9 @@ class Host:
     def save(self, seat: Seat) -> bytes:
         buffer = io.BytesIO()
         buffer.write(self._head)
-        pickler = _Pickler(buffer, {id(self.graph): "graph", id(self._limits): "limits", id(self._make): "make"})
-        pickler.dump({name: getattr(seat, name) for name in seat.__struct_fields__})
+        known = {id(self.graph): "graph", id(self._limits): "limits", id(self._make): "make"}
+        remake = partial(_make_again, self._make, self._limits, self._sites)
+        _Pickler(buffer, known, remake, seat.kept).dump({name: getattr(seat, name) for name in seat.__struct_fields__})
         return buffer.getvalue()
 
     def load(self, state: bytes) -> Seat:
@@ -144,19 +167,13 @@ class Host:
             )
         buffer = io.BytesIO(state)
         buffer.seek(len(self._head))
-        known = {"graph": self.graph, "limits": self._limits, "make": self._make, "application": None}
-        seat = Seat(**_Unpickler(buffer, known, self._clients).load())
-        if seat.checkpoint is not None:
-            for node in seat.nodes:
-                if isinstance(node, Executor):
-                    node.application.restore(seat.checkpoint.chunks)
-        return seat
+        return Seat(**_Unpickler(buffer, {"graph": self.graph, "limits": self._limits, "make": self._make}).load())
 
     def _found(self, key: int, now_ms: float) -> Seat:
         """The very first micro-batch of a node."""
         stage = self.graph.names[key].stage
         numbers = range(key, key + self._sites) if stage is Stage.REPLY_SINK else range(key, key + 1)
-        boot = Boot(1, FIRST_INCARNATION, True, now_ms)
+        boot = Boot(1, FIRST_INCARNATION, True, now_ms, keeps_bases=False)
         seat = Seat(
             [
                 create(self.graph.names[number], self.graph, self._limits, boot, Outbox(), self._make)
@@ -187,7 +204,7 @@ class Host:
             turn.take(row, _decode(row.data))
         if seat.front_end is not None:
             turn.submit([row for row in taken if row.sender == rows.COMMAND])
-        turn.keep_checkpoint()
+        turn.keep()
         if ticks:
             turn.tick()
         # One that was stopped is as if it had crashed: the others go on without it.
@@ -216,7 +233,8 @@ class _Turn:
         self._config = host.config
         self._key = key
         self._seat = seat
-        self._save: t.Save | None = None
+        #: The newest checkpoint of an executor since it was last answered.
+        self._mark: t.Mark | None = None
         #: What is to be given to nodes here before anything else.
         self._answers: list[tuple[t.Tuple, int]] = []
         self.out: list[Row] = []
@@ -257,8 +275,8 @@ class _Turn:
                 self._reply(tuple_)
             case Emit(_, tuple_, receivers):
                 self._send(receivers.numbers, tuple_)
-            case Store(_, t.Save() as save):
-                self._save = save
+            case Store(_, t.Mark() as mark):
+                self._mark = mark
             case Store(number, t.Load() as load):
                 self._borrow(number, load)
             case Executes(number, halted) if halted.reason:
@@ -365,45 +383,70 @@ class _Turn:
         if others:
             self._send(others, load)
         else:
-            self._answers.append((t.Loaded(None, b"", []), number))
+            self._answers.append((self._loaded(load), number))
 
     def _lend(self, borrower: int, load: t.Load) -> None:
-        known = self._seat.checkpoint
-        if known is None or known.checkpoint is None or known.checkpoint.number < load.minimum:
-            known = t.Loaded(None, b"", [])
-        self._send((borrower,), known)
+        self._send((borrower,), self._loaded(load))
 
-    def keep_checkpoint(self) -> None:
-        """The newest one of this micro-batch; nobody needs the others."""
-        save, self._save = self._save, None
-        if save is None:
-            return
-        chunks = list(save.chunks)
-        checkpoint = checkpoint_of(t.Save(save.number, save.state, chunks))
-        self._seat.checkpoint = t.Loaded(checkpoint, save.state, chunks)
-        self._give(t.Saved(checkpoint), self._key)
+    def _loaded(self, load: t.Load) -> t.Loaded:
+        kept = self._seat.kept
+        if kept is None or kept.checkpoint.number < max(load.minimum, load.bases_from):
+            return _NOTHING
+        return kept.loaded()
+
+    def keep(self) -> None:
+        """An executor's state, as it is after this micro-batch, which is all that is needed of its checkpoints."""
+        executor = self._seat.nodes[0]
+        while self._mark is not None:
+            assert isinstance(executor, Executor)
+            if executor.halted is not None:
+                # The command that it halted at may have left anything behind.
+                return
+            checkpoint, self._mark = self._mark.checkpoint, None
+            execution = executor.execution
+            self._seat.kept = Kept(checkpoint, t.encode(execution.state()), list(execution.application.snapshot()))
+            # It may have waited for that, and go on.
+            self._give(t.Saved(checkpoint), self._key)
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves out what every micro-batch makes anew, and the application, whose state is in the checkpoint."""
+    """Leaves out what every micro-batch makes anew, and what an executor has executed: that is kept in a form of its
+    own, and a digest that is being computed cannot be pickled."""
 
-    def __init__(self, file: io.BytesIO, known: dict[int, str]) -> None:
+    def __init__(
+        self,
+        file: io.BytesIO,
+        known: dict[int, str],
+        remake: Callable[[Skips, Kept | None], Execution],
+        kept: Kept | None,
+    ) -> None:
         super().__init__(file, protocol=5)
         self._known = known
+        self._remake = remake
+        self._kept = kept
 
     def persistent_id(self, obj: Any) -> str | None:
-        if isinstance(obj, clients.Clients):
-            return "application"
         return self._known.get(id(obj))
+
+    def reducer_override(self, obj: Any) -> Any:
+        return (self._remake, (obj.skips, self._kept)) if isinstance(obj, Execution) else NotImplemented
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, known: dict[str, Any], application: Callable[[], clients.Clients]) -> None:
+    def __init__(self, file: io.BytesIO, known: dict[str, Any]) -> None:
         super().__init__(file)
         self._known = known
-        self._application = application
 
     def persistent_load(self, pid: Any) -> Any:
-        if pid == "application" and self._known[pid] is None:
-            self._known[pid] = self._application()
         return self._known[pid]
+
+
+def _make_again(
+    make: Callable[[], Application], limits: Limits, sources: int, skips: Skips, kept: Kept | None
+) -> Execution:
+    """What an executor has executed, as it was kept."""
+    execution = Execution(make, limits, sources, skips=skips)
+    if kept is not None:
+        execution.application.restore(kept.application)
+        execution.restore(msgspec.msgpack.decode(kept.execution, type=ExecutionState))
+    return execution

@@ -67,8 +67,9 @@ class OtherSites:
             if other != site:
                 self._channels[other] = SteadyChannel(address.registry, keys, bounds.CONTROL_BYTES_MAX)
 
-    def look(self, digests: bool = False) -> None:
-        """Ask who is due, and take the answers that are there. Does not wait."""
+    def look(self, digests: bool = False, base: int = 0) -> None:
+        """Ask who is due, and take the answers that are there. Does not wait. `base` is a checkpoint at which an
+        operator wants bases, which all sites tell each other."""
         now_s = time.monotonic()
         for site, channel in self._channels.items():
             messages = channel.receive()
@@ -77,7 +78,7 @@ class OtherSites:
             # Questions do not pile up for one that is not there.
             if channel.open and now_s - self._asked_s.get(site, 0.0) >= ASK_S:
                 self._asked_s[site] = now_s
-                channel.send(control.encode(control.AskSite(digests=digests)))
+                channel.send(control.encode(control.AskSite(digests=digests, base=base)))
             for data in messages:
                 self._take(site, data)
 

@@ -109,7 +109,7 @@ class SiteRegistry(Registry):
         others = self._others = OtherSites(self._site, self._addresses, keys)
         while not self.down.wait(LOOK_S):
             # Only what was asked for here: others would ask back for what they are asked for, and so on.
-            others.look(super().with_digests())
+            others.look(super().with_digests(), self.base_wanted())
             for site, problem in others.problems.items():
                 self.events.flood("site_differs", site=site, reason=problem)
             self._compare(others.cards())
@@ -152,9 +152,10 @@ class SiteRegistry(Registry):
 
     def _answer(self, identity: bytes, question: control.Question) -> None:
         match question:
-            case control.AskSite(digests=digests):
+            case control.AskSite(digests=digests, base=base):
                 if digests:
                     self._others_digests.renew(time.monotonic())
+                self._want_base(base)
                 self._send(identity, control.Answer(True, self._card()))
             case control.AskKill(target) if (at := self.container_of(target)) is not None and at not in self.hosted:
                 self._send(identity, control.Elsewhere(self._addresses[at].registry))

@@ -8,8 +8,9 @@ the others may just be waiting for it.
 
 What travels takes time, and more of it where links are slow. So the time-out is longer while large requests are
 undecided: by the time that they would take on a slow link, or by several times what requests of that size have taken
-here lately. And in a new view it counts as progress that records arrive and slots are accepted again: a view that gets
-something done is allowed to finish.
+here lately. A process that waits for its disk stands still, and its controller with it: that time does not count, and
+others are allowed to stand still as long (`tara.protocol.stalls`). And in a new view it counts as progress that
+records arrive and slots are accepted again: a view that gets something done is allowed to finish.
 
 The clock of a source runs from its last progress, not from its last new request: otherwise new requests would hide
 a dead proposer. The time-out doubles with every view that it asks for, up to a maximum, and falls back by and by while
@@ -24,6 +25,7 @@ from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.observer import Observer
 from tara.protocol.opinions import ProgressOpinions, Reach
+from tara.protocol.stalls import Stalls
 from tara.protocol.transfer import Transfer
 
 #: A time-out that was doubled is halved when half of it would have done for so many times as long, and for so many of
@@ -55,6 +57,7 @@ class Controller(Node):
         #: When something was decided last, or nothing waited; and since when that has never taken long.
         self._moved_ms = self._calm_since_ms = boot.now_ms
         self._transfer = Transfer()
+        self._stalls = Stalls(boot.now_ms, 2 * limits.report_interval_ms)
         #: When it last lost patience.
         self._lost_patience_ms = boot.now_ms - 1
         #: How far the beginning of the current view is.
@@ -71,7 +74,7 @@ class Controller(Node):
     @property
     def patience_ms(self) -> float:
         """How long something may make no progress."""
-        return self.timeout_ms + self._transfer.allowance_ms
+        return self.timeout_ms + self._transfer.allowance_ms + self._stalls.allowance_ms
 
     def _on_target(self, target: t.Target) -> None:
         self._transfer.expect(target.source, target.bytes)
@@ -185,6 +188,9 @@ class Controller(Node):
 
     def tick(self, now_ms: float) -> None:
         super().tick(now_ms)
+        if stall_ms := self._stalls.tick(self.now_ms):
+            # Nobody could reach it.
+            self._since_ms = [None if since_ms is None else since_ms + stall_ms for since_ms in self._since_ms]
         if self.asked is not None:
             return
         for item in range(len(self._since_ms)):

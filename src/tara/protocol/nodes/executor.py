@@ -2,13 +2,19 @@
 
 Commits from the committers come in; results go to the reply sink of the site, progress to the controllers, status
 and checkpoints to the gc sinks. Partitions are merged round-robin: execution number n is slot n // P of partition
-n mod P. After every `checkpoint_interval` slots the state goes to the store of the host; the checkpoint is
-announced when it is durable there. An executor whose slots were garbage-collected elsewhere loads a checkpoint.
+n mod P.
+
+What it executed goes to the store of the host, which writes the decided log. After every `checkpoint_interval` slots is
+a checkpoint: it is announced when the log up to it is durable. Now and then the executor has a base taken there, a
+snapshot of the whole state, which is drawn in pieces between other work (`tara.protocol.bases`). After a start, and
+when slots that it lacks were garbage-collected elsewhere, it restores a base, its own or a peer's, and executes again
+what follows in the log; one that has a state goes on from there, if the log leads on from it.
 
 What the application raises is the result of its command, except for a `MemoryError`, which another replica may not see:
-then this executor halts, alone and visibly. It goes on learning what is decided, but executes nothing until a stable
-checkpoint takes it past the command. A snapshot or a restoration that fails halts it, too. And so does one that has
-ended the process before, as the host found in the cell where the executor writes down what it lets the application do.
+then this executor halts, alone and visibly. It goes on learning what is decided, but executes nothing until a base of
+another executor takes it past the command. A restoration that fails halts it, too. And so does a command that has ended
+the process before, as the host found in the cell where the executor writes down what it lets the application do. A
+snapshot that fails costs nothing but the base: the log grows until one succeeds.
 
 An operator can have the command skipped, by all replicas or by none (`tara.protocol.skips`). Therefore a halted
 executor looks through what is decided behind the command; and after every start but genesis an executor first learns
@@ -16,34 +22,33 @@ from the committers what may be decided, as for a read, and looks through all of
 """
 
 from array import array
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, islice
+from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from tara.protocol import depth, places
 from tara.protocol import tuples as t
-from tara.protocol.errors import NodeHalted
+from tara.protocol.bases import BaseSchedule, Capture
+from tara.protocol.errors import BaseUnreadable, NodeHalted
+from tara.protocol.execution import Execution, ExecutionState, Run
 from tara.protocol.graph import STORE, Graph, Name, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.learner import Learner
 from tara.protocol.nodes.reads import ANSWERED_BYTES_MAX, Reads, StartIndex
 from tara.protocol.observer import Observer
-from tara.protocol.places import CELLS, EXECUTED, EXECUTING, Cell
-from tara.protocol.progress import SourceProgress, note_all
-from tara.protocol.sessions import Application, Sessions, SessionsState, raised
+from tara.protocol.places import CELLS, EXECUTING, Cell
+from tara.protocol.sessions import Application, Sessions, raised
 from tara.protocol.skips import ENDED, MARK, Barred, Skips
-from tara.protocol.state_digest import digest_of
 
-
-class ExecutorState(Struct, array_like=True):
-    """The protocol's part of a checkpoint; canonical, like the application's part."""
-
-    next: int
-    progress: list[list[tuple[int, int, list[int]]]]
-    sessions: SessionsState
+_Drawn = TypeVar("_Drawn")
+#: Before it asks the store again for what it did not get.
+LOAD_PAUSE_MS = 500.0
+#: The newest bases whose digests it announces.
+BASES_KEPT = 2
 
 
 class Executor(Node):
@@ -57,8 +62,12 @@ class Executor(Node):
             t.Commit: self._on_commit,
             t.Stable: self._on_stable,
             t.Saved: self._on_saved,
-            t.Unsaved: self._on_unsaved,
             t.Loaded: self._on_loaded,
+            t.Replay: self._on_replay,
+            t.Draw: self._on_draw,
+            t.BaseSaved: self._on_base_saved,
+            t.GivenUp: self._on_given_up,
+            t.TakeBase: self._on_take_base,
             t.PendingReads: self._on_pending_reads,
             t.SubmitStaleReads: self._on_stale_reads,
             t.ReadIndex: self._on_read_index,
@@ -72,25 +81,41 @@ class Executor(Node):
         self.stable = Observer(limits.replicas, limits.quorum)
         #: The checkpoints that are durable here, oldest first; none is older than the stable one.
         self.checkpoints: list[t.CheckpointId] = []
+        #: The newest checkpoint that is durable here. What is executed is never further ahead of it than this: a store
+        #: that is slow holds its executor back.
+        self._durable = boot.threshold
+        self._ahead_max = max(limits.window // limits.checkpoint_slots, 2) * limits.checkpoint_interval
+        #: The newest bases that are durable here, with the digests of their states.
+        self.bases: list[t.CheckpointId] = []
+        self._schedule = BaseSchedule(limits)
+        #: The base that is being drawn; and why the last one failed, if it did.
+        self._capture: Capture | None = None
+        self.base_trouble = ""
+        #: An operator wants a base at this checkpoint; 0: no.
+        self._base_wanted = 0
         self._reads = Reads(graph, limits.quorum, limits.reads_max, limits.reads_bytes_max)
         self._round = 0
+        #: Whether clients may wait for results of this life: not for those of all the history before it.
+        self._serves = boot.genesis
         #: How often it has started over in this life.
         self.starts = 0
         #: Why it does not execute; None: it does.
         self.halted: t.Halted | None = None
         #: Its host found it broken: from then on it does nothing but say so.
         self._broken = False
-        #: The newest checkpoint that the application could not restore.
+        #: The newest base that the application could not restore.
         self._not_restored = 0
         self._reply_sink = graph.one(Stage.REPLY_SINK, name.replica)
         self._gc_sinks = graph.all(Stage.GC_SINK)
         self._controllers = [graph.all(Stage.CONTROLLER, partition) for partition in range(limits.partitions)]
         #: Until the store has told what it has, this executor has no state: it neither votes nor reports.
         self._restored = boot.genesis and boot.threshold == 0
-        #: The checkpoint that the store was asked for, while it has not answered.
-        self._loading = not self._restored
-        if self._loading:
-            self.emit(t.Load(0, (name.replica,)), STORE)
+        #: Whether it waits for what the store was asked for; and whether it executes again what came of it.
+        self._loading = self._replaying = False
+        if not self._restored:
+            self._load(0, (name.replica,))
+        #: Not before that it asks the store again. What it asks others need not wait for what its own store said.
+        self._load_due_ms = boot.now_ms
         #: Requests below this execution number were looked through for skips.
         self._looked = 0
         #: It has to know what is decided before it executes anything: up to where, when the committers have told.
@@ -100,16 +125,28 @@ class Executor(Node):
     def _renew(self) -> None:
         """Begin with a new application and nothing learned, as at the very beginning."""
         limits, sources = self.limits, self.graph.replicas(Stage.REQUEST_SOURCE)
-        self.application = self._make()
-        self.sessions = Sessions(self.application, limits, self._cell, self.skips)
+        self._execution = Execution(self._make, limits, sources, self._cell, self.skips)
         self._learners = [
             Learner(partition, limits.replicas, sources, limits.quorum, limits.window)
             for partition in range(limits.partitions)
         ]
-        #: The executed requests of each source, per partition; part of the snapshot.
-        self._progress = [[SourceProgress() for _ in range(sources)] for _ in range(limits.partitions)]
-        #: The next execution number. Falls only when it starts over.
-        self.next = 0
+
+    @property
+    def execution(self) -> Execution:
+        return self._execution
+
+    @property
+    def application(self) -> Application:
+        return self._execution.application
+
+    @property
+    def sessions(self) -> Sessions:
+        return self._execution.sessions
+
+    @property
+    def next(self) -> int:
+        """The next execution number. Falls only when it starts over."""
+        return self._execution.next
 
     # Request handling
 
@@ -127,7 +164,8 @@ class Executor(Node):
         if self._must_look:
             return
         interval = self.limits.checkpoint_interval
-        while self.halted is None and (run := self._due(interval - self.next % interval)):
+        end = self._durable * interval + self._ahead_max
+        while self.halted is None and self.next < end and (run := self._due(interval - self.next % interval)):
             self._perform(run)
             if self.halted is None and self.next % interval == 0:
                 self._checkpoint()
@@ -142,64 +180,29 @@ class Executor(Node):
             count = min(count, len(queue) * partitions + turn)
         return [queues[position % partitions].popleft() for position in range(count)]
 
-    def _perform(self, run: list[t.Request]) -> None:
+    def _perform(self, requests: list[t.Request]) -> None:
         """Execute a run of requests, and publish what came of it."""
-        sessions, partitions = self.sessions, self.limits.partitions
-        execute, pass_time, results = sessions.execute, sessions.pass_time, sessions.results
-        first, partition = self.next, self.next % partitions
-        counter, listens, done = sessions.counter, self.boot.listens, 0
-        #: Per request: how many results there are, the times, and the counter, when it was executed.
-        trace: list[tuple[int, int, int, int]] = []
-        former = depth.enter()
-        try:
-            for request in run:
-                if request.source >= 0:
-                    pass_time(request.time, partition == 0)
-                    for command in t.decode_commands(request.body):
-                        execute(command)
-                if listens:
-                    trace.append((len(results), sessions.time_ms, sessions.counter, sessions.clock_ms))
-                done += 1
-                partition = (partition + 1) % partitions
-        except MemoryError as error:
-            self._halt(raised(error))
-        except Barred as barred:
-            self._halt(str(barred))
-        finally:
-            self._cell[EXECUTING] = 0
-            depth.leave(former)
-        for turn in range(partitions):
-            note_all(self._progress[(first + turn) % partitions], run[turn:done:partitions])
-        self.next += done
-        if sessions.counter > self._cell[EXECUTED]:
-            self._cell[EXECUTED] = sessions.counter - (self.halted is not None)
-        commands, sessions.executed = sessions.executed, []
-        events = sessions.events.copy()
-        if done < len(run):
-            # What came before the command that failed is as good as ever. What it did itself is not.
-            events = [event for event in events if event.counter < sessions.counter]
-            self._give_back(run[done:])
-        if trace:
-            ends, times, counters, clocks = map(list, zip(*trace, strict=True))
-            commands = commands[: counters[-1] - counter]
-            self.emit(
-                t.Executed(first, run[:done], results[: ends[-1]], ends, times, counter, counters, commands, clocks),
-                STORE,
-            )
-        self._publish(results.copy(), events)
-        results.clear()
-        sessions.events.clear()
+        run = self._execution.execute(requests)
+        done = len(run.executed.requests)
+        if run.failure:
+            self._halt(run.failure)
+        if done < len(requests):
+            self._give_back(requests[done:])
+        if done and self.boot.listens:
+            self.emit(run.executed, STORE)
+        self._serves = True
+        self._publish(run)
 
     def _give_back(self, run: list[t.Request]) -> None:
         """These are decided, and not executed."""
         for position, request in reversed(list(enumerate(run, self.next))):
             self._learners[position % self.limits.partitions].decided.appendleft(request)
 
-    def _publish(self, results: list[t.Result], events: list[t.Event]) -> None:
+    def _publish(self, run: Run) -> None:
         limits = self.limits
-        for some in t.split(results, limits.run_length_max, limits.run_bytes_max):
+        for some in t.split(run.results, limits.run_length_max, limits.run_bytes_max):
             self.emit(t.Results(self.index, some, []), self._reply_sink)
-        for few in t.split(events, limits.run_length_max, limits.run_bytes_max):
+        for few in t.split(run.events, limits.run_length_max, limits.run_bytes_max):
             self.emit(t.Results(self.index, [], few), self._reply_sink)
 
     # Reads
@@ -283,7 +286,7 @@ class Executor(Node):
 
     def digest(self) -> bytes:
         """Of the whole replicated state: equal on all executors that have executed equally much."""
-        return digest_of(t.encode(self.sessions.state()), self.application.snapshot())
+        return self._execution.digest()
 
     # Halting
 
@@ -296,6 +299,7 @@ class Executor(Node):
 
     def _halt(self, reason: str, checkpoint: int = 0) -> None:
         self.halted = t.Halted(self.index, self.sessions.counter, checkpoint, reason[: t.REASON_LENGTH_MAX])
+        self._replaying = False
         self.emit(self.halted, STORE)
         self.emit(self.halted, self._reply_sink)
 
@@ -312,7 +316,12 @@ class Executor(Node):
     def skip_asked(self) -> bool:
         """Whether it has halted at a command that an operator wants skipped: it will not execute it, in no life, unless
         the operator withdraws."""
-        return self.halted is not None and not self.halted.checkpoint and self.halted.counter in self.skips.asked
+        return self.halted is not None and self._is_stuck and self.halted.counter in self.skips.asked
+
+    @property
+    def _is_stuck(self) -> bool:
+        """Whether it has halted at a command: its state has half of that, and only a base leads past it."""
+        return self.halted is not None and not self.halted.checkpoint
 
     def _mind_skips(self) -> None:
         if self._must_look or self.halted is not None:
@@ -330,7 +339,7 @@ class Executor(Node):
         if self._must_look:
             until = self._horizon.until
             self._must_look = until is None or self._looked < until
-        elif self.halted is not None and not self.halted.checkpoint and self._restored:
+        elif self.halted is not None and self._is_stuck and self._restored:
             self._act_on_skip(self.halted.counter, withdrawn)
 
     def _act_on_skip(self, counter: int, withdrawn: set[int]) -> None:
@@ -346,9 +355,9 @@ class Executor(Node):
         learned of skips stays."""
         self._renew()
         self.starts += 1
-        self._restored, self._loading, self._not_restored = False, True, 0
+        self._restored, self._not_restored = False, 0
         self._go_on()
-        self.emit(t.Load(0, (self.index,)), STORE)
+        self._load(0, (self.index,))
 
     def _undone(self, begin: int) -> list[t.Request]:
         """The decided requests from this execution number on, without a gap."""
@@ -366,123 +375,258 @@ class Executor(Node):
             found.append(request)
         return found
 
-    # Garbage collection
+    # Checkpoints
 
     def _checkpoint(self) -> None:
-        number = self.next // self.limits.checkpoint_interval
-        state = ExecutorState(
-            self.next,
-            [
-                [(progress.epoch, progress.low, sorted(progress.early)) for progress in partition]
-                for partition in self._progress
-            ],
-            self.sessions.state(),
-        )
-        place = places.SNAPSHOT | number
-        if place in self.boot.barred:
-            self._halt(ENDED, number)
+        checkpoint = self._execution.checkpoint
+        self.emit(t.Mark(checkpoint, self.sessions.counter), STORE)
+        execution, number = self._execution, checkpoint.number
+        wanted = 0 < self._base_wanted <= number
+        due = self._schedule.is_due(number, execution.bytes, self.sessions.time_ms)
+        if self.boot.keeps_bases and (wanted or (due and self._capture is None)):
+            self._base_wanted = 0 if wanted else self._base_wanted
+            self._begin_base(checkpoint)
+
+    def _begin_base(self, checkpoint: t.CheckpointId) -> None:
+        state = t.encode(self._execution.state())
+
+        def begin() -> Iterator[bytes]:
+            chunks = self.application.snapshot()
+            return chunks if self.application.concurrent_snapshot else iter(list(chunks))
+
+        chunks = self._in_snapshot(checkpoint.number, begin)
+        if chunks is not None:
+            execution, time_ms = self._execution, self.sessions.time_ms
+            self._capture = Capture(checkpoint.number, execution.bytes, time_ms, chunks)
+            self.emit(t.Base(checkpoint, state), STORE)
+
+    def _on_draw(self, draw: t.Draw) -> None:
+        capture = self._capture
+        if capture is None or capture.number != draw.number:
             return
+        chunks = self._in_snapshot(capture.number, capture.draw)
+        if chunks is not None:
+            self.emit(t.Drawn(capture.number, chunks), STORE)
+
+    def _in_snapshot(self, number: int, draw: Callable[[], _Drawn]) -> _Drawn | None:
+        """Let the application give its snapshot, or a piece of it; None: the base is given up."""
+        place = places.SNAPSHOT | number
         former = depth.enter()
         self._cell[EXECUTING] = place
         try:
-            chunks = self.application.snapshot()
-            if self.application.concurrent_snapshot:
-                chunks = places.marked(chunks, self._cell, place)
-            else:
-                chunks = iter(list(chunks))
+            if place in self.boot.barred:
+                raise Barred
+            return draw()
         except BaseException as error:
-            self._halt(f"{raised(error)} when it was to give a snapshot for checkpoint {number}", number)
-            return
+            reason = ENDED if isinstance(error, Barred) else raised(error)
+            self._give_up_base(number, f"{reason} when it was to give a snapshot for checkpoint {number}")
+            return None
         finally:
             self._cell[EXECUTING] = 0
             depth.leave(former)
-        self.emit(t.Save(number, t.encode(state), chunks), STORE)
+
+    def _give_up_base(self, number: int, reason: str) -> None:
+        self._capture, self.base_trouble = None, reason
+        self._schedule.failed(number)
+        self.emit(t.GivenUp(number, reason), STORE)
+
+    def _on_given_up(self, given_up: t.GivenUp) -> None:
+        """The store could not write it."""
+        if self._capture is not None and self._capture.number == given_up.number:
+            self._capture, self.base_trouble = None, given_up.reason
+            self._schedule.failed(given_up.number)
+
+    def _on_base_saved(self, saved: t.BaseSaved) -> None:
+        capture = self._capture
+        if capture is not None and capture.number == saved.number:
+            self._capture, self.base_trouble = None, ""
+            self._schedule.note(saved.length, capture.bytes, capture.time_ms)
+            self._has_base(t.CheckpointId(saved.number, saved.digest))
+
+    def _has_base(self, base: t.CheckpointId) -> None:
+        others = [known for known in self.bases if known.number != base.number]
+        self.bases = sorted([*others, base], key=lambda known: known.number)[-BASES_KEPT:]
+
+    def _on_take_base(self, take: t.TakeBase) -> None:
+        self._base_wanted = max(take.number, self._base_wanted)
 
     def _on_saved(self, saved: t.Saved) -> None:
-        known = [checkpoint for checkpoint in self.checkpoints if checkpoint.number != saved.checkpoint.number]
-        if saved.checkpoint.number >= self.stable.current:
-            self.checkpoints = sorted([*known, saved.checkpoint], key=lambda checkpoint: checkpoint.number)
-        self._announce()
+        self._has_durable(saved.checkpoint)
+        if self._restored:
+            self._announce()
+            # It may have waited for that.
+            self._execute()
 
-    def _on_unsaved(self, unsaved: t.Unsaved) -> None:
-        if unsaved.number > self.stable.current:
-            self._halt(
-                f"{unsaved.reason} when it was to give a snapshot for checkpoint {unsaved.number}", unsaved.number
-            )
+    def _has_durable(self, checkpoint: t.CheckpointId) -> None:
+        self._durable = max(checkpoint.number, self._durable)
+        known = [own for own in self.checkpoints if own.number != checkpoint.number]
+        if checkpoint.number >= self.stable.current:
+            self.checkpoints = sorted([*known, checkpoint], key=lambda own: own.number)
 
     def _on_stable(self, stable: t.Stable) -> None:
-        checkpoint = stable.checkpoint
-        for own in self.checkpoints:
-            if own.number == checkpoint.number and checkpoint.digest not in (b"", own.digest):
-                raise NodeHalted(
-                    f"checkpoint {own.number}: this replica's state has digest {own.digest.hex()}, "
-                    f"but f+1 others have {checkpoint.digest.hex()}: it diverged"
-                )
-        if self.stable.update(stable.source, checkpoint.number):
+        self._compare(self.checkpoints, stable.checkpoint, "what it executed")
+        self._help(max([status.base_wanted for status in stable.executors], default=0))
+        others = Counter(base for status in stable.executors for base in status.bases)
+        for base, count in others.items():
+            if count >= self.limits.quorum:
+                self._compare(self.bases, base, "its state")
+        if self.stable.update(stable.source, stable.checkpoint.number):
             threshold = self.stable.current
             self.checkpoints = [own for own in self.checkpoints if own.number >= threshold]
-            self.emit(t.Discard(threshold), STORE)
-        if self.halted is not None and self._restored and 0 < self.halted.checkpoint <= self.stable.current:
-            # Others have the checkpoint that this one could not take.
-            self._go_on()
-            self._execute()
         behind = self.next < self.stable.current * self.limits.checkpoint_interval
-        if behind and not self._loading and self.stable.current > self._not_restored:
+        if behind and self._may_load:
             holders = [
                 status.executor
                 for status in stable.executors
                 if status.checkpoints and status.checkpoints[-1].number >= self.stable.current
             ]
-            self._loading = True
-            self.emit(t.Load(self.stable.current, holders), STORE)
+            # Also if nobody else has it: its own store may not have been able to read what it has.
+            self._load(self.stable.current, holders)
+            if not holders:
+                # Who has it may be known with the next report.
+                self._load_due_ms = self.now_ms
+
+    def _help(self, number: int) -> None:
+        """Somebody needs a base at this checkpoint or a later one: take one, unless there is one."""
+        newest = max([0, *(base.number for base in self.bases), self._capture.number if self._capture else 0])
+        if newest < number:
+            self._base_wanted = max(number, self._base_wanted)
+
+    def _compare(self, own: list[t.CheckpointId], agreed: t.CheckpointId, what: str) -> None:
+        for checkpoint in own:
+            if checkpoint.number == agreed.number and agreed.digest not in (b"", checkpoint.digest):
+                raise NodeHalted(
+                    f"checkpoint {checkpoint.number}: {what} has digest {checkpoint.digest.hex()} at this replica, "
+                    f"but f+1 others have {agreed.digest.hex()}: it diverged"
+                )
+
+    # Coming back to a checkpoint
+
+    @property
+    def _may_load(self) -> bool:
+        return not (self._loading or self._replaying) and self.now_ms >= self._load_due_ms
+
+    @property
+    def _needed_base(self) -> int:
+        """Only a base at this checkpoint or a later one leads on; 0: anything does."""
+        if self._is_stuck:
+            return self.next // self.limits.checkpoint_interval + 1
+        return self._not_restored + 1 if self._not_restored else 0
+
+    def _load(self, minimum: int, holders: Sequence[int]) -> None:
+        """Ask the store for a way to a checkpoint: from the state that this executor has, if it is of any use."""
+        next_, bases_from = self.next, self._needed_base
+        if bases_from or (self.next == 0 and self.boot.threshold):
+            next_ = -1
+        self._loading, self._replaying = True, False
+        self._load_due_ms = self.now_ms + LOAD_PAUSE_MS
+        self.emit(t.Load(minimum, next_, bases_from, holders), STORE)
 
     def _on_loaded(self, loaded: t.Loaded) -> None:
         self._loading = False
-        checkpoint = loaded.checkpoint
-        if checkpoint is None or checkpoint.number * self.limits.checkpoint_interval <= self.next:
-            self._restored = self._restored or not self._not_restored
-            self._learn_horizon()
+        interval, base = self.limits.checkpoint_interval, loaded.base
+        if base is not None and base.number * interval > self.next:
+            self._restored = False
+            if not self._restore(base, loaded):
+                return
+        elif self._is_stuck:
+            # It was not when it asked, or there is no such base.
             return
-        if checkpoint.number > self._not_restored and self._restore(checkpoint.number, loaded):
-            # Announced when it is durable here, too; a store that has it already says so at once.
-            self.emit(t.Save(checkpoint.number, loaded.state, loaded.chunks), STORE)
-            self._go_on()
+        if loaded.until * interval > self.next:
+            self._replaying = True
+            self.emit(t.More(), STORE)
+        else:
+            self._restored = self._restored or not self._not_restored
+            self._arrive()
+
+    def _arrive(self) -> None:
+        """It has come as far as the store leads."""
+        self._replaying = False
+        if self._restored:
+            self._announce()
             self._learn_horizon()
             self._execute()
+
+    def _on_replay(self, replay: t.Replay) -> None:
+        if not self._replaying:
+            return
+        if replay.first + len(replay.requests) > self.next:
+            run = self._execution.replay(replay.first, replay.requests, replay.skipped)
+            self._jump()
+            if self._restored and self._serves:
+                # Clients may wait for what it did not execute itself.
+                self._publish(run)
+            if run.failure:
+                self._restored, self._replaying = True, False
+                self._halt(run.failure)
+                return
+        if replay.checkpoint is not None:
+            self._come_to(replay.checkpoint)
+        if replay.last:
+            self._restored = True
+            self._arrive()
+        elif replay.asks:
+            self.emit(t.More(), STORE)
+
+    def _come_to(self, checkpoint: t.CheckpointId) -> None:
+        """What was executed again leads to this checkpoint, which is durable here."""
+        own = self._execution.checkpoint
+        if own.number < checkpoint.number:
+            raise NodeHalted(f"the log does not lead to checkpoint {checkpoint.number}, but to {self.next}")
+        if own.number == checkpoint.number and own != checkpoint:
+            raise NodeHalted(
+                f"checkpoint {own.number}: executing the log again gives digest {own.digest.hex()}, but it was "
+                f"{checkpoint.digest.hex()}: the application is not deterministic"
+            )
+        self._has_durable(checkpoint)
+
+    def _jump(self) -> None:
+        """Requests were executed that the learners need not learn any more."""
+        partitions = self.limits.partitions
+        copies = zip(self._learners, self._execution.copy_progress(), strict=True)
+        for partition, (learner, progress) in enumerate(copies):
+            learner.jump((self.next - partition + partitions - 1) // partitions, progress)
 
     def _learn_horizon(self) -> None:
         """Ask the committers how far something may be decided."""
         if self._must_look and self._horizon.until is None:
             self.emit(t.StartIndexRequest(self.index, self.boot.life), self._reply_sink)
 
-    def _restore(self, number: int, loaded: t.Loaded) -> bool:
-        """Take the state of a checkpoint; false if the application could not. Then it has none."""
-        state = msgspec.msgpack.decode(loaded.state, type=ExecutorState)
-        if state.next != number * self.limits.checkpoint_interval:
-            raise NodeHalted(f"checkpoint {number} is of execution number {state.next}")
+    def _restore(self, base: t.CheckpointId, loaded: t.Loaded) -> bool:
+        """Take the state of a base; false if the application could not. Then it has none."""
+        state = msgspec.msgpack.decode(loaded.state, type=ExecutionState)
+        if (state.next, state.digest) != (base.number * self.limits.checkpoint_interval, base.digest):
+            raise NodeHalted(f"base {base.number} is of execution number {state.next}, or of another history")
         if self.halted is not None:
             self._renew()
-        place = places.RESTORATION | number
+        self._capture = None
+        place = places.RESTORATION | base.number
         former = depth.enter()
         self._cell[EXECUTING] = place
         try:
             if place in self.boot.barred:
                 raise Barred
             self.application.restore(loaded.chunks)
+        except BaseUnreadable:
+            # It begins again, as after a start.
+            self._renew()
+            self._go_on()
+            return False
         except BaseException as error:
-            self._restored, self._not_restored = False, number
-            said = ENDED if isinstance(error, Barred) else f"{raised(error)} when it was to restore checkpoint {number}"
-            self._halt(said, number)
+            self._not_restored = base.number
+            said = ENDED if isinstance(error, Barred) else f"{raised(error)} when it was to restore base {base.number}"
+            self._halt(said, base.number)
             return False
         finally:
             self._cell[EXECUTING] = 0
             depth.leave(former)
-        self._restored, self._not_restored = True, 0
-        self.sessions.restore(state.sessions)
-        self.next = state.next
-        self._progress = _restored(state)
-        for learner, progress in zip(self._learners, _restored(state), strict=True):
-            learner.jump(self.next // self.limits.partitions, progress)
+        self._not_restored = 0
+        self._execution.restore(state)
+        self._jump()
+        self._go_on()
+        self._has_durable(base)
+        self._has_base(t.CheckpointId(base.number, loaded.digest))
+        self._schedule.note(loaded.length, state.bytes, state.sessions.time_ms)
         return True
 
     # Reports
@@ -514,6 +658,8 @@ class Executor(Node):
 
     def tick(self, now_ms: float) -> None:
         super().tick(now_ms)
+        if not self._restored and self.halted is None and self._may_load:
+            self._load(self.stable.current, (self.index,))
         if self._restored and not self._broken:
             # At its start its site may not have reached the others yet, and nothing is executed before they answer.
             self._learn_horizon()
@@ -532,13 +678,11 @@ class Executor(Node):
                 [learner.position for learner in self._learners],
                 [[source.reach for source in learner.progress] for learner in self._learners],
                 self.checkpoints,
+                self.bases,
+                self._needed_base,
                 self.stable.current,
                 # Where nobody executes, no time is to pass for sessions.
                 len(self.sessions) if self.ready else 0,
             ),
             self._gc_sinks,
         )
-
-
-def _restored(state: ExecutorState) -> list[list[SourceProgress]]:
-    return [[SourceProgress(epoch, low, set(early)) for epoch, low, early in sources] for sources in state.progress]

@@ -57,6 +57,7 @@ from tara.protocol.tuples.commands import (
     Request,
     Result,
     Skip,
+    commands_of,
     decode_commands,
     identity,
 )
@@ -101,7 +102,22 @@ from tara.protocol.tuples.reads import (
     SubmitReads,
     SubmitStaleReads,
 )
-from tara.protocol.tuples.storing import Discard, Executed, Load, Loaded, Save, Saved, Unbarred, Unsaved
+from tara.protocol.tuples.storing import (
+    Base,
+    BaseSaved,
+    Draw,
+    Drawn,
+    Executed,
+    GivenUp,
+    Load,
+    Loaded,
+    Mark,
+    More,
+    Replay,
+    Saved,
+    TakeBase,
+    Unbarred,
+)
 from tara.protocol.tuples.view_change import (
     Accepted,
     Advance,
@@ -122,7 +138,7 @@ __all__ = [  # noqa: RUF022 (by module)
     "ASK_SKIP", "CLAIM", "CLOSE", "CONFIRM_SKIP", "Claim", "Command", "EXECUTE", "EXPIRE", "EXPIRED", "Event",
     "FAILED", "FORBIDDEN", "FULL", "HALTED", "KEEPALIVE", "NOOP", "OK", "OPEN", "OVERLOADED", "QUERY",
     "REJECTED", "Request", "Result", "SKIP", "SKIPPED", "Skip", "TOO_LARGE", "UNACKNOWLEDGED", "WAITING",
-    "WITHDRAW_SKIP", "decode_commands", "identity",
+    "WITHDRAW_SKIP", "commands_of", "decode_commands", "identity",
     "Commit", "Halted", "Proposal", "REASON_LENGTH_MAX", "Refused", "Requests", "Results", "Submit", "Unkept",
     "Waiting",
     "APPLICATION", "IndexRequest", "ListSessions", "PendingReads", "ReadIndex", "ReadRequest", "ReadResult",
@@ -130,7 +146,8 @@ __all__ = [  # noqa: RUF022 (by module)
     "SubmitStaleReads",
     "CheckpointId", "CommitterStatus", "ExecutorStatus", "Stable",
     "Accepted", "Advance", "Credential", "Presence", "Progress", "Record", "Start", "Target", "View", "Vote",
-    "Discard", "Executed", "Load", "Loaded", "Save", "Saved", "Unbarred", "Unsaved",
+    "Base", "BaseSaved", "Draw", "Drawn", "Executed", "GivenUp", "Load", "Loaded", "Mark", "More", "Replay", "Saved",
+    "TakeBase", "Unbarred",
     "Collected", "Installed", "JournalEntry", "Lost", "Promised", "ReplayedEntry", "Restored", "Resumed",
     "Started", "Voted",
     "Sized", "WireTuple", "decode_tuple", "split",

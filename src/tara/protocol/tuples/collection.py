@@ -24,7 +24,8 @@ class CommitterStatus(Tuple, frozen=True, tag=8):
 
 
 class CheckpointId(Value, frozen=True):
-    """A checkpoint: the state after `number` · interval slots; equal states have equal digests."""
+    """A checkpoint: what was executed up to `number` · interval slots; where the same was executed, and answered, the
+    digests are equal. Of a base, the digest is that of the state."""
 
     number: CheckpointNumber
     digest: bytes
@@ -42,6 +43,10 @@ class ExecutorStatus(Tuple, frozen=True, tag=9):
     progress: list[list[Reach]]
     #: The checkpoints that it holds durably, oldest first.
     checkpoints: list[CheckpointId]
+    #: The newest bases that it holds durably, with the digests of their states.
+    bases: list[CheckpointId]
+    #: Only a base at this checkpoint or a later one helps it; 0: it needs none.
+    base_wanted: CheckpointNumber
     #: The newest stable checkpoint that it knows of.
     stable: CheckpointNumber
     #: Open sessions, so that request sources know whether the agreed time must pass.

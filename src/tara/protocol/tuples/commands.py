@@ -1,6 +1,6 @@
 """What is replicated: commands of clients, the requests that carry them, and what becomes of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import msgspec
@@ -128,6 +128,14 @@ def decode_commands(body: bytes) -> list[Command]:
         return _decode_commands(body)
     except DECODE_ERRORS:
         return []
+
+
+def commands_of(requests: Sequence[Request]) -> list[list[Command]]:
+    """The commands of each; no-ops have none."""
+    try:
+        return [_decode_commands(request.body) if request.source >= 0 else [] for request in requests]
+    except DECODE_ERRORS:
+        return [decode_commands(request.body) if request.source >= 0 else [] for request in requests]
 
 
 def identity(request: Request) -> tuple[int, int, int]:

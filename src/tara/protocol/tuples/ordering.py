@@ -61,7 +61,7 @@ class Halted(Tuple, frozen=True, tag=21):
     although all others may; said again and again. Without a reason: it executes again."""
 
     executor: Number
-    #: The command that it could not execute, by its counter; or the checkpoint that it could not take or restore.
+    #: The command that it could not execute, by its counter; or the base that it could not restore.
     counter: Number
     checkpoint: Number
     reason: Annotated[str, Meta(max_length=REASON_LENGTH_MAX)]

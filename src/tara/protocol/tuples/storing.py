@@ -1,57 +1,20 @@
-"""Between an executor and the storage of its host; never on the wire."""
+"""Between an executor and the storage of its host; never on the wire.
+
+A checkpoint is a *base*, a snapshot of the whole state that is taken now and then, and the decided requests from there
+on, which the storage writes as they come. So taking a checkpoint writes nothing of the state (`Mark`, `Saved`), and
+coming back to one is to restore its base and to execute again what follows (`Load`, `Loaded`, `More`, `Replay`).
+"""
 
 from collections.abc import Iterable, Sequence
 
 from tara.protocol.tuples.base import Tuple
 from tara.protocol.tuples.collection import CheckpointId
-from tara.protocol.tuples.commands import Command, Request, Result
-
-
-class Save(Tuple, frozen=True, tag=101):
-    """executor → store: keep this checkpoint. `chunks` may be drawn later, off the hot path."""
-
-    number: int
-    state: bytes
-    chunks: Iterable[bytes]
-
-
-class Saved(Tuple, frozen=True, tag=102):
-    """store → executor: the checkpoint is durable."""
-
-    checkpoint: CheckpointId
-
-
-class Unsaved(Tuple, frozen=True, tag=107):
-    """store → executor: the application raised this while its snapshot was drawn."""
-
-    number: int
-    reason: str
-
-
-class Load(Tuple, frozen=True, tag=103):
-    """executor → store: the newest checkpoint not older than `minimum`, your own or a holder's."""
-
-    minimum: int
-    holders: Sequence[int]
-
-
-class Loaded(Tuple, frozen=True, tag=104):
-    """store → executor: a checkpoint, or None when there is none to be had just now."""
-
-    checkpoint: CheckpointId | None
-    state: bytes
-    chunks: Sequence[bytes]
-
-
-class Discard(Tuple, frozen=True, tag=106):
-    """executor → store: checkpoints with lower numbers are not needed any more, saved or still to be saved. A store
-    that is slower than the others' thus never has more to do than fits the window. It keeps the newest it has."""
-
-    below: int
+from tara.protocol.tuples.commands import Command, Request, Result, decode_commands
 
 
 class Executed(Tuple, frozen=True, tag=105):
-    """executor → store: requests in execution order, for the decided log. `first` is an execution number."""
+    """executor → store: requests in execution order, for the decided log. `first` is an execution number. No run goes
+    across a checkpoint."""
 
     first: int
     requests: list[Request]
@@ -63,11 +26,120 @@ class Executed(Tuple, frozen=True, tag=105):
     #: The command counter before the first request, and after each.
     counter: int
     counters: list[int]
-    #: What each number of the command counter stands for, in its order: commands that were executed now, though one
-    #: that had to wait for its turn came with an earlier request, and the ends of expired sessions.
-    commands: list[Command]
+    #: What each number of the command counter stands for, in its order; None: the commands of the requests. Otherwise
+    #: a number says which of these it is, and a command that it came with an earlier request and had to wait for its
+    #: turn, or that it is the end of a session whose time was up.
+    commands: list[int | Command] | None
+    #: The counters of commands that were skipped.
+    skipped: list[int]
     #: The clock of the sessions after each request.
     clocks: list[int]
+
+    def command_of(self) -> dict[int, Command]:
+        """By counter."""
+        carried = [command for request in self.requests for command in decode_commands(request.body)]
+        references = range(len(carried)) if self.commands is None else self.commands
+        found = [carried[known] if isinstance(known, int) else known for known in references]
+        return dict(enumerate(found, self.counter + 1))
+
+
+class Mark(Tuple, frozen=True, tag=101):
+    """executor → store: here is a checkpoint; make durable what was executed up to it."""
+
+    checkpoint: CheckpointId
+    #: The command counter here.
+    counter: int
+
+
+class Saved(Tuple, frozen=True, tag=102):
+    """store → executor: what leads to the checkpoint is durable."""
+
+    checkpoint: CheckpointId
+
+
+class Base(Tuple, frozen=True, tag=106):
+    """executor → store: a base begins, at a checkpoint that was marked before. Its chunks come one after the other,
+    when the store asks for them. An earlier one that is not complete is given up."""
+
+    checkpoint: CheckpointId
+    state: bytes
+
+
+class Draw(Tuple, frozen=True, tag=107):
+    """store → executor: the next chunks of the base."""
+
+    number: int
+
+
+class Drawn(Tuple, frozen=True, tag=115):
+    """executor → store: some chunks of the base; none: these were all."""
+
+    number: int
+    chunks: list[bytes]
+
+
+class GivenUp(Tuple, frozen=True, tag=116):
+    """executor → store, or store → executor: the base will not be completed, and why."""
+
+    number: int
+    reason: str
+
+
+class BaseSaved(Tuple, frozen=True, tag=117):
+    """store → executor: the base is durable. `digest` is that of the state, and of how many bytes it is."""
+
+    number: int
+    digest: bytes
+    length: int
+
+
+class TakeBase(Tuple, frozen=True, tag=118):
+    """host → executor: an operator wants a base at this checkpoint, even if none is due."""
+
+    number: int
+
+
+class Load(Tuple, frozen=True, tag=103):
+    """executor → store: bring me to a checkpoint not older than `minimum`, with what you or the holders have."""
+
+    minimum: int
+    #: The state that I have is the one of this execution number; -1: I have none.
+    next: int
+    #: Bases before this checkpoint are of no use to me.
+    bases_from: int
+    holders: Sequence[int]
+
+
+class Loaded(Tuple, frozen=True, tag=104):
+    """store → executor: what there is. Ask for the requests that follow with `More`."""
+
+    #: The state to begin with; None: go on from the one that you have.
+    base: CheckpointId | None
+    state: bytes
+    chunks: Iterable[bytes]
+    #: The digest of the base's state, and its bytes.
+    digest: bytes
+    length: int
+    #: The checkpoint that the requests lead to; if it is not newer than the base, there are none.
+    until: int
+
+
+class More(Tuple, frozen=True, tag=113):
+    """executor → store: the next requests."""
+
+
+class Replay(Tuple, frozen=True, tag=114):
+    """store → executor: decided requests, in execution order."""
+
+    first: int
+    requests: list[Request]
+    #: The counters of commands among them that were skipped when they were executed first.
+    skipped: list[int]
+    #: The checkpoint behind these requests, which is durable here; None: there is none.
+    checkpoint: CheckpointId | None
+    #: Whether to ask for what follows; if not, it comes by itself. And whether nothing follows.
+    asks: bool
+    last: bool
 
 
 class Unbarred(Tuple, frozen=True, tag=108):

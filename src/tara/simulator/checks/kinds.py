@@ -6,7 +6,7 @@ CHECKS: dict[str, str] = {
         "executors' logs, results and agreed times are equal at every index; what executes was accepted by f+1 "
         "committers; final states are equal"
     ),
-    "digests": "checkpoints of one number have one digest",
+    "digests": "checkpoints of one number have one digest, and so have bases",
     "one_proposal": "one request per (partition, view, slot); one life of one proposer starts a view",
     "chosen": "what f+1 committers accepted in a view is what every higher view proposes for the slot",
     "promises": "the views of a committer's promises and votes never fall, over all its lives with one incarnation",
@@ -25,7 +25,8 @@ CHECKS: dict[str, str] = {
         "that `amnesia` took)"
     ),
     "bounds": (
-        "pending, held and decided requests, votes, backlogs, and what is kept for sessions stay within the limits"
+        "pending, held and decided requests, votes, backlogs, what is kept for sessions and what waits for a log stay "
+        "within the limits"
     ),
     "bytes": "what nodes and sites keep is, counted anew, what they take it for, and within its bound",
     "monotonic": "views, thresholds, positions and counters never fall within a life",
@@ -35,14 +36,14 @@ CHECKS: dict[str, str] = {
     "stale_reads": "the answer to a stale read is a value that somebody wrote",
     "events": "an event tells of a command that was executed",
     "recovery": (
-        "a new era begins with the newest checkpoint of which an intact copy is left, and that has exactly what was "
-        "executed before it"
+        "a new era begins with the furthest state that bases and logs lead to, and that has exactly what was executed "
+        "before it"
     ),
     "bulk": "long commands over slow links depose no proposer, and are not ordered again and again",
     "sleeps": "a client that has something to do does not sleep",
     "log": "the decided log of each replica has the commands that were executed, without a gap",
     "storage": "nothing is found damaged that no fault has damaged",
-    "store": "no checkpoint store gives up",
+    "store": "no store of an executor gives up",
     "routes": "results are handed to a gateway only where there is one",
     "wire": (
         "a client of the coordination service gets its answers in the order of its requests, zxids that never go "

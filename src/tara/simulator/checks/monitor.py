@@ -53,6 +53,7 @@ class Monitor:
         #: What was answered, though no executor has got past the request with it: it halted at a later command there.
         self._ahead: set[tuple[int, int]] = set()
         self._digests: dict[int, bytes] = {}
+        self._base_digests: dict[int, bytes] = {}
         self._proposals: dict[tuple[int, int], dict[int, t.Request]] = {}
         self._active: dict[tuple[int, int], tuple[int, int]] = {}
         self._voters: dict[tuple[int, int, int], set[int]] = {}
@@ -190,11 +191,8 @@ class Monitor:
                 self._record((number, disk), tuple_)
             case t.Executed():
                 self._executed(tuple_)
-                self._reached[number, life] = tuple_.first + len(tuple_.requests)
-            case t.Save():
-                # Also of a checkpoint that it has loaded.
-                saved = tuple_.number * self._limits.checkpoint_interval
-                self._reached[number, life] = max(saved, self._reached.get((number, life), 0))
+                end = tuple_.first + len(tuple_.requests)
+                self._reached[number, life] = max(end, self._reached.get((number, life), 0))
             case t.PendingReads():
                 for read in tuple_.reads:
                     self._sent_reads.setdefault((tuple_.source, read.life, read.ticket), said.executed)
@@ -210,6 +208,14 @@ class Monitor:
         if type(tuple_) is t.Vote and self._world.graph.names[number].stage is Stage.VIEW_SOURCE:
             heard = self._suspicions.setdefault((number, life), [])
             heard.append((self._world.now_ms, tuple_.controller, tuple_.view))
+
+    def processed(self, number: int, life: int, tuple_: t.Tuple, node: Node) -> None:
+        """It has processed it: of a state that was restored, or executed again, nothing else tells."""
+        if isinstance(tuple_, t.Loaded) and isinstance(node, Executor):
+            # Also where it starts over.
+            self._reached[number, life] = node.next
+        elif isinstance(tuple_, t.Replay) and isinstance(node, Executor):
+            self._reached[number, life] = max(node.next, self._reached.get((number, life), 0))
 
     def _view(self, number: int, life: int, view: t.View, at_ms: float) -> None:
         container = self._world.host_of(number)
@@ -306,14 +312,13 @@ class Monitor:
             suspicion = self._world.subject.suspicion
             self.require(before == outcome, "agreement", "log index {}: {} and {}{}", index, before, outcome, suspicion)
         numbers = range(executed.counter + 1, executed.counters[-1] + 1)
-        self.require(
-            len(numbers) == len(executed.commands), "agreement", "{}: {} commands", numbers, len(executed.commands)
-        )
+        commands = executed.command_of()
+        self.require(list(numbers) == list(commands), "agreement", "{}: {} commands", numbers, len(commands))
         done = executed.counter
         for index, after in enumerate(executed.counters, executed.first):
             self._requests.update(dict.fromkeys(range(done + 1, after + 1), index))
             done = after
-        for number, command in zip(numbers, executed.commands, strict=True):
+        for number, command in commands.items():
             first_heard = self._commands.setdefault(number, command)
             self.require(first_heard == command, "agreement", "command {}: {} and {}", number, first_heard, command)
             self._owned(number, command)
@@ -345,6 +350,10 @@ class Monitor:
         known = self._digests.setdefault(checkpoint.number, checkpoint.digest)
         suspicion = self._world.subject.suspicion
         self.require(known == checkpoint.digest, "digests", "checkpoint {}{}", checkpoint.number, suspicion)
+
+    def base_saved(self, saved: t.BaseSaved) -> None:
+        known = self._base_digests.setdefault(saved.number, saved.digest)
+        self.require(known == saved.digest, "digests", "base {}{}", saved.number, self._world.subject.suspicion)
 
     def same_committer(self, number: int, node: Committer, twin: Committer) -> None:
         """A committer and what its journal would make of it."""
@@ -409,6 +418,15 @@ class Monitor:
         for kept in found:
             self.require(kept.holds, "bytes", "{} keeps {}", number, kept)
 
+    def _inspect_log(self, number: int, life: int) -> None:
+        """What an executor has handed to its log is bounded, however slow its disk is."""
+        container, limits = self._world.host_of(number), self._limits
+        if container.storage is None or container.life != life or number not in container.storage.stores:
+            return
+        waiting = container.storage.stores[number].log.waiting
+        most = max(limits.window // limits.checkpoint_slots, 2) * limits.checkpoint_interval
+        self.require(waiting <= most, "bounds", "{} has {} requests that wait for its log", number, waiting)
+
     def inspect(self, number: int, life: int, node: Node) -> None:
         """Look into a node: does it keep within its bounds, and did nothing fall?"""
         self.inspect_bytes(number, node)
@@ -438,6 +456,7 @@ class Monitor:
                 values = (node.next, node.sessions.counter, node.sessions.time_ms, node.stable.current)
                 # One that starts over is where its newest checkpoint is, until it has caught up.
                 starts = node.starts
+                self._inspect_log(number, life)
                 for learner in node._learners:
                     waiting = max(len(learner.decided), *(len(votes.requests) for votes in learner._votes))
                     self.require(waiting <= limits.window, "bounds", "{} has {} votes or decisions", number, waiting)

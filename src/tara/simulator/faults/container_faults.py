@@ -35,9 +35,11 @@ DISK_ERRORS: tuple[tuple[tuple[str, str, int], ...], ...] = (
     (("sync", "journal-*", errno.ENOSPC),),
     (("sync", "journal-*", errno.EIO),),
     (("rename", MARKER_FILE, errno.EIO),),
-    (("rename", "*.checkpoint", errno.EIO),),
-    (("unlink", "*.checkpoint", errno.EIO),),
-    (("rename", "0*-*.checkpoint", errno.ENOSPC),),
+    (("rename", "*.base", errno.EIO),),
+    (("unlink", "*.base", errno.EIO),),
+    (("rename", "0*-*.base", errno.ENOSPC),),
+    (("write", "*.base.*", errno.ENOSPC),),
+    (("sync", "*.base.*", errno.EIO),),
     (("rename", "*.tail", errno.ENOSPC),),
     (("write", "*.tail", errno.EIO), ("truncate", "*.tail", errno.EIO)),
     (("rename", "*.segment", errno.EIO),),
@@ -49,8 +51,9 @@ DISK_ERRORS: tuple[tuple[tuple[str, str, int], ...], ...] = (
 DIRECTORY_ERRORS: tuple[tuple[str, str, int], ...] = (
     ("sync", "log-*", errno.EIO),
     ("sync", "log-*", errno.ENOSPC),
-    ("list", "checkpoints-*", errno.EIO),
-    ("list", "checkpoints-*", errno.EMFILE),
+    ("list", "bases-*", errno.EIO),
+    ("list", "bases-*", errno.EMFILE),
+    ("sync", "bases-*", errno.EIO),
     ("list", "log-*", errno.EACCES),
 )
 #: What is asked beyond what a front end remembers; and of each key, when values are long.
@@ -129,8 +132,8 @@ def _broken_node(world: "World", container: SimulatedContainer, fault: "Fault") 
 
 
 def _bad_snapshot(world: "World", container: SimulatedContainer, fault: "Fault") -> bool:
-    """The application of a replica cannot give its next snapshot: the replica halts there, and goes on when others have
-    that checkpoint. Counted when it is asked for that."""
+    """The application of a replica cannot give its next snapshot: that base is given up, and nothing else. Counted when
+    it is asked for that."""
     world.bad_snapshots.add(container.index)
     return False
 

@@ -14,7 +14,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "crash_in_multicast": "it dies between two frames",
         "crash_between": "it dies between any two effects of a step",
         "crash_in_start": "the same, in the step in which a proposer starts a view",
-        "crash_in_storage": "it dies between two operations of its disk, of the journal, the checkpoints or the log",
+        "crash_in_storage": "it dies between two operations of its disk, of the journal, the bases or the log",
         "power_cut": "three of ten crashes: what was not synced is gone, or a part of it",
         "crash_stage": "all replicas of a stage crash; the service may stall, but nothing may be damaged",
         "crash_stage_again": "the same up to five times, before the replicas have recovered",
@@ -41,8 +41,8 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "lost journals": {
         "amnesia": (
-            "a container comes back without its journal, perhaps also without its checkpoints; half of the time a "
-            "suspicion follows"
+            "a container comes back without its journal, perhaps also without its bases and its log; half of the time "
+            "a suspicion follows"
         ),
         "forgotten_promise": (
             "a committer leaves a view, decides something in the next one, loses its journal, and is offered the view "
@@ -87,23 +87,23 @@ SECTIONS: dict[str, dict[str, str]] = {
             "what is answered has to be right"
         ),
         "new_era": (
-            "everything is lost but checkpoints, and an operator begins a new era, as `tara recover` does (`eras.py`); "
-            "each era's history is judged by itself"
+            "everything is lost but bases and logs, and an operator begins a new era, as `tara recover` does "
+            "(`eras.py`); each era's history is judged by itself"
         ),
     },
     "disks": {
         "disk_full": "for a while, some calls find no room, or all",
         "no_room": "a container could not write its journal because of that, and waits",
-        "disk_slow": "syncs and bytes take their time; journal, checkpoints and log share it",
+        "disk_slow": "syncs and bytes take their time; journal, bases and log share it",
         "disk_error": (
             "the next call of some kind for some kind of file fails, once, with an I/O error or for want of room: of "
-            "the end marker, a segment of the journal or its directory, a checkpoint, a file of the log, an execution "
+            "the end marker, a segment of the journal or its directory, a base, a file of the log, an execution "
             "record, a container's file of its lives"
         ),
         "torn_record": "a record is written in part, and what is there of it cannot be cut off",
         "directory_error": (
-            "the next sync of a log's directory fails, once, likewise; or the next list of what is in the directory of "
-            "a log or of checkpoints, own or a peer's"
+            "the next sync of the directory of a log or of bases fails, once, likewise; or the next list of what is in "
+            "it, own or a peer's"
         ),
         "damage_after_power_cut": (
             "a machine loses its power, and when it is back a segment of a container's journal is gone, or all but the "
@@ -130,16 +130,16 @@ SECTIONS: dict[str, dict[str, str]] = {
         "journal_repaired": "a container has repaired such a journal",
         "journal_given_up": "a container has set a journal aside, and rejoins without it",
         "holes": "a committer does not know all that it has accepted, after such a repair",
-        "checkpoint_damaged": "one stored checkpoint is damaged likewise, never the last good ones",
+        "checkpoint_damaged": "one base or segment of an executor is damaged likewise, where all others have theirs",
         "rotten_checkpoint": (
-            "in a fifth of the runs: an executor starts again at once with its newest checkpoint, which is the newest "
-            "of all, and of which one bit was flipped"
+            "in a fifth of the runs: an executor that nobody is ahead of starts again at once with its newest base or "
+            "segment, of which one bit was flipped"
         ),
         "log_damaged": "one file of a log is damaged likewise",
         "torn_blocks": "in a fifth of the runs: from then on, three of ten blocks of a log are written in part",
-        "store_slow": "the checkpoint store takes up to 500 ms",
-        "store_failing": "it can neither be written nor read, and perhaps everything restarts meanwhile",
-        "breaks_off": "a transfer of a checkpoint or of a part of the log from another site breaks off",
+        "store_slow": "the stores take up to 500 ms for each piece of work",
+        "store_failing": "it can be neither written nor read, or not read, and perhaps everything restarts meanwhile",
+        "breaks_off": "a transfer of a base or of a segment from another site breaks off",
     },
     "network and clocks": {
         "drop": "a frame, or a message between a client and a site, is lost",
@@ -190,7 +190,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "command_tried_again": "an operator has such a command tried again, as `tara skip --retry` does",
         "bad_snapshot": (
             "the application of a replica raises when it is to give its next snapshot, or gives something else than "
-            "bytes: the replica halts there, and goes on when others have the checkpoint"
+            "bytes: that base is given up, and nothing else"
         ),
         "many_reads": (
             "two strangers send more reads at once than a front end remembers; or, where values are long, all of "

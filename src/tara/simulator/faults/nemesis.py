@@ -2,7 +2,6 @@
 for those that are meant to; those may stall the service, but break nothing."""
 
 import random
-from pathlib import Path
 
 import msgspec
 from msgspec import Raw
@@ -35,7 +34,7 @@ from tara.simulator.workload import wrap
 from tara.simulator.world import World
 from tara.storage.journal import MARKER_FILE, journal_directory
 from tara.storage.lives import lives_path
-from tara.storage.log_writer import BEGIN_FILE
+from tara.storage.segments import BEGIN_FILE
 
 #: What a client needs of one site. Lost on the same sites: otherwise f losses per stage could leave it none.
 FRONT_END = (Stage.REQUEST_SOURCE, Stage.EXECUTOR, Stage.REPLY_SINK)
@@ -46,6 +45,8 @@ _LOSING = ("crash", "crash_before_sync", "crash_after_sync", "crash_in_multicast
 _WAIT_MS = 50
 #: How long it takes until an operator does something; whatever was on its way has arrived by then.
 _OPERATOR_MS = 600
+#: How long it takes until whoever starts has looked at what it has.
+_LOOK_MS = 500
 #: What each client says then.
 LATE_COMMANDS = 20
 #: What a log is made of.
@@ -362,8 +363,10 @@ def _new_era(world: World, fault: Fault) -> bool:
         world.wipe(container, checkpoints=world.journals and fault.other % 2 == 0 and _copies_everywhere(world))
     if fault.other % 3 == 0:
         # The newest copy that is left may be none.
-        for _, container, path in sorted(_intact_checkpoints(world), key=lambda copy: copy[0])[:-1][-1:]:
-            container.disk.flip(path, random.Random(fault.other))
+        reached = sorted((world.stores.reach(number, intact=True), number) for number, _ in _holders(world))
+        for number in [number for reach, number in reached if reach][1:][-1:]:
+            parts = world.stores.parts(number)
+            world.host_of(number).disk.flip(parts[fault.other % len(parts)], random.Random(fault.other))
     world.after(_OPERATOR_MS, _recover, world, fault)
     return False
 
@@ -589,13 +592,15 @@ def _crash_in_storage(world: World, fault: Fault) -> bool:
 def _log_damaged(world: World, fault: Fault) -> bool:
     """A container comes back with a log of which something is not what it was."""
     container = _victim(world, fault)
-    if container is None or not world.journals:
+    if container is None or not world.journals or not _intact_everywhere(world):
         return False
     paths = [path for path in container.disk.paths(DATA, LOG_FILES) if path.parent.name.startswith("log-")]
     if not paths:
         return False
     world.crash(container)
     kind = container.disk.damage(paths[fault.other % len(paths)], paths)
+    # It counts as down until what it has leads to the stable checkpoint again.
+    world.wiped[container.index] = max(world.monitor.stable, world.wiped.get(container.index, 0))
     world.restart_later(container, fault.duration_ms)
     return kind is not None
 
@@ -625,50 +630,55 @@ def _journal_damaged(world: World, fault: Fault) -> bool:
     return True
 
 
-def _intact_checkpoints(world: World) -> list[tuple[int, SimulatedContainer, Path]]:
+def _intact_everywhere(world: World) -> bool:
+    """Whether what every executor has leads to the stable checkpoint, and can be read."""
+    return world.stores.copies(world.monitor.stable, intact=True) == world.graph.sites
+
+
+def _holders(world: World) -> list[tuple[int, SimulatedContainer]]:
+    """The executors and their containers."""
     return [
-        (int(path.stem), container, path)
-        for container in world.containers
-        for path in container.disk.paths(DATA, (".checkpoint",))
-        if path.parent.name.startswith("checkpoints") and world.stores.is_intact(container, path)
+        (number, world.host_of(number)) for number, name in enumerate(world.graph.names) if name.stage is Stage.EXECUTOR
     ]
 
 
 def _checkpoint_damaged(world: World, fault: Fault) -> bool:
-    """One copy of one checkpoint; never the last intact one."""
-    stored = _intact_checkpoints(world)
-    if not stored:
+    """One copy of a base or a segment; never the last intact one."""
+    if not _intact_everywhere(world):
         return False
-    if fault.other % 4 < 2:
-        # The one that a restart would begin with.
-        stored.sort(key=lambda copy: copy[0])
-        number, container, path = stored[-1 - fault.target % min(len(stored), world.graph.sites)]
-    else:
-        number, container, path = stored[fault.target % len(stored)]
-    if sum(1 for other, _, _ in stored if other >= number) < 2 * world.graph.f + 1:
+    holders = _holders(world)
+    number, container = holders[fault.target % len(holders)]
+    paths = world.stores.parts(number)
+    if not paths:
         return False
+    # Half of the time one that a restart would begin with.
+    path = paths[fault.other % min(2, len(paths)) if fault.other % 4 < 2 else fault.other % len(paths)]
     damage = container.disk.damage(path, [])
     if damage is None:
         return False
     if container.alive and fault.other % 2 and world.may_fail([container]):
         # Its next life begins with it.
         _kill(world, container, fault.duration_ms)
-    elif damage == "remove":
-        world.removed[container.index] = number
+    else:
+        world.removed[container.index] = world.monitor.stable
     return True
 
 
 def _rotten_checkpoint(world: World, fault: Fault) -> bool:
-    """An executor starts at once with its newest checkpoint, which is the newest of all, but for one bit. What was
-    damaged while others went on would be passed over for what they have."""
-    stored = _intact_checkpoints(world)
-    newest = max((number for number, _, _ in stored), default=0)
-    copies = [copy for copy in stored if copy[0] == newest and world.may_fail([copy[1]])]
-    if len(copies) <= world.graph.f or not world.journals:
+    """An executor starts at once with its newest base or segment, but for one bit, and nobody is further than it. What
+    was damaged while others went on would be passed over for what they have."""
+    if not world.journals or not _intact_everywhere(world):
         return False
-    _, container, path = copies[fault.target % len(copies)]
+    holders = [(number, container) for number, container in _holders(world) if world.may_fail([container])]
+    newest = max((world.stores.reach(number) for number, _ in holders), default=0)
+    holders = [(number, container) for number, container in holders if world.stores.reach(number) == newest]
+    if not holders or not newest:
+        return False
+    number, container = holders[fault.target % len(holders)]
     world.crash(container)
-    container.disk.flip(path, random.Random(fault.other))
+    parts = world.stores.parts(number)
+    container.disk.flip(parts[fault.other % min(2, len(parts))], random.Random(fault.other))
+    world.wiped[container.index] = max(world.monitor.stable, world.wiped.get(container.index, 0))
     world.restart_later(container, 1)
     return True
 
@@ -684,8 +694,11 @@ def _torn_blocks(world: World, fault: Fault) -> bool:
 
 
 def _store(world: World, fault: Fault) -> bool:
-    world.stores.trouble(fault.kind, world.now_ms + 2 * fault.duration_ms)
-    if world.journals and fault.other % 3 == 0:
+    # Half of the time, a store that fails can be written.
+    unreadable = fault.kind == "store_failing" and fault.other % 2
+    until_ms = world.now_ms + max(2 * fault.duration_ms, _LOOK_MS if unreadable else 0)
+    world.stores.trouble("store_unreadable" if unreadable else fault.kind, until_ms)
+    if world.journals and (unreadable or fault.other % 3 == 0):
         # Everybody begins anew while it cannot be read.
         for container in world.containers:
             if container.alive:

@@ -1,7 +1,7 @@
 """Mutants of the protocol: amendments to the paper, and rules that everything rests on."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +12,8 @@ from tara.host.nodes import Nodes
 from tara.host.skipping import ReplicaReport, Step
 from tara.protocol import depth
 from tara.protocol import tuples as t
-from tara.protocol.graph import STORE, Graph
+from tara.protocol.execution import Execution, ExecutionState, RunningDigest
+from tara.protocol.graph import Graph
 from tara.protocol.journal import Written
 from tara.protocol.nodes import controller as controller_module
 from tara.protocol.nodes import proposer as proposer_module
@@ -30,6 +31,7 @@ from tara.protocol.observer import Observer
 from tara.protocol.opinions import ProgressOpinions, highest
 from tara.protocol.progress import SourceProgress, note_all
 from tara.protocol.sessions import Session, Sessions
+from tara.protocol.skips import Skips
 from tara.protocol.transfer import Transfer
 from tara.protocol.window import Window
 from tara.simulator.faults import fatal_command as fatal_command_module
@@ -252,7 +254,7 @@ def announced_before_durable() -> Iterator[None]:
     def checkpoint(self: Executor) -> None:
         original(self)
         number = self.next // self.limits.checkpoint_interval
-        self._on_saved(t.Saved(t.CheckpointId(number, b"not yet")))
+        self._has_durable(t.CheckpointId(number, b"not yet"))
 
     with replace(Executor, "_checkpoint", checkpoint):
         yield
@@ -645,7 +647,7 @@ def load_tried_once() -> Iterator[None]:
 
     def on_loaded(self: Executor, loaded: t.Loaded) -> None:
         original(self, loaded)
-        if loaded.checkpoint is None and self.stable.current:
+        if loaded.base is None and not loaded.until and self.stable.current:
             self._loading = True
 
     with replace(Executor, "_on_loaded", on_loaded):
@@ -695,16 +697,53 @@ def threshold_forgotten() -> Iterator[None]:
         yield
 
 
-@mutant("a checkpoint that came from another executor is kept here, too")
-def loaded_checkpoint_not_kept() -> Iterator[None]:
-    original = Executor.emit
+@mutant("a base is the state at its checkpoint, however late it is drawn")
+def base_of_a_later_state() -> Iterator[None]:
+    original = Executor._in_snapshot
 
-    def emit(self: Executor, tuple_: t.Tuple, receivers: Any) -> None:
-        if isinstance(tuple_, t.Save) and receivers is STORE and isinstance(tuple_.chunks, list):
-            return
-        original(self, tuple_, receivers)
+    def in_snapshot(self: Executor, number: int, draw: Callable[[], Any]) -> Any:
+        if self._capture is None:
+            # Nothing is captured before the first piece is drawn.
+            return (chunk for _ in range(1) for chunk in self.application.snapshot())
+        return original(self, number, draw)
 
-    with replace(Executor, "emit", emit):
+    with replace(Executor, "_in_snapshot", in_snapshot):
+        yield
+
+
+@mutant("the running digest goes on from a base")
+def digest_begins_anew() -> Iterator[None]:
+    original = Execution.restore
+
+    def restore(self: Execution, state: ExecutionState) -> None:
+        original(self, state)
+        self._digest = RunningDigest()
+
+    with replace(Execution, "restore", restore):
+        yield
+
+
+@mutant("learners pass over what was executed again")
+def learners_stay_behind() -> Iterator[None]:
+    with replace(Executor, "_jump", nothing):
+        yield
+
+
+@mutant("an executor is not further ahead of its durable checkpoint than a window")
+def executor_runs_ahead() -> Iterator[None]:
+    original = Executor._execute
+
+    def execute(self: Executor) -> None:
+        self._ahead_max = 1 << 40
+        original(self)
+
+    with replace(Executor, "_execute", execute):
+        yield
+
+
+@mutant("what was skipped is skipped when it is executed again", kind="fatal")
+def skipped_is_executed_again() -> Iterator[None]:
+    with replace(Skips, "settle", nothing):
         yield
 
 

@@ -1,8 +1,10 @@
 """Mutants of the storage: what is durable when, what is read back, and what is noticed."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import io
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -10,19 +12,21 @@ from tara.host.strikes import Strikes
 from tara.protocol import journal as format
 from tara.protocol import tuples as t
 from tara.protocol.sessions import SessionsState
+from tara.protocol.state_digest import DIGEST_BYTES
 from tara.simulator import eras, world
 from tara.simulator.disk import VirtualFile
 from tara.simulator.mutants.registry import mutant, nothing, replace
-from tara.storage import site_storage, store
+from tara.storage import base_format, bases, log_format, segments, site_storage, ways
+from tara.storage.bases import Bases
 from tara.storage.disk import Disk, File
 from tara.storage.execution_record import ExecutionRecord
 from tara.storage.journal import FileJournal
+from tara.storage.log_format import LogFile, LogIdentity
 from tara.storage.log_writer import EncodedRun, LogWriter, Tail
-from tara.storage.new_era import Best, Copy
-from tara.storage.new_era import best_checkpoint as newest_checkpoint
 from tara.storage.new_era import first_sessions as sessions_of_next_era
+from tara.storage.rebuild import History, Rebuilt, Source, rebuild
 from tara.storage.registration import Granted, Records, StartClaim, admit
-from tara.storage.store import CheckpointStore
+from tara.storage.segments import Offers, Segments
 
 
 class _Otherwise:
@@ -176,63 +180,88 @@ def failed_sync_is_ignored() -> Iterator[None]:
         yield
 
 
-@mutant("a checkpoint is compared with its digest before it is used", durability="disk")
-def checkpoints_are_not_compared() -> Iterator[None]:
-    def read_checkpoint(path: Path, cluster: int, era: int, disk: Disk) -> t.Loaded:
-        data = disk.read(path)
-        start, stop = data.find(b"\n") + 1, len(data) - store.DIGEST_BYTES - store.CHECKSUM_BYTES
-        parts = store.unpack_parts(data, start, stop)
-        return t.Loaded(t.CheckpointId(int(path.stem), data[stop : stop + store.DIGEST_BYTES]), parts[0], parts[1:])
+@mutant("a base is compared with its digest before it is used", durability="disk", fault="rotten_checkpoint")
+def bases_are_not_compared() -> Iterator[None]:
+    def read(path: Path, cluster: int, era: int, disk: Disk) -> base_format.StoredBase:
+        pieces = base_format._Pieces(path, disk)
+        header = base_format._header(pieces.header)
+        parts = list(base_format._parts(pieces))
+        base = t.CheckpointId(int(path.stem), bytes.fromhex(header.digest))
+        return base_format.StoredBase(base, parts[0], pieces.take(DIGEST_BYTES), sum(map(len, parts)), path, disk)
 
-    with replace(store, "read_checkpoint", read_checkpoint):
+    with replace(bases, "read_base", read):
         yield
 
 
-@mutant("the newest checkpoint stays, however old it is")
-def last_checkpoint_is_discarded() -> Iterator[None]:
-    def discard(self: CheckpointStore, below: int) -> None:
-        for path in store.list_paths(self._directory, store.CHECKPOINT_FILES, self._disk):
-            if int(path.stem) <= below:
-                self._disk.unlink(path)
+@mutant("a segment is compared with its checksum before it is used", durability="disk", fault="rotten_checkpoint")
+def segments_are_not_compared() -> Iterator[None]:
+    def contents(file: BinaryIO, path: Path, block: log_format.Block) -> bytes:
+        file.seek(block.start)
+        return file.read(block.end - block.start)
 
-    with replace(CheckpointStore, "_discard", discard):
+    def read(segment: LogFile, identity: LogIdentity, disk: Disk) -> tuple[io.BytesIO, log_format.SegmentEnd]:
+        file = io.BytesIO(disk.read(segment.path))
+        (end,) = [block for block in log_format.blocks(file, segment.path) if block.kind == log_format.CHECKPOINT]
+        return file, log_format.read_end(file, segment.path, end)
+
+    with replace(log_format, "_read", contents), replace(segments, "read_segment", read):
         yield
 
 
-@mutant("a checkpoint is there as a whole, or not at all", durability="disk")
-def checkpoints_in_place() -> Iterator[None]:
-    def write_whole(path: Path, parts: Iterable[bytes], disk: Disk) -> None:
-        file = disk.create(path)
-        for part in parts:
-            file.append(part)
+@mutant("the newest base stays, however old it is")
+def last_base_is_removed() -> Iterator[None]:
+    def retain(self: Bases) -> None:
+        for offer in self.own():
+            self.disk.unlink(offer.path)
 
-    with replace(store, "write_whole", write_whole):
+    with replace(Bases, "retain", retain):
         yield
 
 
-@mutant("what the disk cannot read now is not thrown away", durability="disk")
+@mutant("what a base needs of the log is kept")
+def log_is_cut_behind_no_base() -> Iterator[None]:
+    original = Segments.retain
+
+    def retain(self: Segments, bytes_: int, needed_from: int) -> None:
+        original(self, 0, max(self.sealed - 1, 0))
+
+    with replace(Segments, "retain", retain):
+        yield
+
+
+@mutant("a base that came from another executor is kept here, too")
+def loaded_base_is_not_kept() -> Iterator[None]:
+    def copy(self: Bases, number: int, source: Path) -> base_format.StoredBase | None:
+        return self._read_or_refuse(source)
+
+    with replace(Bases, "_copy", copy):
+        yield
+
+
+@mutant("what the disk cannot read now is not thrown away", durability="disk", fault="store_failing")
 def unreadable_is_thrown_away() -> Iterator[None]:
-    original = CheckpointStore._read
+    def read_later(self: Segments, file: LogFile) -> None:
+        self._lose(file)
 
-    def read(self: CheckpointStore, path: Path) -> t.Loaded:
+    def read(path: Path, cluster: int, era: int, disk: Disk) -> base_format.StoredBase:
         try:
-            return original(self, path)
+            return base_format.read_base(path, cluster, era, disk)
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise store.StoreError(str(error)) from error
+            raise base_format.BaseError(str(error)) from error
 
-    with replace(CheckpointStore, "_read", read):
+    with replace(Segments, "_read_later", read_later), replace(bases, "read_base", read):
         yield
 
 
 @mutant("a run that the log has in part is not passed over", durability="disk")
-def rows_are_passed_over() -> Iterator[None]:
+def runs_are_passed_over() -> Iterator[None]:
     original = LogWriter.take
 
     def take(self: LogWriter, run: EncodedRun) -> None:
-        if run.counter < self.last < run.end:
-            self._position, self._counter, self.last = run.position, run.end, run.end
+        if run.first < self.position < run.position:
+            self.position, self.last = run.position, run.end
             return
         original(self, run)
 
@@ -240,28 +269,9 @@ def rows_are_passed_over() -> Iterator[None]:
         yield
 
 
-@mutant("rows are in the log before the checkpoint behind them is announced", durability="disk")
-def log_is_not_waited_for() -> Iterator[None]:
-    original = CheckpointStore._save
-
-    def save(self: CheckpointStore, job: t.Save) -> float:
-        log, self.log = self.log, None
-        try:
-            return original(self, job)
-        finally:
-            self.log = log
-
-    def seal(self: LogWriter, number: int, state: bytes) -> None:
-        if number % 2:
-            return
-        sealed(self, number, state)
-
-    sealed = LogWriter.seal
-    with (
-        replace(CheckpointStore, "_save", save),
-        replace(LogWriter, "seal", seal),
-        replace(LogWriter, "flush", nothing),
-    ):
+@mutant("the log is durable before the checkpoint at its end is announced", durability="disk")
+def log_is_not_synced() -> Iterator[None]:
+    with replace(Tail, "_sync", nothing):
         yield
 
 
@@ -269,20 +279,29 @@ def log_is_not_waited_for() -> Iterator[None]:
 def torn_block_counts() -> Iterator[None]:
     original = Tail.append
 
-    def append(self: Tail, last: int, block: bytes) -> None:
+    def append(self: Tail, last: int, position: int, block: bytes) -> None:
         try:
-            original(self, last, block)
+            original(self, last, position, block)
         except OSError:
-            self.last = last
+            self.last, self.position = last, position
             self._torn = False
 
     with replace(Tail, "append", append):
         yield
 
 
-@mutant("a gap in a log is filled from its peers", durability="disk")
+@mutant("what is missing in a log is fetched from its peers", durability="disk")
 def gaps_stay() -> Iterator[None]:
-    with replace(LogWriter, "_heal", nothing):
+    with replace(Segments, "_heal", nothing):
+        yield
+
+
+@mutant("a way ends where a segment is missing")
+def way_ends_somewhere() -> Iterator[None]:
+    def follow(start: int, segments: Segments, offers: Offers) -> tuple[int, int]:
+        return max(segments.sealed, start), 0
+
+    with replace(ways, "_follow", follow):
         yield
 
 
@@ -291,7 +310,7 @@ def nothing_is_barred() -> Iterator[None]:
     original = ExecutionRecord._write
 
     def write(self: ExecutionRecord) -> None:
-        self.strikes = Strikes(self.strikes.places, self.strikes.counts, [])
+        self.strikes = Strikes(self.strikes.place, self.strikes.count, [])
         original(self)
 
     with replace(ExecutionRecord, "_write", write):
@@ -345,11 +364,11 @@ def counter_goes_on() -> Iterator[None]:
         yield
 
 
-@mutant("a new era begins with the newest checkpoint that is left")
-def older_checkpoint_is_taken() -> Iterator[None]:
-    def best_checkpoint(copies: Sequence[Copy], cluster: int, era: int) -> Best:
-        newest = max(int(copy.path.stem) for copy in copies)
-        return newest_checkpoint([copy for copy in copies if int(copy.path.stem) < newest] or copies, cluster, era)
+@mutant("a new era begins with the furthest state that is left")
+def log_is_left_behind() -> Iterator[None]:
+    def furthest(sources: Sequence[Source], history: History, until: int | None = None, copies: int = 0) -> Rebuilt:
+        # With a base, as it is.
+        return rebuild([source._replace(log=source.log / "elsewhere") for source in sources], history, until, copies)
 
-    with replace(eras, "best_checkpoint", best_checkpoint):
+    with replace(eras, "rebuild", furthest):
         yield

@@ -9,87 +9,65 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tara.protocol import tuples as t
 from tara.simulator.disk import VirtualDisk
-from tara.storage import log as log_module
+from tara.storage.base_format import base_path
+from tara.storage.bases import Bases
+from tara.storage.disk import LOCAL, Disk, LocalDisk
 from tara.storage.log import DecidedLog
 from tara.storage.log_format import (
     BLOCK_BYTES,
     FORMAT_VERSION,
     CorruptLog,
     LogError,
-    LogIdentity,
-    encode_run,
     list_tails,
     read_header,
 )
 from tara.storage.log_reader import LogBounds, LogReader, LogTruncated, best_log, list_files
 from tara.storage.log_rows import SCHEMA
-from tara.storage.log_writer import ASIDE, HEAL_PAUSE_MAX, WAITS_MAX, EncodedRun, LogSettings, LogWriter, RowsLost
-from tara.storage.store import CheckpointStore, StoreFailed
+from tara.storage.log_writer import LogWriter, RowsLost
+from tara.storage.segments import ASIDE, HEAL_PAUSE_MAX, READS_MAX, WAITS_MAX
+from tara.storage.store import ExecutorStore, StoreFailed
 from tests.live.histories import INTERVAL, bench, executor, handed_over, history, puts
 from tests.live.small_disk import SmallDisk
 from tests.patience import DEADLINE_S, await_condition
+from tests.storage.logs import (
+    Handed,
+    behind,
+    looked_after,
+    names,
+    opened,
+    ranges,
+    settings,
+    simple,
+    three_logs,
+    write,
+    written,
+)
 from tests.storage.workers import work_for
 
-Handed = Sequence[t.Executed | t.Save]
+
+def decided_log(
+    directory: Path, peers: dict[int, Path] | None = None, disk: Disk = LOCAL, **changes: int
+) -> DecidedLog:
+    """Of replica 0, beside a directory for its bases."""
+    known = settings(**changes)
+    bases = Bases(directory.parent / "bases-0", known.identity.cluster, known.identity.era, {}, None, disk)
+    return DecidedLog(0, directory, known, bases, peers or {}, None, disk)
 
 
-def settings(cluster: int = 7, era: int = 1, retention_bytes: int = 1 << 30, interval: int = INTERVAL) -> LogSettings:
-    return LogSettings(
-        identity=LogIdentity(cluster, era), partitions=1, checkpoint_interval=interval, retention_bytes=retention_bytes
-    )
+def put_bases(root: Path, *numbers: int, disk: Disk = LOCAL) -> None:
+    """Files with the names of bases. Whoever only wants to know which there are does not read them."""
+    for number in numbers:
+        disk.create(base_path(root / "bases-0", number)).close()
 
 
-def opened(directory: Path, peers: Sequence[Path] = (), **changes: int) -> tuple[LogWriter, list[str]]:
-    reports: list[str] = []
-    return LogWriter(directory, settings(**changes), peers, reports.append), reports
-
-
-def encoded(executed: t.Executed) -> EncodedRun:
-    count = len(executed.requests)
-    return EncodedRun(executed.counter, executed.counters[-1], executed.first + count, count, encode_run(executed))
-
-
-def write(writer: LogWriter, handed: Handed) -> None:
-    for tuple_ in handed:
-        if isinstance(tuple_, t.Executed):
-            writer.take(encoded(tuple_))
-        else:
-            writer.seal(tuple_.number, tuple_.state)
-
-
-def written(directory: Path, handed: Handed, **changes: int) -> LogReader:
-    writer, reports = opened(directory, (), **changes)
-    write(writer, handed)
-    writer.flush()
-    assert reports == []
-    return LogReader(directory)
-
-
-def names(directory: Path, kind: str = "segment") -> list[str]:
-    return sorted(path.name for path in directory.glob(f"*.{kind}"))
-
-
-def ranges(directory: Path) -> list[str]:
-    """What the segments hold, without their checksums."""
-    return [name.rpartition("-")[0] for name in names(directory)]
-
-
-def simple(count: int, interval: int = INTERVAL) -> Handed:
-    """What an executor hands over that executes puts one by one."""
-    return handed_over(executor(bench(interval)), puts(count), range(1, count))
-
-
-def checkpoint_of(handed: Handed, number: int) -> int:
-    """The index behind this checkpoint's save."""
-    return (
-        next(index for index, tuple_ in enumerate(handed) if isinstance(tuple_, t.Save) and tuple_.number == number) + 1
-    )
+def put_newest_bases(root: Path, disk: Disk = LOCAL) -> None:
+    """No log is needed behind these."""
+    put_bases(root, 1_000, 1_001, disk=disk)
 
 
 def hand_over(log: DecidedLog, handed: Handed) -> None:
@@ -98,7 +76,7 @@ def hand_over(log: DecidedLog, handed: Handed) -> None:
         if isinstance(tuple_, t.Executed):
             log.append(tuple_)
         else:
-            log.checkpoint(tuple_.number, tuple_.state)
+            log.submit(tuple_)
         log.work()
         log.work()
 
@@ -159,9 +137,10 @@ def test_the_log_is_the_same_on_all_replicas_however_decisions_come(tmp_path: Pa
         tuple_ for tuple_ in handed_over(executor(bench()), requests, cuts[0]) if isinstance(tuple_, t.Executed)
     ]
     for executed in one_by_one:
-        rows = tables[0].slice(executed.counter, len(executed.commands)).to_pylist()
+        commands = executed.command_of()
+        rows = tables[0].slice(executed.counter, len(commands)).to_pylist()
         answers = {result.counter: result for result in executed.results if result.status <= t.FAILED}
-        for row, command in zip(rows, executed.commands, strict=True):
+        for row, command in zip(rows, commands.values(), strict=True):
             assert (row["session"], row["kind"], row["command"]) == (command.session, command.kind, command.payload)
             assert row["number"] % 2**64 == command.number
             assert (row["sequence"], row["time_ms"]) == (executed.first, executed.times[0])
@@ -212,8 +191,9 @@ def test_there_is_one_tail_and_it_grows(tmp_path: Path) -> None:
 # Crashes
 
 
-@pytest.mark.parametrize("restart_from", [0, 1, 2])
-@pytest.mark.parametrize("died_at", [33, 40, 49])
+@pytest.mark.parametrize(
+    ("restart_from", "died_at"), [(0, 33), (1, 33), (0, 40), (1, 40), (2, 40), (0, 49), (1, 49), (2, 49)]
+)
 def test_what_is_executed_again_is_not_logged_again(tmp_path: Path, restart_from: int, died_at: int) -> None:
     """The log of a former life reaches further than the checkpoint that the executor starts from."""
     handed = simple(70)
@@ -221,12 +201,11 @@ def test_what_is_executed_again_is_not_logged_again(tmp_path: Path, restart_from
     writer, _ = opened(tmp_path / "log")
     write(writer, handed[:died_at])
     writer.flush()
-    behind = checkpoint_of(handed, restart_from) if restart_from else 0
-    saved = [handed[behind - 1]] if restart_from else []
+    begin = behind(handed, restart_from) if restart_from else 0
 
     again, reports = opened(tmp_path / "log")
     assert again.last == writer.last
-    write(again, [*saved, *handed[behind:]])
+    write(again, handed[begin:])
     again.flush()
 
     assert reports == []
@@ -248,18 +227,54 @@ def test_decisions_may_come_in_other_runs_when_they_are_executed_again(tmp_path:
     assert LogReader(tmp_path / "log").read(1).equals(expected)
 
 
-def test_a_former_life_may_have_had_more_than_the_checkpoint(tmp_path: Path) -> None:
-    """It passed over a checkpoint that newer ones had overtaken, and left rows from beyond it."""
-    handed = simple(70)
-    writer, _ = opened(tmp_path / "log")
-    write(writer, [tuple_ for tuple_ in handed[:60] if isinstance(tuple_, t.Executed)])
-    writer.flush()
+def test_a_checkpoint_stands_right_behind_its_requests(tmp_path: Path) -> None:
+    handed = simple(40)
+    mark = behind(handed, 1) - 1
+    for last in (mark - 1, mark + 2):
+        writer, _ = opened(tmp_path / str(last))
+        write(writer, [tuple_ for tuple_ in handed[:last] if isinstance(tuple_, t.Executed)])
+        with pytest.raises(RowsLost, match=f"is at {last if last < mark else last - 1}, .* not at 1"):
+            write(writer, [handed[mark]])
 
-    again, _ = opened(tmp_path / "log")
+
+def test_requests_that_are_missing_are_not_passed_over(tmp_path: Path) -> None:
+    writer, _ = opened(tmp_path)
+    handed = simple(10)
+    write(writer, handed[:3])
+    with pytest.raises(RowsLost, match=r"the requests \[3, 4\) are missing"):
+        write(writer, handed[4:5])
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_a_segment_that_was_about_to_be_sealed_is_sealed_by_the_next_life(tmp_path: Path, flushed: bool) -> None:
+    """The checkpoint stands at its end already, or all but that."""
+    disk, handed = VirtualDisk(random.Random(1)), simple(40)
+    writer, _ = opened(tmp_path, disk=disk)
+    end = behind(handed, 1)
+    write(writer, handed[: end - 1])
+    writer.flush()
+    if flushed:
+        disk.errors = [("rename", "*.segment", errno.EIO)]
+        with pytest.raises(OSError, match="Input/output"):
+            write(writer, handed[end - 1 : end])
+    again, reports = opened(tmp_path, disk=disk)
+    assert (again.last, again.segments.sealed, reports) == (INTERVAL, 0, [])
     write(again, handed)
     again.flush()
+    assert again.segments.sealed == 2
+    third, _ = opened(tmp_path, disk=disk)
+    looked_after(third)
+    assert (third.segments.missing, third.segments.unread, third.last) == ([], 0, 40)
+    (sealed,) = [name for name in disk.names(tmp_path) if name.startswith("000000000001-")]
+    assert disk.read(tmp_path / sealed).count(b"tara") == 0, "nothing but a segment"
 
-    assert LogReader(tmp_path / "log").read(1).equals(written(tmp_path / "undisturbed", handed).read(1))
+
+def test_every_segment_has_a_begin_also_if_it_could_not_be_written_at_once(tmp_path: Path) -> None:
+    disk, handed = VirtualDisk(random.Random(1)), simple(40)
+    log = decided_log(tmp_path / "log-0", disk=disk)
+    disk.errors = [("create", "begin*", errno.ENOSPC)]
+    hand_over(log, handed)
+    assert (log.sealed, disk.errors, log.status()["gaps"]) == (2, [], 0)
 
 
 def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
@@ -269,13 +284,13 @@ def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
     writer.flush()
     (tail,) = tmp_path.glob("*.tail")
     tail.write_bytes(tail.read_bytes()[:200])
-    (tmp_path / "0000000000000001-0000000000000016-00000000.segment.99.tmp").write_bytes(b"half")
+    (tmp_path / "000000000001-0000000000000001-0000000000000016-00000000.segment.99.tmp").write_bytes(b"half")
 
     again, _ = opened(tmp_path)
 
     assert again.last == 16
     assert sorted(path.name.rpartition(".")[2] for path in tmp_path.iterdir()) == ["begin", "segment"]
-    write(again, handed[checkpoint_of(handed, 1) - 1 :])
+    write(again, handed)
     again.flush()
     assert LogReader(tmp_path).read(1).num_rows == 40
 
@@ -289,9 +304,9 @@ def test_a_tail_is_continued_where_it_is_intact(tmp_path: Path, damage: str) -> 
         write(writer, [tuple_])
         writer.flush()
     (tail,) = list_tails(tmp_path)
-    data = tail.read_bytes()
+    data = tail.path.read_bytes()
     spoilt = {"cut": data[:-5], "zeros": data[:-40] + bytes(5000), "flipped": data[:-1] + bytes([data[-1] ^ 1])}
-    tail.write_bytes(spoilt[damage])
+    tail.path.write_bytes(spoilt[damage])
 
     again, reports = opened(tmp_path)
 
@@ -305,7 +320,7 @@ def test_a_tail_is_continued_where_it_is_intact(tmp_path: Path, damage: str) -> 
 CHILD = """
 import sys
 from pathlib import Path
-from tests.live.test_log import opened, simple, write
+from tests.storage.logs import opened, simple, write
 handed = simple(3000, interval=64)
 writer, _ = opened(Path(sys.argv[1]), interval=64)
 print("open", flush=True)
@@ -344,10 +359,10 @@ def test_nothing_is_lost_when_the_disk_is_full_for_a_while(tmp_path: Path) -> No
     with SmallDisk(16), pytest.raises(OSError, match="File too large"):
         writer.flush()
     write(writer, handed[10:16])
-    save = handed[16]
-    assert isinstance(save, t.Save)
+    mark = handed[16]
+    assert isinstance(mark, t.Mark)
     with SmallDisk(16), pytest.raises(OSError, match="File too large"):
-        writer.seal(save.number, save.state)
+        writer.seal(mark)
     assert list(tmp_path.iterdir()) == []
 
     write(writer, handed[16:])
@@ -358,8 +373,8 @@ def test_nothing_is_lost_when_the_disk_is_full_for_a_while(tmp_path: Path) -> No
 def unsynced(directory: Path, disk: VirtualDisk) -> tuple[LogWriter, Handed]:
     """A writer whose disk has failed to sync its rows; and the checkpoint that it is to be durable for."""
     handed = simple(2 * INTERVAL)
-    writer = LogWriter(directory, settings(), (), list[str]().append, disk=disk)
-    end = checkpoint_of(handed, 1)
+    writer, _ = opened(directory, disk=disk)
+    end = behind(handed, 1)
     write(writer, handed[: end - 1])
     disk.errors = [("sync", "*.tail", errno.EIO)]
     with pytest.raises(OSError, match="Input/output"):
@@ -375,16 +390,15 @@ def test_rows_whose_sync_failed_are_written_again(tmp_path: Path) -> None:
 
     disk.lose_power()
     disk.end_process()
-    reports: list[str] = []
-    again = LogWriter(tmp_path, settings(), (), reports.append, disk=disk)
-    again.look_after()
+    again, reports = opened(tmp_path, disk=disk)
+    looked_after(again)
     assert (again.first, again.last, reports) == (1, INTERVAL, [])
 
 
 def test_rows_that_are_gone_after_a_failed_sync_are_not_taken_for_durable(tmp_path: Path) -> None:
     disk = VirtualDisk(random.Random(1))
     writer, checkpoint = unsynced(tmp_path, disk)
-    disk.flip(list_tails(tmp_path, disk)[0], random.Random(2))
+    disk.flip(list_tails(tmp_path, disk)[0].path, random.Random(2))
     with pytest.raises(RowsLost, match="a sync has failed"):
         write(writer, checkpoint)
 
@@ -395,41 +409,25 @@ def test_a_segment_whose_name_was_not_durable_at_once_is_sealed_all_the_same(tmp
     disk = VirtualDisk(random.Random(1))
     handed = simple(3 * INTERVAL)
     directory = tmp_path / "log-0"
-    log = DecidedLog(directory, settings(), [directory], None, disk)
+    log = decided_log(directory, disk=disk)
     disk.errors = [("sync", "log-0", number)]
     hand_over(log, handed)
     assert (log.sealed, disk.errors) == (3, [])
 
     disk.lose_power()
-    reports: list[str] = []
-    again = LogWriter(directory, settings(), (), reports.append, disk=disk)
-    for _ in range(3):
-        again.look_after()
-    assert (again.first, again.gaps, reports) == (1, [], [])
-
-
-def test_a_log_that_begins_anew_goes_on_when_its_beginning_could_not_be_written(tmp_path: Path) -> None:
-    disk = VirtualDisk(random.Random(1))
-    handed = simple(8 * INTERVAL)
-    directory = tmp_path / "log-0"
-    log = DecidedLog(directory, settings(), [directory], None, disk)
-    hand_over(log, handed[: checkpoint_of(handed, 2) + 3])
-    disk.errors = [("create", "begin*", errno.ENOSPC)]
-    hand_over(log, handed[checkpoint_of(handed, 4) - 1 :])
-
-    assert (log.sealed, disk.errors) == (8, [])
-    assert [disk.names(directory / ASIDE / name) != [] for name in disk.names(directory / ASIDE)] == [True]
-    again = LogWriter(directory, settings(), (), list[str]().append, disk=disk)
-    assert (again.first, again.gaps) == (4 * INTERVAL + 1, [])
+    again, reports = opened(directory, disk=disk)
+    looked_after(again)
+    assert (again.first, again.segments.missing, reports) == (1, [], [])
 
 
 @pytest.mark.parametrize("error", [("create", "begin*"), ("unlink", "*.segment")])
 def test_segments_that_retention_could_not_drop_go_with_the_next_ones(tmp_path: Path, error: tuple[str, str]) -> None:
     disk = VirtualDisk(random.Random(1))
     directory = tmp_path / "log-0"
-    log = DecidedLog(directory, settings(retention_bytes=6_000), [directory], None, disk)
+    log = decided_log(directory, disk=disk, retention_bytes=6_000)
+    put_newest_bases(tmp_path, disk)
     for tuple_ in simple(20 * INTERVAL):
-        if isinstance(tuple_, t.Save) and tuple_.number < 15:
+        if isinstance(tuple_, t.Mark) and tuple_.checkpoint.number < 15:
             disk.errors = [(*error, errno.EIO)]
         hand_over(log, [tuple_])
 
@@ -481,8 +479,8 @@ def test_a_container_does_not_go_on_with_a_log_of_a_newer_format(
         patch.setattr("tara.storage.log_format.FORMAT_VERSION", FORMAT_VERSION + 1)
         written(directory, simple(20))
 
-    log = DecidedLog(directory, settings(), [directory])
-    store = CheckpointStore(tmp_path / "checkpoints-0", 7, 1, [tmp_path / "checkpoints-0"], lambda: None, log)
+    log = decided_log(directory)
+    store = ExecutorStore(log._bases, log, lambda: None, time.monotonic)
     for tuple_ in simple(2 * INTERVAL):
         store.submit(tuple_)
     log.work()
@@ -497,17 +495,17 @@ def test_a_peers_log_that_cannot_be_listed_is_waited_for(tmp_path: Path) -> None
     disk = VirtualDisk(random.Random(1))
     own, *peers = (tmp_path / f"log-{replica}" for replica in range(3))
     handed = simple(4 * INTERVAL)
-    write(LogWriter(peers[0], settings(), (), list[str]().append, disk=disk), handed)
-    reports: list[str] = []
-    writer = LogWriter(own, settings(), (own, *peers), reports.append, disk=disk)
-    write(writer, handed[: checkpoint_of(handed, 1)])
+    for directory in (own, peers[0]):
+        write(opened(directory, disk=disk)[0], handed)
+    disk.unlink(own / disk.names(own)[1])
+    writer, reports = opened(own, peers, disk)
     disk.errors = [("list", "log-1", errno.EACCES)]
-    write(writer, handed[checkpoint_of(handed, 3) - 1 : checkpoint_of(handed, 3)])
-    assert (writer.gaps, disk.errors) == ([(INTERVAL + 1, 3 * INTERVAL)], [])
-
-    looked_after(writer)
-    assert (writer.first, writer.last, writer.gaps) == (1, 3 * INTERVAL, [])
+    looked_after(writer, base=4, times=5)
+    assert disk.errors == []
     assert "cannot be listed" in reports[0]
+
+    looked_after(writer, base=4)
+    assert (writer.first, writer.segments.missing) == (1, [])
 
 
 def test_another_clusters_log_is_set_aside_and_not_continued(tmp_path: Path) -> None:
@@ -515,7 +513,7 @@ def test_another_clusters_log_is_set_aside_and_not_continued(tmp_path: Path) -> 
     old.read(1)
 
     writer, reports = opened(tmp_path, era=2)
-    assert "another cluster, era or format" in reports[0]
+    assert "another cluster or era" in reports[0]
     write(writer, simple(40))
 
     assert len(names(tmp_path / ASIDE / "000001")) == 1
@@ -524,71 +522,124 @@ def test_another_clusters_log_is_set_aside_and_not_continued(tmp_path: Path) -> 
         old.read(17)
 
 
-def test_a_log_of_the_first_format_is_set_aside(tmp_path: Path) -> None:
-    (tmp_path / "0000000000000001-0000000000000016-00000000.segment").write_bytes(b"ARROW1\0\0 and so on")
-
+def test_what_is_not_a_file_of_a_log_stays_where_it_is(tmp_path: Path) -> None:
+    strangers = ("0000000000000001-0000000000000016-00000000.segment", "notes", "000000000001.tail")
+    for name in strangers:
+        (tmp_path / name).write_text("mine")
     writer, reports = opened(tmp_path)
-
-    assert "format" in reports[0]
     write(writer, simple(20))
-    assert LogReader(tmp_path).bounds() == LogBounds(1, 17)
+    assert (LogReader(tmp_path).bounds(), reports) == (LogBounds(1, 17), [])
+    assert [(tmp_path / name).read_text() for name in strangers] == ["mine"] * 3
 
 
 # Gaps
 
 
-def test_a_replica_that_jumps_to_a_peers_checkpoint_copies_what_it_lacks(tmp_path: Path) -> None:
+def test_a_log_that_leaps_to_a_base_fetches_what_lies_between(tmp_path: Path) -> None:
     handed = simple(100)
     directories = [tmp_path / f"log-{replica}" for replica in range(3)]
     peer = written(directories[1], handed)
-    writer, reports = opened(directories[0], directories)
+    writer, reports = opened(directories[0], directories[1:])
     write(writer, handed[:20])
     writer.flush()
 
-    write(writer, handed[checkpoint_of(handed, 5) - 1 :])
+    writer.leap(5)
+    assert (names(directories[0], "tail"), writer.segments.missing) == ([], [2, 3, 4, 5])
+    write(writer, handed[behind(handed, 5) :])
     writer.flush()
+    looked_after(writer, base=5)
 
-    assert reports == []
+    assert sum("is here again" in report for report in reports) == 4
     assert LogReader(directories[0]).read(1).equals(peer.read(1))
     assert ranges(directories[0]) == ranges(directories[1])
+
+
+def test_what_waits_to_be_written_is_given_up_when_the_log_leaps(tmp_path: Path) -> None:
+    """It is of an interval that is behind the log now."""
+    handed = simple(100)
+    writer, _ = opened(tmp_path)
+    write(writer, handed[:10])
+    writer.leap(5)
+    write(writer, handed[behind(handed, 5) :])
+    writer.flush()
+    assert LogReader(tmp_path).bounds() == LogBounds(81, 101)
+    assert LogReader(tmp_path).read(81).num_rows == 20
+
+
+def test_a_leap_to_where_the_log_is_already_changes_nothing(tmp_path: Path) -> None:
+    handed = simple(40)
+    writer, _ = opened(tmp_path)
+    write(writer, handed)
+    writer.flush()
+    for number in (1, 2):
+        writer.leap(number)
+    assert (writer.position, writer.last, writer.segments.missing) == (40, 40, [])
+    assert len(names(tmp_path, "tail")) == 1
+
+
+def test_a_copy_takes_the_place_of_a_segment_that_was_sealed_meanwhile(tmp_path: Path) -> None:
+    """One file for each checkpoint, whoever wrote it."""
+    own, peer = tmp_path / "log-0", tmp_path / "log-1"
+    written(own, simple(40))
+    written(peer, handed_over(executor(bench()), puts(40)))
+    writer, _ = opened(own, [peer])
+    assert names(own)[0] != names(peer)[0]
+    assert writer.segments.bring(1, writer.segments.offers([1]))
+    assert names(own) == [names(peer)[0], names(own)[1]]
+    assert LogReader(own).read(1).num_rows == 40
+
+
+def test_a_copy_of_what_is_not_reached_yet_does_not_seal_it(tmp_path: Path) -> None:
+    """It was brought for an executor that then could not use it: what is executed is written all the same."""
+    own, peer = tmp_path / "log-0", tmp_path / "log-1"
+    handed = simple(60)
+    written(peer, handed_over(executor(bench()), puts(60)))
+    writer, _ = opened(own, [peer])
+    write(writer, handed[: behind(handed, 1) + 3])
+    writer.flush()
+    assert writer.segments.bring(2, writer.segments.offers([1]))
+    assert writer.segments.sealed == 1
+    write(writer, handed[behind(handed, 1) + 3 :])
+    writer.flush()
+    assert (writer.segments.sealed, len(names(own))) == (3, 3)
+    assert LogReader(own).read(1).equals(LogReader(peer).read(1))
 
 
 def test_a_gap_is_filled_when_a_peer_gets_there_and_the_log_goes_on_meanwhile(tmp_path: Path) -> None:
     handed = simple(100)
     directories = [tmp_path / f"log-{replica}" for replica in range(2)]
     peer, _ = opened(directories[1])
-    write(peer, handed[: checkpoint_of(handed, 4)])
-    writer, reports = opened(directories[0], directories)
-    write(writer, handed[:20])
-    write(writer, handed[checkpoint_of(handed, 5) - 1 :])
-    assert "waits for a peer to have the commands up to 80" in reports[0]
-    looked_after(writer, 20)
-    assert writer.gaps == [(20, 80)]
+    write(peer, handed[: behind(handed, 4)])
+    writer, _ = opened(directories[0], directories[1:])
+    write(writer, handed[: behind(handed, 1)])
+    writer.leap(5)
+    write(writer, handed[behind(handed, 5) :])
+    looked_after(writer, base=5, times=50)
+    assert writer.segments.missing == [2, 3, 4, 5], "the newest first"
     assert (writer.first, writer.last) == (1, 100)
 
-    write(peer, handed[checkpoint_of(handed, 4) :])
-    looked_after(writer)
+    write(peer, handed[behind(handed, 4) :])
+    looked_after(writer, base=5)
 
-    assert writer.gaps == []
+    assert writer.segments.missing == []
     assert LogReader(directories[0]).read(1).num_rows == 96
 
 
-def test_a_peer_that_never_gets_there_is_not_waited_for_endlessly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("base", [4, 5])
+def test_a_peer_that_never_gets_there_is_not_waited_for_endlessly_if_a_base_stands_behind_the_gap(
+    tmp_path: Path, base: int
+) -> None:
     handed = simple(100)
     directories = [tmp_path / f"log-{replica}" for replica in range(2)]
-    written(directories[1], handed[: checkpoint_of(handed, 4)])
-    log = DecidedLog(directories[0], settings(), directories)
-    last = handed[checkpoint_of(handed, 5) - 1]
-    assert isinstance(last, t.Save)
-    log.checkpoint(last.number, last.state)
-    log.work()
-    assert log.sealed == 5
-    assert log.status()["gaps"] == 1
-
-    for _ in range(HEAL_PAUSE_MAX * WAITS_MAX):
-        log.work()
-    assert log.status()["gaps"] == 0
-    assert log.status()["first"] == 81
+    written(directories[1], handed[: behind(handed, 4)])
+    writer, _ = opened(directories[0], directories[1:])
+    write(writer, handed[: behind(handed, 1)])
+    writer.leap(5)
+    write(writer, handed[behind(handed, 5) :])
+    for _ in range(HEAL_PAUSE_MAX * (WAITS_MAX + 1)):
+        writer.segments.look_after(base, (1,))
+    assert writer.segments.missing == ([] if base == 5 else [2, 3, 4, 5])
+    assert writer.first == (81 if base == 5 else 1)
 
 
 def test_a_damaged_copy_of_a_peer_is_not_taken(tmp_path: Path) -> None:
@@ -598,29 +649,29 @@ def test_a_damaged_copy_of_a_peer_is_not_taken(tmp_path: Path) -> None:
         written(directory, handed)
     damaged = sorted(directories[1].glob("*.segment"))[2]
     damaged.write_bytes(bytes(damaged.stat().st_size))
-    writer, reports = opened(directories[0], directories)
-    write(writer, handed[:20])
+    writer, reports = opened(directories[0], directories[1:])
+    write(writer, handed[: behind(handed, 1)])
+    writer.leap(6)
+    looked_after(writer, base=6)
 
-    write(writer, handed[checkpoint_of(handed, 5) - 1 :])
-    writer.flush()
-
-    assert damaged.name in reports[0]
-    assert LogReader(directories[0]).read(1).num_rows == 100
+    assert any(damaged.name in report for report in reports)
+    assert LogReader(directories[0]).read(1).num_rows == 96
 
 
-def test_a_gap_that_nobody_can_fill_makes_the_log_begin_anew(tmp_path: Path) -> None:
+def test_a_gap_that_nobody_can_fill_makes_the_log_begin_behind_it(tmp_path: Path) -> None:
     handed = simple(100)
     directories = [tmp_path / f"log-{replica}" for replica in range(2)]
     written(directories[1], handed)
     for old in sorted(directories[1].glob("*.segment"))[:3]:
         old.unlink()
-    writer, reports = opened(directories[0], directories)
-    write(writer, handed[:20])
-
-    write(writer, handed[checkpoint_of(handed, 5) - 1 :])
+    writer, reports = opened(directories[0], directories[1:])
+    write(writer, handed[: behind(handed, 1)])
+    writer.leap(5)
+    write(writer, handed[behind(handed, 5) :])
     writer.flush()
+    looked_after(writer, base=5)
 
-    assert "no peer has all commands of [17, 80]" in reports[0]
+    assert any("no replica offers segment 3; the log begins behind it" in report for report in reports)
     reader = LogReader(directories[0])
     assert reader.bounds() == LogBounds(49, 101)
     with pytest.raises(LogTruncated, match="begins at 49") as caught:
@@ -633,10 +684,13 @@ def test_a_gap_that_nobody_can_fill_makes_the_log_begin_anew(tmp_path: Path) -> 
 
 
 def test_retention_drops_the_oldest_segments_and_readers_are_told(tmp_path: Path) -> None:
-    reader = written(tmp_path, simple(200), retention_bytes=4_000)
+    log = decided_log(tmp_path / "log-0", retention_bytes=6_000)
+    put_newest_bases(tmp_path)
+    hand_over(log, simple(200))
+    reader = LogReader(tmp_path / "log-0")
 
-    size = sum(path.stat().st_size for path in tmp_path.glob("*.segment"))
-    assert size <= 4_000
+    size = sum(path.stat().st_size for path in reader.directory.glob("*.segment"))
+    assert size <= 6_000
     first = reader.bounds().first
     assert 1 < first <= 193
     assert reader.read(first).num_rows == 201 - first
@@ -644,10 +698,38 @@ def test_retention_drops_the_oldest_segments_and_readers_are_told(tmp_path: Path
         reader.read(first - 1)
 
 
+@pytest.mark.parametrize(("bases", "first"), [([], 1), ([9], 1), ([5, 9], 6), ([2, 5, 9], 6)])
+def test_nothing_is_dropped_that_the_two_newest_bases_need(tmp_path: Path, bases: list[int], first: int) -> None:
+    """Should the newest one turn out to be damaged, the one before leads to the same checkpoint."""
+    log = decided_log(tmp_path / "log-0", retention_bytes=0)
+    put_bases(tmp_path, *bases)
+    hand_over(log, simple(200))
+    assert [int(name[:12]) for name in names(tmp_path / "log-0")] == list(range(first, 13))
+
+
+def test_a_disk_that_is_too_full_for_the_beginning_does_not_stop_the_log(tmp_path: Path) -> None:
+    """What could not be dropped goes the next time."""
+    disk = VirtualDisk(random.Random(1))
+    log = decided_log(tmp_path / "log-0", disk=disk, retention_bytes=0)
+    handed = simple(10 * INTERVAL)
+    hand_over(log, handed[: behind(handed, 3)])
+    put_newest_bases(tmp_path, disk)
+
+    def no_beginning(what: str, path: Path) -> None:
+        if what == "create" and path.name.startswith("begin"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    disk.trouble = no_beginning
+    hand_over(log, handed[behind(handed, 3) :])
+    assert log.sealed == 10
+    assert len([name for name in disk.names(tmp_path / "log-0") if name.endswith(".segment")]) == 10
+
+
 def test_a_reader_behind_a_log_that_is_only_a_tail_is_told(tmp_path: Path) -> None:
     handed = simple(40)
     writer, _ = opened(tmp_path)
-    write(writer, handed[checkpoint_of(handed, 1) - 1 : checkpoint_of(handed, 1) + 5])
+    writer.leap(1)
+    write(writer, handed[behind(handed, 1) : behind(handed, 1) + 5])
     writer.flush()
 
     assert LogReader(tmp_path).bounds() == LogBounds(17, 22)
@@ -655,24 +737,25 @@ def test_a_reader_behind_a_log_that_is_only_a_tail_is_told(tmp_path: Path) -> No
         LogReader(tmp_path).read(3)
 
 
-def test_the_newest_segment_stays_whatever_its_size(tmp_path: Path) -> None:
-    written(tmp_path, simple(48), retention_bytes=1)
+def test_what_the_newest_checkpoint_needs_stays_whatever_its_size(tmp_path: Path) -> None:
+    log = decided_log(tmp_path / "log-0", retention_bytes=0)
+    put_bases(tmp_path, 1, 2)
+    hand_over(log, simple(48))
+    assert [file.first for file in list_files(tmp_path / "log-0")] == [17, 33]
 
-    assert [file.first for file in list_files(tmp_path)] == [33]
 
-
-# With its thread, and with the checkpoint store
+# With its thread
 
 
 def test_reading_goes_on_while_the_log_is_written(tmp_path: Path) -> None:
     handed = simple(3000, interval=100)
-    log = DecidedLog(tmp_path, settings(interval=100), [])
+    log = decided_log(tmp_path / "log-0", interval=100)
     log.pause_s = 0.002
     worker = work_for(log)
     counters: list[int] = []
 
     def follow() -> None:
-        for batch in LogReader(tmp_path).follow(1, lambda: len(counters) >= 3000, poll_s=0.005):
+        for batch in LogReader(tmp_path / "log-0").follow(1, lambda: len(counters) >= 3000, poll_s=0.005):
             counters.extend(batch.column("counter").to_pylist())
 
     thread = threading.Thread(target=follow)
@@ -681,7 +764,7 @@ def test_reading_goes_on_while_the_log_is_written(tmp_path: Path) -> None:
         if isinstance(tuple_, t.Executed):
             log.append(tuple_)
         else:
-            log.checkpoint(tuple_.number, tuple_.state)
+            log.submit(tuple_)
             time.sleep(0.01)
     thread.join(DEADLINE_S)
     worker.close()
@@ -691,30 +774,40 @@ def test_reading_goes_on_while_the_log_is_written(tmp_path: Path) -> None:
 
 
 def test_rows_become_visible_without_a_checkpoint_or_another_row(tmp_path: Path) -> None:
-    log = DecidedLog(tmp_path, settings(), [])
+    log = decided_log(tmp_path / "log-0")
     worker = work_for(log)
     await_condition(lambda: log.status()["last"] == 0, "the log to be open")
     log.append(simple(5)[0])  # type: ignore[arg-type]
-    await_condition(lambda: LogReader(tmp_path).bounds().end == 2, "the row")
+    await_condition(lambda: LogReader(tmp_path / "log-0").bounds().end == 2, "the row")
 
     worker.close()
 
 
-def test_a_checkpoint_is_written_only_when_the_log_up_to_it_is_durable(tmp_path: Path) -> None:
+def test_the_status_says_what_is_there(tmp_path: Path) -> None:
+    log = decided_log(tmp_path / "log-0")
+    assert log.status()["last"] is None
+    hand_over(log, simple(20))
+    waiting = simple(22)[-2:]
+    for executed in waiting:
+        assert isinstance(executed, t.Executed)
+        log.append(executed)
+    expected = {"first": 1, "last": 20, "waiting": 2, "unread": 0, "gaps": 0, "error": None}
+    assert log.status() == expected
+
+
+def test_a_checkpoint_is_said_to_be_durable_when_it_is(tmp_path: Path) -> None:
     """The log's directory cannot be made at first: a file is in its place."""
     handed = simple(20)
     obstacle = tmp_path / "log-0"
     obstacle.write_bytes(b"")
-    log = DecidedLog(obstacle, settings(), [])
+    log = decided_log(obstacle)
     woken = threading.Semaphore(0)
-    directory = tmp_path / "checkpoints-0"
-    store = CheckpointStore(directory, 7, 1, [directory], woken.release, log)
-    workers = [work_for(log), work_for(store)]
+    store = ExecutorStore(log._bases, log, woken.release, time.monotonic)
+    worker = work_for(log)
     for tuple_ in handed:
         store.submit(tuple_)
     await_condition(lambda: log.errors, "an error")
     assert not woken.acquire(timeout=0.5)
-    assert list(directory.iterdir()) == []
 
     obstacle.unlink()
     assert woken.acquire(timeout=DEADLINE_S)
@@ -722,49 +815,21 @@ def test_a_checkpoint_is_written_only_when_the_log_up_to_it_is_durable(tmp_path:
     (saved,) = store.take()
     assert isinstance(saved, t.Saved)
     assert LogReader(obstacle).bounds() >= LogBounds(1, 17)
-    for worker in workers:
-        worker.close()
+    worker.close()
     assert LogReader(obstacle).bounds() == LogBounds(1, 21)
 
 
-def test_a_log_that_falls_far_behind_lets_go_and_catches_up_from_a_peer(tmp_path: Path) -> None:
-    handed = simple(400)
-    directories = [tmp_path / f"log-{replica}" for replica in range(2)]
-    written(directories[1], handed)
-    directories[0].write_bytes(b"")
-    log = DecidedLog(directories[0], settings(), directories)
-    for tuple_ in handed:
-        if isinstance(tuple_, t.Executed):
-            log.append(tuple_)
-        else:
-            log.checkpoint(tuple_.number, tuple_.state)
-    assert log.status()["waiting"] == log_module.BACKLOG_INTERVALS_MAX * INTERVAL + 1
-
+def test_rows_that_are_lost_end_the_container(tmp_path: Path) -> None:
+    """It comes back to what is durable. Without its log it would never announce a checkpoint, and nobody would know
+    why."""
+    log = decided_log(tmp_path / "log-0")
+    store = ExecutorStore(log._bases, log, lambda: None, time.monotonic)
+    handed = simple(10)
+    for tuple_ in (handed[0], handed[2]):
+        store.submit(tuple_)
     log.work()
-    assert log.status()["waiting"] == log_module.BACKLOG_INTERVALS_MAX * INTERVAL + 1
-    directories[0].unlink()
-    log.work()
-    assert log.sealed == 400 // INTERVAL
-
-    assert LogReader(directories[0]).read(1).num_rows == 400
-    assert ranges(directories[0]) == ranges(directories[1])
-
-
-def test_rows_that_are_given_up_do_not_stop_the_checkpoints(tmp_path: Path) -> None:
-    """After an error that trying again would not mend; a peer has the rows."""
-    handed = simple(40)
-    directories = [tmp_path / f"log-{replica}" for replica in range(2)]
-    written(directories[1], handed)
-    writer, _ = opened(directories[0], directories)
-    write(writer, handed[:20])
-    writer.flush()
-
-    writer.give_up_rows()
-    assert list_tails(directories[0]) == []
-    write(writer, handed[20:])
-    writer.flush()
-
-    assert LogReader(directories[0]).read(1).equals(LogReader(directories[1]).read(1))
+    with pytest.raises(StoreFailed, match="are missing"):
+        next(store.take())
 
 
 def test_the_log_that_reaches_furthest_is_the_best(tmp_path: Path) -> None:
@@ -780,19 +845,6 @@ def test_the_log_that_reaches_furthest_is_the_best(tmp_path: Path) -> None:
 # Damage to what is sealed
 
 
-def three_logs(root: Path) -> list[Path]:
-    directories = [root / f"log-{replica}" for replica in range(3)]
-    for directory in directories:
-        written(directory, simple(100))
-    return directories
-
-
-def looked_after(writer: LogWriter, times: int = 200) -> None:
-    """Until everything was read, and every gap was filled as far as peers can."""
-    for _ in range(times):
-        writer.look_after()
-
-
 def harmed(path: Path, how: str) -> None:
     match how:
         case "flip":
@@ -805,8 +857,21 @@ def harmed(path: Path, how: str) -> None:
             path.unlink()
 
 
-@pytest.mark.parametrize("which", [0, 2, -1], ids=["first", "middle", "last"])
-@pytest.mark.parametrize("how", ["flip", "cut", "remove"])
+def test_the_newest_segment_that_is_missing_is_as_if_it_had_never_been_there(tmp_path: Path) -> None:
+    """The executor comes back to the one before, and is led on from there. What stood behind it leads from nowhere."""
+    own = three_logs(tmp_path)[0]
+    max(own.glob("*.segment")).unlink()
+    writer, reports = opened(own)
+    assert (writer.segments.sealed, writer.segments.missing, reports) == (5, [], [])
+    assert names(own, "tail") == []
+    write(writer, simple(100))
+    assert writer.segments.sealed == 6
+
+
+@pytest.mark.parametrize(
+    ("which", "how"),
+    [(which, how) for which in (0, 2, -1) for how in ("flip", "cut", "remove") if (which, how) != (-1, "remove")],
+)
 def test_a_segment_that_is_damaged_or_missing_is_fetched_again(tmp_path: Path, which: int, how: str) -> None:
     own, *peers = three_logs(tmp_path)
     truth = LogReader(peers[0]).read(1)
@@ -816,7 +881,7 @@ def test_a_segment_that_is_damaged_or_missing_is_fetched_again(tmp_path: Path, w
     writer, reports = opened(own, peers)
     looked_after(writer)
 
-    assert (writer.unread, writer.gaps) == (0, [])
+    assert (writer.segments.unread, writer.segments.missing) == (0, [])
     assert any("is here again" in report for report in reports)
     assert sorted(own.glob("*.segment")) == segments
     assert LogReader(own).read(1).slice(0, 96).equals(truth.slice(0, 96))
@@ -836,34 +901,38 @@ def test_segments_that_were_exchanged_are_fetched_again(tmp_path: Path) -> None:
     assert LogReader(own).read(1).slice(0, 96).equals(LogReader(peers[0]).read(1).slice(0, 96))
 
 
-def test_a_gap_that_no_peer_can_fill_moves_the_beginning(tmp_path: Path) -> None:
+def test_a_gap_that_no_peer_can_fill_moves_the_beginning_if_there_is_a_base(tmp_path: Path) -> None:
     own = three_logs(tmp_path)[0]
     segments = sorted(own.glob("*.segment"))
     segments[2].unlink()
 
     writer, reports = opened(own, [tmp_path / "nowhere"])
-    assert writer.gaps == [(33, 48)]
-    looked_after(writer)
+    assert writer.segments.missing == [3]
+    looked_after(writer, base=2)
+    assert writer.segments.missing == [3], "nothing would lead to what stands behind"
+    looked_after(writer, base=3)
 
-    assert writer.gaps == []
-    assert any("the log begins behind them" in report for report in reports)
+    assert writer.segments.missing == []
+    assert any("the log begins behind it" in report for report in reports)
     assert (writer.first, LogReader(own).bounds().first) == (49, 49)
     again, _ = opened(own)
-    assert again.gaps == []
+    assert again.segments.missing == []
 
 
 def test_a_damaged_segment_that_cannot_be_set_aside_at_once_is_replaced_later(tmp_path: Path) -> None:
     disk = VirtualDisk(random.Random(1))
     own, peer = (tmp_path / f"log-{replica}" for replica in range(2))
     for directory in (own, peer):
-        write(LogWriter(directory, settings(), (), list[str]().append, disk=disk), simple(4 * INTERVAL))
+        write(opened(directory, disk=disk)[0], simple(4 * INTERVAL))
     damaged = own / disk.names(own)[1]
     disk.flip(damaged, random.Random(1))
-    writer = LogWriter(own, settings(), (own, peer), list[str]().append, disk=disk)
+    writer, _ = opened(own, [peer], disk)
     disk.errors = [("rename", f"*-{damaged.name}", errno.EIO)]
+    with pytest.raises(OSError, match="Input/output"):
+        looked_after(writer)
     looked_after(writer)
 
-    assert (writer.gaps, writer.unread, disk.errors) == ([], 0, [])
+    assert (writer.segments.missing, writer.segments.unread, disk.errors) == ([], 0, [])
     assert disk.read(damaged) == disk.read(peer / damaged.name)
 
 
@@ -873,10 +942,10 @@ def test_a_beginning_that_nobody_has_leaves_nothing_to_set_aside(tmp_path: Path)
     min(own.glob("*.segment")).unlink()
 
     writer, reports = opened(own, [tmp_path / "nowhere"])
-    looked_after(writer)
+    looked_after(writer, base=1)
 
-    assert (writer.gaps, writer.first) == ([], INTERVAL + 1)
-    assert any("the log begins behind them" in report for report in reports)
+    assert (writer.segments.missing, writer.first) == ([], INTERVAL + 1)
+    assert any("the log begins behind it" in report for report in reports)
     assert not (own / ASIDE).exists()
 
 
@@ -885,7 +954,15 @@ def test_a_missing_beginning_is_noticed(tmp_path: Path) -> None:
     own = three_logs(tmp_path)[0]
     min(own.glob("*.segment")).unlink()
     writer, _ = opened(own)
-    assert writer.gaps == [(1, 16)]
+    assert writer.segments.missing == [1]
+
+
+def test_a_beginning_that_is_damaged_is_where_the_first_segment_is(tmp_path: Path) -> None:
+    own = three_logs(tmp_path)[0]
+    (own / "begin").write_bytes(b"7\n")
+    writer, reports = opened(own)
+    assert (writer.first, writer.segments.missing) == (1, [])
+    assert "begin: is damaged" in reports[0]
 
 
 def test_every_bit_of_a_header_is_under_its_checksum(tmp_path: Path) -> None:
@@ -901,20 +978,23 @@ def test_every_bit_of_a_header_is_under_its_checksum(tmp_path: Path) -> None:
 
 
 def test_a_segment_that_the_disk_cannot_read_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be able to, another time; but not if it never is."""
     own, *peers = three_logs(tmp_path)
-    bad = sorted(own.glob("*.segment"))[1]
-    inode, opening = bad.stat().st_ino, Path.open
+    bad, read = sorted(own.glob("*.segment"))[1], LocalDisk.read
+    inode = bad.stat().st_ino
+    attempts = 0
 
-    def failing(path: Path, *arguments: Any, **options: Any) -> Any:
+    def failing(disk: LocalDisk, path: Path, offset: int = 0, length: int = -1) -> bytes:
+        nonlocal attempts
         if path.exists() and path.stat().st_ino == inode:
+            attempts += 1
             raise OSError(errno.EIO, "Input/output error")
-        return opening(path, *arguments, **options)
+        return read(disk, path, offset, length)
 
-    monkeypatch.setattr(Path, "open", failing)
-    monkeypatch.setattr(Path, "read_bytes", lambda path: failing(path, "rb").read())
     writer, reports = opened(own, peers)
+    monkeypatch.setattr(LocalDisk, "read", failing)
     looked_after(writer)
 
-    assert writer.gaps == []
+    assert (writer.segments.missing, attempts) == ([], READS_MAX)
     assert any("Input/output error" in report for report in reports)
     assert LogReader(own).read(1).slice(0, 96).equals(LogReader(peers[0]).read(1).slice(0, 96))

@@ -1,0 +1,379 @@
+"""The sealed part of an executor's log: segments that never change. What is there, what is damaged or missing, what
+other replicas have of it, and what is kept.
+
+- After a start, every segment is read once, one at a time, and compared with its checksum. One that is damaged is set
+  aside. What is missing is fetched from other replicas; a small file, `begin`, says where the log begins.
+- If nobody has what is missing any more, and a newer base is there, the log begins behind the gap, and what stands
+  before it is set aside.
+- Retention drops segments, the oldest first, but none that a base still needs.
+"""
+
+import io
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from tara.protocol.errors import TaraError
+from tara.storage.disk import LOCAL, Disk
+from tara.storage.files import (
+    DamagedFile,
+    bound,
+    next_aside,
+    read_small,
+    remove_if_there,
+    set_aside,
+    write_small,
+    write_whole,
+)
+from tara.storage.log_format import (
+    LogError,
+    LogFile,
+    LogIdentity,
+    SegmentEnd,
+    list_segments,
+    parse_segment,
+    read_segment,
+)
+from tara.storage.remote import RemoteFiles
+
+#: How often it is tried again to fetch what is missing while somebody may have it: about as many quarters of a minute.
+WAITS_MAX = 20
+#: How often it is tried to read a segment that the disk cannot read before it is given up: for some ten seconds.
+READS_MAX = 40
+#: Where logs go that cannot be continued, each in a directory of its own.
+ASIDE = "aside"
+#: The file that says which segment is the first that should be there.
+BEGIN_FILE = "begin"
+#: Calls of `look_after` between two attempts to fetch what is missing: doubles up to a maximum.
+HEAL_PAUSE_MAX = 64
+
+Report = Callable[[str], None]
+
+
+class PeerSegments:
+    """The segments that other replicas offer."""
+
+    def __init__(
+        self,
+        identity: LogIdentity,
+        directories: dict[int, Path],
+        remote: RemoteFiles | None,
+        report: Report,
+        disk: Disk = LOCAL,
+    ) -> None:
+        """`directories` are those of the other replicas' logs, as far as this host can read them."""
+        self._identity = identity
+        self._directories = directories
+        self._remote = remote
+        self._report = report
+        self._disk = disk
+
+    def offers(self, holders: Iterable[int]) -> "Offers":
+        holders = [holder for holder in holders if holder in self._directories]
+        offers = Offers(self)
+        for holder in holders:
+            try:
+                for file in list_segments(self._directories[holder], self._disk):
+                    offers.add(file, None, self._disk.size(file.path))
+            except FileNotFoundError:
+                # One went meanwhile.
+                offers.silent = True
+            except OSError as error:
+                offers.silent = True
+                self._report(f"{self._directories[holder]}: cannot be listed: {error}")
+        if self._remote is not None:
+            with self._remote as remote:
+                for holder in holders:
+                    self._add_remote(offers, remote, holder)
+                # What is left of former attempts, if nobody has that any more.
+                remote.forget_others(offers.names)
+        return offers
+
+    def _add_remote(self, offers: "Offers", remote: RemoteFiles, holder: int) -> None:
+        try:
+            for name, size in remote.names(holder).items():
+                file = parse_segment(remote.path(name))
+                if file is not None:
+                    offers.add(file, holder, size)
+        except TaraError as error:
+            offers.silent = True
+            self._report(str(error))
+
+    def copy(self, offer: LogFile, holder: int | None, directory: Path) -> LogFile | None:
+        """Write it to this directory, durably; None if it cannot be had, or is damaged."""
+        if holder is not None:
+            assert self._remote is not None
+            with self._remote as remote:
+                try:
+                    remote.fetch(holder, offer.path.name)
+                except TaraError as error:
+                    self._report(str(error))
+                    return None
+        data = self._intact(offer)
+        if holder is not None:
+            remote.forget(offer.path.name)
+        if data is None:
+            return None
+        path = directory / offer.path.name
+        write_whole(path, (data,), self._disk)
+        return offer._replace(path=path)
+
+    def _intact(self, file: LogFile) -> bytes | None:
+        try:
+            return read_segment(file, self._identity, self._disk)[0].getvalue()
+        except (LogError, OSError) as error:
+            self._report(str(error))
+            return None
+
+
+class Offers:
+    """What some replicas have, as they said a moment ago."""
+
+    def __init__(self, peers: PeerSegments) -> None:
+        self._peers = peers
+        #: Whether somebody could not be asked.
+        self.silent = False
+        self._files: dict[int, list[tuple[LogFile, int | None]]] = {}
+        self._sizes: dict[int, int] = {}
+
+    def add(self, file: LogFile, holder: int | None, size: int) -> None:
+        self._files.setdefault(file.number, []).append((file, holder))
+        self._sizes[file.number] = size
+
+    def size(self, number: int) -> int:
+        return self._sizes[number]
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._files
+
+    @property
+    def newest(self) -> int:
+        return max(self._files, default=0)
+
+    @property
+    def names(self) -> list[str]:
+        return [file.path.name for files in self._files.values() for file, _ in files]
+
+    def bring(self, number: int, directory: Path) -> LogFile | None:
+        """This segment, from whoever has it intact."""
+        for file, holder in self._files.get(number, ()):
+            found = self._peers.copy(file, holder, directory)
+            if found is not None:
+                return found
+        return None
+
+
+class Segments:
+    """Invariant: the files in `_files` are all segments in the directory, and those numbers in [_begin, sealed] that
+    are not among them are missing."""
+
+    def __init__(
+        self, directory: Path, identity: LogIdentity, peers: PeerSegments, report: Report, disk: Disk = LOCAL
+    ) -> None:
+        self.directory = directory
+        self._identity = identity
+        self._peers = peers
+        self._report = report
+        self._disk = disk
+        self._files = {file.number: file for file in list_segments(directory, disk)}
+        self._sizes = {number: disk.size(file.path) for number, file in self._files.items()}
+        #: Those that this life has not read yet; and how often one could not be read.
+        self._unread: list[LogFile] = []
+        self._unreadable: dict[int, int] = {}
+        self._heal_attempts = self._heal_due = 0
+        #: The newest checkpoint that the log, or a base beside it, leads to.
+        self.sealed = max(self._files, default=0)
+        #: The first segment that should be there; None: not known.
+        self._begin = self._read_begin()
+        if self._files and (self._begin is None or self._begin > min(self._files)):
+            self.set_begin(min(self._files))
+        self.look_at_all()
+
+    def look_at_all(self) -> None:
+        """Compare all segments with their checksums, one after the other."""
+        self._unread = sorted(self._files.values())
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._files
+
+    def __getitem__(self, number: int) -> LogFile:
+        return self._files[number]
+
+    @property
+    def first(self) -> LogFile | None:
+        return self._files[min(self._files)] if self._files else None
+
+    @property
+    def last(self) -> LogFile | None:
+        return self._files[max(self._files)] if self._files else None
+
+    @property
+    def unread(self) -> int:
+        """Segments that were not compared with their checksums yet."""
+        return len(self._unread)
+
+    @property
+    def missing(self) -> list[int]:
+        """Segments that should be there."""
+        begin = self.sealed + 1 if self._begin is None else self._begin
+        return [number for number in range(begin, self.sealed + 1) if number not in self._files]
+
+    def size(self, number: int) -> int:
+        return self._sizes[number]
+
+    def adopt(self, file: LogFile) -> None:
+        """A segment is in place, instead of another copy if there is one."""
+        if self._begin is None or file.number < self._begin:
+            self.set_begin(file.number)
+        size, former = self._disk.size(file.path), self._files.get(file.number)
+        if former is not None and former.path != file.path:
+            remove_if_there(former.path, self._disk)
+        self._files[file.number], self._sizes[file.number] = file, size
+
+    def jump(self, number: int, begin: int | None = None) -> None:
+        """The log leads to this checkpoint, by its segment or by a base: it goes on behind it, and what lies between is
+        missing. If it has nothing, it begins behind it, or with `begin`."""
+        if self._begin is None:
+            self.set_begin(number + 1 if begin is None else begin)
+        self.sealed = max(number, self.sealed)
+
+    def read(self, number: int) -> tuple[io.BytesIO, SegmentEnd] | None:
+        """The contents of a segment that is here, and its end; None if it is damaged: then it is set aside, and
+        missing."""
+        file = self._files[number]
+        try:
+            return read_segment(file, self._identity, self._disk)
+        except (LogError, FileNotFoundError) as error:
+            self._report(str(error))
+            self._lose(file)
+        except OSError as error:
+            self._report(f"{file.path}: {error.strerror}")
+            self._read_later(file)
+        return None
+
+    def offers(self, holders: Iterable[int]) -> Offers:
+        return self._peers.offers(holders)
+
+    def bring(self, number: int, offers: Offers) -> bool:
+        """Fetch a segment from those who offer it."""
+        file = offers.bring(number, self.directory)
+        if file is not None:
+            self.adopt(file)
+        return file is not None
+
+    # What is damaged or missing
+
+    def look_after(self, base: int, holders: Sequence[int]) -> None:
+        """Read one segment that was not read yet, the newest first; or try to fetch what is missing. `base` is the
+        newest base that is here."""
+        if self._unread:
+            file = self._unread.pop()
+            if self._files.get(file.number) == file:
+                self._look_at(file)
+        elif missing := self.missing:
+            self._heal_due -= 1
+            if self._heal_due <= 0:
+                self._heal_attempts += 1
+                self._heal_due = min(1 << self._heal_attempts, HEAL_PAUSE_MAX)
+                self._heal(missing, base, holders)
+
+    def _look_at(self, file: LogFile) -> None:
+        try:
+            found = self.read(file.number)
+        except OSError:
+            # It is damaged, and cannot be set aside now.
+            self._read_later(file)
+            raise
+        if found is None and file.number in self._files:
+            self._unreadable[file.number] = self._unreadable.get(file.number, 0) + 1
+            if self._unreadable[file.number] >= READS_MAX:
+                self._lose(file)
+
+    def _heal(self, missing: list[int], base: int, holders: Sequence[int]) -> None:
+        offers = self.offers(holders)
+        for number in reversed(missing):
+            if self.bring(number, offers):
+                self._report(f"{self._files[number].path}: is here again")
+                self._heal_attempts = 0
+                continue
+            late = offers.silent or offers.newest < number
+            if number <= base and (not late or self._heal_attempts > WAITS_MAX):
+                self._begin_behind(number)
+            return
+
+    def _begin_behind(self, number: int) -> None:
+        self.set_begin(number + 1)
+        before = [file for file in self._files.values() if file.number <= number]
+        self._set_aside(f"no replica offers segment {number}; the log begins behind it", before)
+        for file in before:
+            self._forget(file)
+
+    def _read_later(self, file: LogFile) -> None:
+        """What cannot be read now may be intact all the same; what can never be read is as good as damaged."""
+        if file not in self._unread:
+            self._unread.insert(0, file)
+
+    def _lose(self, file: LogFile) -> None:
+        if self._disk.exists(file.path):
+            self._report(f"{file.path}: is in {set_aside(file.path, self._disk)} now, and fetched again")
+        self._forget(file)
+
+    def _forget(self, file: LogFile) -> None:
+        del self._files[file.number], self._sizes[file.number]
+
+    def _set_aside(self, reason: str, files: list[LogFile]) -> None:
+        """Together, so that they can be read like a log. Of former times, the newest are kept."""
+        paths = [file.path for file in files if self._disk.exists(file.path)]
+        if not paths:
+            self._report(f"{self.directory}: {reason}")
+            return
+        set_all_aside(
+            self.directory, paths, lambda name: self._report(f"{reason}; what was here is in {name}"), self._disk
+        )
+
+    # What is kept
+
+    def retain(self, bytes_: int, needed_from: int) -> None:
+        """Drop the oldest segments beyond so many bytes, but none behind the checkpoint `needed_from`. Whatever fails
+        is done the next time: a segment is forgotten when it is gone."""
+        total, dropped = sum(self._sizes.values()), []
+        for number in sorted(self._files):
+            if total <= bytes_ or number > needed_from:
+                break
+            total -= self._sizes[number]
+            dropped.append(self._files[number])
+        if dropped:
+            self.set_begin(dropped[-1].number + 1)
+        for file in dropped:
+            remove_if_there(file.path, self._disk)
+            self._forget(file)
+
+    def set_begin(self, number: int) -> None:
+        """Before anything goes: what is missing behind it is a gap."""
+        if number != self._begin:
+            write_small(self.directory / BEGIN_FILE, msgspec.json.encode(number), self._disk)
+            self._begin = number
+
+    def _read_begin(self) -> int | None:
+        try:
+            return msgspec.json.decode(read_small(self.directory / BEGIN_FILE, self._disk), type=int)
+        except FileNotFoundError:
+            return None
+        except (DamagedFile, msgspec.DecodeError, OSError) as error:
+            self._report(str(error))
+            return None
+
+
+def set_all_aside(directory: Path, paths: Sequence[Path], report: Report, disk: Disk) -> None:
+    """Move files of a log to a directory of their own."""
+    root = directory / ASIDE
+    disk.make_directory(root)
+    aside = next_aside(root, disk)
+    report(f"{ASIDE}/{aside.name}")
+    disk.make_directory(aside)
+    for path in paths:
+        disk.rename(path, aside / path.name)
+    for changed in (aside, root, directory):
+        disk.sync_directory(changed)
+    bound(root, disk)

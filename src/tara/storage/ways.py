@@ -1,0 +1,72 @@
+"""Ways to a checkpoint: a base to begin with, or the state that an executor has, and the segments that lead on from
+there. Of the ways that lead furthest, the one that costs the fewest bytes is taken.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tara.protocol import tuples as t
+from tara.storage.base_format import StoredBase
+from tara.storage.bases import Bases, Offer
+from tara.storage.segments import Offers, Segments
+
+
+class Way(NamedTuple):
+    #: None: from the state that the executor has.
+    base: StoredBase | None
+    #: The checkpoint that it begins at, and the one that it leads to.
+    start: int
+    until: int
+    #: Who may have the segments that are not here.
+    offers: Offers
+
+
+class _Candidate(NamedTuple):
+    start: int
+    until: int
+    cost: int
+    base: Offer | None
+
+
+def find_way(load: t.Load, bases: Bases, segments: Segments, own: int, interval: int) -> Way | None:
+    """The best way; what it begins with is here, and intact. `own` is the replica that asks."""
+    others = [holder for holder in load.holders if holder != own]
+    offers = segments.offers(others)
+    offered = [*bases.own(), *(bases.offers(others) if others else [])]
+    usable = [base for base in offered if base.number >= load.bases_from and base.number * interval > load.next]
+    while True:
+        candidates = list(_candidates(load, usable, segments, offers, interval))
+        if not candidates:
+            return None
+        best = max(candidates, key=lambda way: (way.until, -way.cost))
+        if best.base is None:
+            return Way(None, best.start, best.until, offers) if best.until * interval > load.next else None
+        base = bases.bring(best.base)
+        if base is not None:
+            return Way(base, best.start, best.until, offers)
+        usable.remove(best.base)
+
+
+def _candidates(
+    load: t.Load, usable: list[Offer], segments: Segments, offers: Offers, interval: int
+) -> Iterator[_Candidate]:
+    if load.next >= 0:
+        start = load.next // interval
+        until, cost = _follow(start, segments, offers)
+        yield _Candidate(start, until, cost, None)
+    for base in usable:
+        until, cost = _follow(base.number, segments, offers)
+        yield _Candidate(base.number, until, cost + base.length, base)
+
+
+def _follow(start: int, segments: Segments, offers: Offers) -> tuple[int, int]:
+    """How far segments lead from a checkpoint, and their bytes."""
+    until, cost = start, 0
+    while True:
+        if until + 1 in segments:
+            cost += segments.size(until + 1)
+        elif until + 1 in offers:
+            cost += offers.size(until + 1)
+        else:
+            return until, cost
+        until += 1
