@@ -16,10 +16,10 @@ from tara.simulator.remote import VirtualRemote
 from tara.storage.base_format import BASE_FILES, StoredBase, base_path, write_base
 from tara.storage.bases import KEPT, Bases
 from tara.storage.disk import LOCAL, Disk, LocalDisk
-from tara.storage.files import DAMAGED, DAMAGED_KEPT, list_paths
+from tara.storage.files import DAMAGED, DAMAGED_KEPT, UNSYNCED_BYTES_MAX, list_paths
 from tara.storage.log import DecidedLog
 from tara.storage.remote import RemoteFiles
-from tara.storage.store import IDLE_S, LOG_S, PIECE_BYTES, ExecutorStore, StoreFailed
+from tara.storage.store import IDLE_S, LOG_S, RATE_BYTES_PER_S, ExecutorStore, StoreFailed
 from tests.live.small_disk import SmallDisk
 from tests.patience import DEADLINE_S
 from tests.storage.logs import settings, simple
@@ -297,9 +297,9 @@ def test_a_base_is_asked_for_piece_by_piece(tmp_path: Path) -> None:
 def test_the_disk_is_left_to_others_between_the_pieces(tmp_path: Path) -> None:
     stored = Stored(tmp_path)
     stored.give(t.Base(checkpoint(3), b"state"))
-    assert stored.give(t.Drawn(3, [bytes(PIECE_BYTES)])) == []
+    assert stored.give(t.Drawn(3, [bytes(UNSYNCED_BYTES_MAX)])) == []
     pause_s = stored.store.work()
-    assert 0.01 < pause_s < 1.0
+    assert UNSYNCED_BYTES_MAX / RATE_BYTES_PER_S <= pause_s < 1.0
     stored.now_s += pause_s
     assert stored.give() == [t.Draw(3)]
     assert stored.store.work() == IDLE_S

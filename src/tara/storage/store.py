@@ -14,6 +14,7 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.storage.base_format import BaseFile
 from tara.storage.bases import GOOD_NEWS, Bases
+from tara.storage.files import UNSYNCED_BYTES_MAX
 from tara.storage.log import DecidedLog
 
 #: Whoever has nothing to do looks again after this long; he is woken when there is something.
@@ -22,9 +23,8 @@ IDLE_S = 60.0
 LOOK_S = 1.0
 #: The pause before it is looked again whether the log is durable.
 LOG_S = 0.25
-#: A base is synced in pieces of so many bytes, is written at this rate at most, and leaves the disk to others for so
-#: many times as long as it takes itself: the journals' records come first.
-PIECE_BYTES = 2 << 20
+#: A base is synced in pieces (`UNSYNCED_BYTES_MAX`), is written at this rate at most, and leaves the disk to others for
+#: so many times as long as it takes itself: the journals' records come first.
 RATE_BYTES_PER_S = 64 << 20
 LEAVE_TIMES = 2
 ERRORS_KEPT = 100
@@ -142,7 +142,7 @@ class ExecutorStore:
         assert self._file is not None
         started_s = self._clock()
         self._file.add(chunks)
-        if (size := self._file.unsynced) >= PIECE_BYTES:
+        if (size := self._file.unsynced) >= UNSYNCED_BYTES_MAX:
             self._file.sync()
             now_s = self._clock()
             self._rest_until_s = now_s + max(LEAVE_TIMES * (now_s - started_s), size / RATE_BYTES_PER_S)
