@@ -21,7 +21,7 @@ from evaluation.plan import FEW_CLIENTS, MANY_CLIENTS, SOME_CLIENTS, THROTTLED_C
 from evaluation.results import Point, Results, Sample, Section, Series, Step
 from evaluation.step_costs import step_costs
 from evaluation.tara_cluster import Clusters, measure, measure_kill
-from tara.drills.deployment import Say
+from tara.operations.deployment import Say
 from tara.protocol.errors import ConfigurationError, TaraError
 
 PEERS: tuple[type[Etcd] | type[ZooKeeper] | type[PySyncObj], ...] = (Etcd, ZooKeeper, PySyncObj)

@@ -14,9 +14,9 @@ import msgspec
 from evaluation.plan import SOME_CLIENTS, Plan
 from evaluation.results import Moment, Timeline
 from tara.bench.load_process import LoadPlan, LoadProcess
-from tara.drills.deployment import FULL_STRENGTH_TIMEOUT_S, Deployment, DrillError, Say
 from tara.live.observability.events import Event
 from tara.operations import health
+from tara.operations.deployment import FULL_STRENGTH_TIMEOUT_S, Deployment, DrillError, Say
 from tara.operations.registry_client import NoRegistry
 
 INTERVAL_S = 0.25

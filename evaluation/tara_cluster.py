@@ -11,7 +11,7 @@ from evaluation.plan import SOME_CLIENTS, Plan
 from evaluation.results import Sample
 from tara.bench.load import LoadReport
 from tara.bench.load_process import LoadPlan, LoadProcess
-from tara.drills.deployment import Deployment, Say, children
+from tara.operations.deployment import Deployment, Say, children
 
 
 class Clusters:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tara.drills.deployment import Deployment
+from tara.operations.deployment import Deployment
 from tests.patience import DEADLINE_S
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tara.bench import state
-from tara.bench.pipelines import key_of, value_of
+from tara.bench.load import key_of, value_of
 from tara.cli import app
 from tara.client import KeyValueClient
 from tara.drills.process_cluster import ProcessCluster
@@ -15,20 +15,26 @@ from tara.drills.process_cluster import ProcessCluster
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_cluster_with_many_values_is_measured_beside_one_with_few() -> None:
+def test_a_cluster_with_many_values_is_measured_beside_an_empty_one() -> None:
     result = CliRunner().invoke(
-        app, ["bench", "state", "--values", "5000", "--value-bytes", "2000", "--seconds", "3", "--json"]
+        app,
+        ["bench", "state", "--values", "5000", "--value-bytes", "2000", "--seconds", "3", "--turns", "1", "--json"],
     )
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout.splitlines()[-1])
-    for name in ("empty_per_s", "loading_per_s", "full_per_s", "back_s", "back_without_files_s", "written"):
-        assert len(report[name]) == 1 and report[name][0] > 0, name
-    assert report["base_bytes"] > 5000 * 2000
+    assert report["state_bytes"] > 5000 * 2000
+    assert (len(report["empty_per_s"]), len(report["full_per_s"])) == (2, 1)
+    for name in ("throughput_ratio", "p99_ratio", "loading_per_s", "recovery_s", "transfer_s", "recovery_p99_ratio"):
+        assert report[name] > 0, name
     assert len(report["memory_mb"]) == len(report["base_s"]) == 3
-    assert report["memory_while"] >= 1.0
-    # Once to the journal, once to the log, and the base.
-    assert report["written"][0] > 2.0 + report["written_bases"][0]
-    assert (report["lost"], report["errors"], report["missing"], report["unequal"]) == (0, 0, 0, 0)
+    assert report["capture_memory_ratio"] >= 1.0
+    # Once to the journal, once to the log.
+    assert report["written_per_command_byte"] > 2.0
+    assert (report["lost"], report["errors"], report["missing"], report["unequal"]) == (0, 0, 0, False)
+
+
+def test_each_turn_is_compared_with_those_beside_it() -> None:
+    assert state._ratio([10.0, 30.0, 9.0], [10.0, 30.0, 10.0, 10.0]) == 0.9
 
 
 def test_a_base_is_seen_while_it_is_written(tmp_path: Path) -> None:
@@ -45,11 +51,11 @@ def test_a_base_is_seen_while_it_is_written(tmp_path: Path) -> None:
 
 
 def test_values_that_are_not_there_are_counted(tmp_path: Path) -> None:
-    report = state.StateReport(values=10, value_bytes=50, clients=state.CLIENTS, in_flight=1)
+    report = state.StateReport(values=10, value_bytes=50, clients=state.CLIENTS, turns=1)
     with ProcessCluster.whole(tmp_path, {"durability": "memory"}) as cluster:
         with KeyValueClient(cluster.endpoints) as client:
             for index in range(10):
-                client.put(key_of(index), value_of(state.CLIENTS, 50) if index != 3 else b"another")
+                client.put(key_of(index), value_of(50) if index != 3 else b"another")
             client.delete(key_of(7))
         assert state.missing_values(cluster.endpoints, report.values, report.value_bytes) == 2
     assert report.all_is_there

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tara.drills.deployment import children
+from tara.operations.deployment import children
 
 _LISTENING = "0A"
 

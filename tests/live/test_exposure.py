@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from tara.configuration.settings import load_settings
-from tara.drills.deployment import Deployment
 from tara.drills.standalone import Standalone
 from tara.live.spark import hosting_settings
 from tara.live.spark_session import SparkError, open_context, safe_settings
 from tara.net.keygen import make_client_keys, make_cluster_keys
+from tara.operations.deployment import Deployment
 from tara.protocol.errors import ConfigurationError
 from tests.live.listeners import Listener, listeners, process_tree
 from tests.patience import DEADLINE_S, patient

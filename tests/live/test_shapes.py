@@ -12,8 +12,8 @@ import pytest
 
 from tara.bench.load_process import LoadPlan, LoadProcess
 from tara.client import KeyValueClient
-from tara.drills.deployment import Deployment
 from tara.operations import health
+from tara.operations.deployment import Deployment
 from tara.simulator.checks.linearizability import KeyValueModel, check
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -57,12 +57,16 @@ class LoadReport(Struct, kw_only=True):
     ordered: int
     #: Sessions that were opened: one per client, and those whose opening was asked for once more than it was needed.
     sessions: int
+    #: Commands of the client that got the fewest answers in the measured time, and of the one that got the most.
+    client_least: int
+    client_most: int
 
 
 class _Session:
     """Waits for the result of `command`, or for the result of `read`, or for nothing."""
 
     __slots__ = (
+        "answered",
         "call",
         "command",
         "connection",
@@ -92,6 +96,8 @@ class _Session:
         self.first_sent_s = 0.0
         self.sent_s = 0.0
         self.patience_s = PATIENCE_S
+        #: In the measured time.
+        self.answered = 0
 
     @property
     def waits(self) -> bool:
@@ -108,7 +114,9 @@ class Load:
         recorded_keys: int = 0,
         target: int | None = None,
         key_directory: str | None = None,
+        values: int = 0,
     ) -> None:
+        """Each client writes a key of its own; or all of them so many values, in turn."""
         self._channels = Channels(key_directory)
         #: All sessions belong to this process.
         self._secret = os.urandom(SECRET_BYTES_MIN)
@@ -116,7 +124,8 @@ class Load:
         self._addresses = addresses if target is None else [addresses[target]]
         self._open_channels = [self._channels.open(address) for address in self._addresses]
         self._random = Random(clients)
-        self._payload = self._random.randbytes(payload_bytes)
+        self._payload = value_of(payload_bytes)
+        self._values = values
         self._reads = reads
         keys = max(clients // 2, 1)
         self._recorded = {f"key-{index}" for index in range(min(recorded_keys, keys))}
@@ -246,6 +255,8 @@ class Load:
             answered=answered,
             ordered=self.ordered,
             sessions=len(self._sessions) + len(self._spare),
+            client_least=min(session.answered for session in self._sessions),
+            client_most=max(session.answered for session in self._sessions),
         )
 
     def _drain(self, deadline_s: float = 60.0) -> int:
@@ -307,6 +318,7 @@ class Load:
             self.errors += 1
         if self._measuring:
             self._latencies_s.append(now_s - session.first_sent_s)
+            session.answered += 1
         if session.key in self._recorded:
             self._record(session, now_s, msgspec.msgpack.decode(payload))
         if not self._stopping:
@@ -322,7 +334,10 @@ class Load:
             self._by_read[self._read] = session
             return client_wire.ReadMessage(self._read, session.get)
         payload = session.put
-        if session.key in self._recorded:
+        if self._values:
+            payload = t.encode(Put(key_of(self._writes % self._values), self._payload))
+            self._writes += 1
+        elif session.key in self._recorded:
             # Values must differ for the check; the others may as well be equal.
             self._writes += 1
             value = self._writes.to_bytes(8, "big") + self._payload[8:]
@@ -377,6 +392,16 @@ def _send(channel: Channel, messages: list[Message], secret: bytes) -> None:
     reads = [message for message in messages if type(message) is client_wire.ReadMessage]
     for piece in client_wire.encode_request(commands, reads, secret):
         channel.send(piece)
+
+
+def key_of(index: int) -> str:
+    """Of the values that are written in turn."""
+    return f"value-{index}"
+
+
+def value_of(payload_bytes: int) -> bytes:
+    """What is written, whoever writes it."""
+    return Random(payload_bytes).randbytes(payload_bytes)
 
 
 def quantile(ordered_s: list[float], share: float) -> float:

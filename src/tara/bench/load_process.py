@@ -26,8 +26,8 @@ class LoadPlan(Struct, frozen=True, kw_only=True):
     payload_bytes: int = 64
     #: Commands that each client has in flight: of more than one, clients as users have them are the load.
     in_flight: int = 1
-    #: How many values these write, in turn.
-    values: int = VALUES
+    #: How many values all clients write, in turn; 0: each its own, or a few if they pipeline.
+    values: int = 0
     reads: float = 0.0
     #: Keys whose operations are recorded, for the check of linearizability.
     recorded_keys: int = 0
@@ -101,9 +101,17 @@ class LoadProcess:
 
 def _make(plan: LoadPlan) -> Load | Pipelines:
     if plan.in_flight > 1:
-        return Pipelines(plan.endpoints, plan.clients, plan.in_flight, plan.payload_bytes, plan.keys, plan.values)
+        values = plan.values or VALUES
+        return Pipelines(plan.endpoints, plan.clients, plan.in_flight, plan.payload_bytes, plan.keys, values)
     return Load(
-        plan.endpoints, plan.clients, plan.payload_bytes, plan.reads, plan.recorded_keys, plan.target, plan.keys
+        plan.endpoints,
+        plan.clients,
+        plan.payload_bytes,
+        plan.reads,
+        plan.recorded_keys,
+        plan.target,
+        plan.keys,
+        plan.values,
     )
 
 

@@ -9,10 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from random import Random
 
 from tara.application import Put
-from tara.bench.load import LoadReport, quantile
+from tara.bench.load import LoadReport, key_of, quantile, value_of
 from tara.client import Client
 from tara.protocol import tuples as t
 from tara.simulator.checks.linearizability import Operation
@@ -22,15 +21,6 @@ VALUES = 64
 #: How long a command may take. None should take nearly as long.
 TIMEOUT_S = 120.0
 _POLL_S = 0.02
-
-
-def key_of(index: int) -> str:
-    return f"key-{index}"
-
-
-def value_of(clients: int, payload_bytes: int) -> bytes:
-    """What so many clients write, wherever they write it."""
-    return Random(clients).randbytes(payload_bytes)
 
 
 class Pipelines:
@@ -43,7 +33,7 @@ class Pipelines:
         key_directory: str | None = None,
         values: int = VALUES,
     ) -> None:
-        value = value_of(clients, payload_bytes)
+        value = value_of(payload_bytes)
         self._commands = (t.encode(Put(key_of(index % values), value)) for index in itertools.count())
         self._in_flight = in_flight
         self._clients = [Client(endpoints, timeout_s=TIMEOUT_S, keys=key_directory) for _ in range(clients)]
@@ -52,6 +42,8 @@ class Pipelines:
         self._latencies_s: list[float] = []
         self._last_answer_s = self._gap_s = 0.0
         self._answered = self._errors = self._open = 0
+        #: Answers to each client in the measured time.
+        self._per_client = [0] * clients
         self._stopping = False
         #: There is no check of linearizability here.
         self.history: list[Operation] = []
@@ -83,11 +75,13 @@ class Pipelines:
         begin_s = time.monotonic()
         with self._lock:
             self._latencies_s, self._gap_s, self._last_answer_s = [], 0.0, time.monotonic()
+            self._per_client = [0] * len(self._clients)
         on_measuring(True)
         self._pass(begin_s + seconds, on_second, stop, interval_s)
         with self._lock:
             now_s = time.monotonic()
             latencies, self._stopping = sorted(self._latencies_s), True
+            per_client = list(self._per_client)
             gap_s = max(self._gap_s, now_s - self._last_answer_s)
         on_measuring(False)
         lost = self._drain()
@@ -105,6 +99,8 @@ class Pipelines:
             answered=self._answered,
             ordered=self._answered,
             sessions=len(self._clients),
+            client_least=min(per_client),
+            client_most=max(per_client),
         )
 
     def _pass(
@@ -136,6 +132,7 @@ class Pipelines:
             self._answered += not failed
             if not failed:
                 self._latencies_s.append(now_s - begun_s)
+                self._per_client[index] += 1
                 self._gap_s = max(self._gap_s, now_s - self._last_answer_s)
                 self._last_answer_s = now_s
             stopping = self._stopping

@@ -1,8 +1,10 @@
-"""What a large state costs: a live cluster with many values, beside the same one with hardly any.
+"""What a large state costs: a live cluster with many values, beside the same one with none.
 
-In each turn a cluster is started. Pipelining clients write a few values again and again, then as many as asked for,
-then all of these again, while the executors take a base. Then one site is killed under the same load, and another one
-together with its files. In the end every value is read, and the states of the replicas are compared.
+Both run at once, and are under load in turns: the empty one, the full one, the empty one again, and so on, so that each
+turn of the full one stands between two of the empty one. The load is the same for both: closed-loop clients write
+values of the same length, in turn; the empty cluster has as few as there are clients. In each of its turns the full
+cluster takes a base, from its beginning to its end. Then sites of it are killed under the same load: one, and another
+one together with its files. In the end every value is read, and the states of the replicas are compared.
 """
 
 import os
@@ -12,35 +14,36 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from tara.application import Get, Put
-from tara.bench.load import LoadError, LoadReport
+from tara.bench.load import LoadError, LoadReport, key_of, value_of
 from tara.bench.load_process import LoadPlan, LoadProcess
-from tara.bench.pipelines import VALUES, key_of, value_of
 from tara.client import Client
-from tara.configuration.settings import load_settings
 from tara.live import control
-from tara.live.spark import Cluster
 from tara.operations import health
-from tara.operations.fresh_checkpoint import bring_to, next_checkpoint
+from tara.operations.deployment import Deployment
+from tara.operations.fresh_checkpoint import next_checkpoint
 from tara.operations.registry_client import ask
 from tara.operations.running_states import compare_states
 from tara.protocol import tuples as t
 from tara.storage.base_format import base_directory, list_bases, number_of
 from tara.storage.files import TEMPORARY
 
-CLIENTS = 4
-IN_FLIGHT = 64
+CLIENTS = 64
+#: Those that write all values first.
+LOADERS = 256
 WARM_UP_S = 2.0
 #: Longer than anything takes here.
 UNTIL_STOPPED_S = 24 * 3600.0
-TIMEOUT_S = 300.0
-POLL_S = 0.01
-#: How long the clients write before a site is killed, and how long memory is looked at after a base.
+TIMEOUT_S = 600.0
+POLL_S = 0.02
+#: How long the clients write before and after a site is killed, and how long memory is looked at after a base.
 PAUSE_S = 2.0
 #: Values that are read at once.
 READ_AHEAD = 256
@@ -55,40 +58,47 @@ class StateReport(Struct, kw_only=True):
     values: int
     value_bytes: int
     clients: int
-    in_flight: int
-    #: Commands per second in each turn: with hardly any state, while the values were written first, and with all.
-    empty_per_s: list[float] = []
-    loading_per_s: list[float] = []
-    full_per_s: list[float] = []
-    #: With all values, against hardly any in the same turn: the median.
-    full_to_empty: float = 0.0
-    #: The longest times in which no client got an answer: in the same times, and while sites were killed.
-    empty_gap_ms: float = 0.0
-    loading_gap_ms: float = 0.0
-    full_gap_ms: float = 0.0
-    killed_gap_ms: float = 0.0
-    #: Until the first site was killed.
+    turns: int
+    #: The length of a base with all values.
+    state_bytes: int = 0
+    #: The full cluster, while it takes bases, against the empty one: medians over the turns. The longest time in which
+    #: no client got an answer is of all turns.
+    throughput_ratio: float = 0.0
+    p99_ratio: float = 0.0
+    pause_ms_max: float = 0.0
     view_changes: int = 0
-    #: The length of a base with all values, and how long it took to write one.
-    base_bytes: int = 0
+    #: Bytes that a site of the full cluster wrote to its disk for each byte of commands, from its first value to its
+    #: last turn.
+    written_per_command_byte: float = 0.0
+    #: The most memory of a container while it takes a base, against what it had before.
+    capture_memory_ratio: float = 0.0
+    #: Seconds from the kill of a site to full strength: with its files, and without them; and the 99th percentile of
+    #: the latency meanwhile, against that of the full cluster's turns.
+    recovery_s: float = 0.0
+    transfer_s: float = 0.0
+    recovery_p99_ratio: float = 0.0
+    transfer_p99_ratio: float = 0.0
+    #: The longest time in which no client got an answer, while sites were killed.
+    killed_gap_ms: float = 0.0
+    #: Turn by turn, the empty cluster's first; there is one more of its.
+    empty_per_s: list[float] = []
+    full_per_s: list[float] = []
+    empty_p99_ms: list[float] = []
+    full_p99_ms: list[float] = []
+    empty_gap_ms: list[float] = []
+    full_gap_ms: list[float] = []
+    #: While all values were written for the first time.
+    loading_per_s: float = 0.0
+    loading_gap_ms: float = 0.0
+    #: Seconds that each site needed for each base, and the memory of its container before.
     base_s: list[float] = []
-    #: Bytes that a site wrote to its disk for each byte of commands with all values, in each turn; and how much of that
-    #: were bases.
-    written: list[float] = []
-    written_bases: list[float] = []
-    #: The memory of each container before a base; and the most, while it was taken and afterwards, against that.
     memory_mb: list[float] = []
-    memory_while: float = 0.0
-    memory_after: float = 0.0
-    #: Seconds from the kill of a site until it votes and holds the stable checkpoint again.
-    back_s: list[float] = []
-    back_without_files_s: list[float] = []
-    #: Commands that were never answered, and answers that were errors; values that are not there in the end; turns
-    #: after which the replicas differed.
+    #: Commands that were never answered, and answers that were errors; values that are not there in the end; whether
+    #: the replicas differed.
     lost: int = 0
     errors: int = 0
     missing: int = 0
-    unequal: int = 0
+    unequal: bool = False
 
     @property
     def all_is_there(self) -> bool:
@@ -96,52 +106,56 @@ class StateReport(Struct, kw_only=True):
 
 
 def measure(values: int, value_bytes: int, seconds: float, turns: int, say: Say = lambda line: None) -> StateReport:
-    report = StateReport(values=values, value_bytes=value_bytes, clients=CLIENTS, in_flight=IN_FLIGHT)
-    for _ in range(turns):
-        with tempfile.TemporaryDirectory(prefix="tara-state-") as directory:
-            cluster = Cluster(load_settings(environment={}, flags={"data_dir": str(Path(directory) / "data")}))
-            try:
-                cluster.start()
-                _Turn(cluster, report, seconds, say).run()
-            finally:
-                cluster.stop()
-    ratios = [full / empty for full, empty in zip(report.full_per_s, report.empty_per_s, strict=True)]
-    report.full_to_empty = round(statistics.median(ratios), 3)
+    """Turns of so many seconds; those of the full cluster are as long as a base takes, if that is longer."""
+    report = StateReport(values=values, value_bytes=value_bytes, clients=CLIENTS, turns=turns)
+    with tempfile.TemporaryDirectory(prefix="tara-state-") as directory, ExitStack() as stack:
+        clusters = []
+        for name in ("empty", "full"):
+            cluster = Deployment(Path(directory) / name)
+            stack.callback(cluster.stop)
+            cluster.start()
+            clusters.append(cluster)
+        empty, full = clusters
+        _Comparison(empty, full, report, seconds, say).run()
     return report
 
 
-class _Turn:
-    """One cluster, from its start on."""
-
-    def __init__(self, cluster: Cluster, report: StateReport, seconds: float, say: Say) -> None:
-        self._registry = cluster.registry
-        self._data_dir = Path(cluster.settings.data_dir)
+class _Comparison:
+    def __init__(self, empty: Deployment, full: Deployment, report: StateReport, seconds: float, say: Say) -> None:
+        self._empty = empty
+        self._full = full
         self._report = report
         self._seconds = seconds
         self._say = say
+        #: The lengths of a command, and of all commands that the full cluster has answered.
+        self._command_bytes = len(t.encode(Put(key_of(0), bytes(report.value_bytes))))
+        self._commands = 0
 
     def run(self) -> None:
         report = self._report
-        self._say("hardly any state")
-        empty = self._note(self._load(VALUES, self._seconds).finish())
-        report.empty_per_s.append(empty.throughput_per_s)
-        report.empty_gap_ms = max(empty.gap_ms_max, report.empty_gap_ms)
-        self._say(f"{empty.throughput_per_s:.0f} commands/s; all values are written")
+        written = self._written
         self._write_all()
-        self._say(f"{report.loading_per_s[-1]:.0f} commands/s; they are written again, and a base is taken")
-        self._measure_full()
-        self._say(f"{report.full_per_s[-1]:.0f} commands/s; sites are killed")
-        self._kill_sites()
+        for _ in range(report.turns):
+            self._measure_empty()
+            self._measure_full()
+        self._measure_empty()
+        of_commands = len(self._pids(self._full)) * self._commands * self._command_bytes
+        report.written_per_command_byte = round((self._written - written) / of_commands, 2)
+        report.throughput_ratio = round(_ratio(report.full_per_s, report.empty_per_s), 3)
+        report.p99_ratio = round(_ratio(report.full_p99_ms, report.empty_p99_ms), 3)
+        report.pause_ms_max = max(report.full_gap_ms)
+        report.recovery_s, report.recovery_p99_ratio = self._kill_under_load()
+        report.transfer_s, report.transfer_p99_ratio = self._kill_under_load(without_files=True)
         self._say("every value is read")
-        report.missing += missing_values(",".join(self._registry.endpoints), report.values, report.value_bytes)
-        comparison = compare_states(self._data_dir, TIMEOUT_S)
-        report.unequal += not comparison.equal
+        report.missing = missing_values(self._full.endpoints, report.values, report.value_bytes)
+        report.unequal = not compare_states(self._full.data_dir, TIMEOUT_S).equal
 
-    def _load(self, values: int, seconds: float, warm_up_s: float = WARM_UP_S) -> LoadProcess:
+    def _load(
+        self, cluster: Deployment, values: int, seconds: float, clients: int = CLIENTS, warm_up_s: float = WARM_UP_S
+    ) -> LoadProcess:
         plan = LoadPlan(
-            endpoints=",".join(self._registry.endpoints),
-            clients=CLIENTS,
-            in_flight=IN_FLIGHT,
+            endpoints=cluster.endpoints,
+            clients=clients,
             values=values,
             seconds=seconds,
             warm_up_s=warm_up_s,
@@ -150,132 +164,153 @@ class _Turn:
         )
         return LoadProcess(plan)
 
-    def _note(self, found: LoadReport) -> LoadReport:
+    def _finish(self, load: LoadProcess, full: bool = True) -> LoadReport:
+        found = load.finish()
         self._report.lost += found.lost
         self._report.errors += found.errors
+        if full:
+            self._commands += found.answered
         return found
 
     def _write_all(self) -> None:
-        load, answered = self._load(self._report.values, UNTIL_STOPPED_S, 0.0), 0
+        report = self._report
+        self._say(f"{report.values} values of {report.value_bytes} bytes are written")
+        load, answered = self._load(self._full, report.values, UNTIL_STOPPED_S, LOADERS, 0.0), 0
         for _, count in load.seconds():
             answered += count
-            if answered >= self._report.values:
+            if answered >= report.values:
                 load.stop()
-        found = self._note(load.finish())
-        self._report.loading_per_s.append(found.throughput_per_s)
-        self._report.loading_gap_ms = max(found.gap_ms_max, self._report.loading_gap_ms)
+        found = self._finish(load)
+        report.loading_per_s, report.loading_gap_ms = found.throughput_per_s, found.gap_ms_max
+        self._say(f"{found.throughput_per_s:.0f} commands/s")
 
-    # With all values
+    # In turns
+
+    def _measure_empty(self) -> None:
+        report = self._report
+        found = self._finish(self._load(self._empty, CLIENTS, self._seconds), full=False)
+        report.empty_per_s.append(found.throughput_per_s)
+        report.empty_p99_ms.append(found.latency_ms_p99)
+        report.empty_gap_ms.append(found.gap_ms_max)
+        self._say(f"empty: {_described(found)}")
 
     def _measure_full(self) -> None:
-        report, sites = self._report, self._sites()
-        view, saved, written = self._view, self._bases_saved, sum(map(_written, sites.values()))
-        watch = _Watch(self._data_dir, sites)
+        report = self._report
+        view = health.view(self._full.status())
+        watch = _Watch(self._full.data_dir, self._pids(self._full))
         try:
-            found = self._write_and_take_base()
+            found = self._write_while_base_is_taken()
             time.sleep(PAUSE_S)
         finally:
             captures = watch.stop()
         report.full_per_s.append(found.throughput_per_s)
-        report.full_gap_ms = max(found.gap_ms_max, report.full_gap_ms)
-        report.view_changes += self._view - view
+        report.full_p99_ms.append(found.latency_ms_p99)
+        report.full_gap_ms.append(found.gap_ms_max)
+        report.view_changes += health.view(self._full.status()) - view
         if not captures:
             raise LoadError("a base was written too quickly to be seen: the state is too small")
-        report.base_bytes = max(capture.bytes for capture in captures)
-        commands = len(sites) * found.answered * len(t.encode(Put(key_of(0), bytes(report.value_bytes))))
-        report.written.append(round((sum(map(_written, sites.values())) - written) / commands, 2))
-        report.written_bases.append(round((self._bases_saved - saved) * report.base_bytes / commands, 2))
+        report.state_bytes = max(capture.bytes for capture in captures)
         report.base_s += [round(capture.seconds, 2) for capture in captures]
         report.memory_mb += [round(capture.before / 1e6, 1) for capture in captures]
-        report.memory_while = max(report.memory_while, max(round(c.most / c.before, 2) for c in captures))
-        report.memory_after = max(report.memory_after, max(round(c.after / c.before, 2) for c in captures))
+        ratio = max(capture.most / capture.before for capture in captures)
+        report.capture_memory_ratio = max(report.capture_memory_ratio, round(ratio, 2))
+        self._say(f"full: {_described(found)}; a base of {report.state_bytes / 1e6:.0f} MB in {report.base_s[-1]} s")
 
-    def _write_and_take_base(self) -> LoadReport:
-        load, number = self._load(self._report.values, self._seconds), 0
-        for at_s, _ in load.seconds():
-            if not number and at_s > WARM_UP_S:
-                number = next_checkpoint(self._data_dir)
-                ask(self._data_dir, control.AskBase(number))
-        found = self._note(load.finish())
-        # Where the clients have not come as far as that, others do. That is not in what is measured.
-        bring_to(self._data_dir, next_checkpoint(self._data_dir), time.monotonic() + TIMEOUT_S)
-        sites = self._sites()
-        self._await(lambda: all(_newest_base(self._data_dir, site)[0] >= number for site in sites), "a base")
-        return found
+    def _write_while_base_is_taken(self) -> LoadReport:
+        data_dir, sites = self._full.data_dir, self._pids(self._full)
+        load, number = self._load(self._full, self._report.values, UNTIL_STOPPED_S), 0
+
+        def is_there(site: int, number: int) -> bool:
+            return _newest_base(data_dir, site)[0] >= number
+
+        try:
+            for at_s, _ in load.seconds():
+                if not number and at_s > WARM_UP_S:
+                    number = next_checkpoint(data_dir)
+                    ask(data_dir, control.AskBase(number))
+                elif at_s > WARM_UP_S + self._seconds and all(is_there(site, number) for site in sites):
+                    load.stop()
+                elif at_s > TIMEOUT_S:
+                    raise LoadError(f"no base within {TIMEOUT_S:.0f} s")
+        finally:
+            load.stop()
+        return self._finish(load)
 
     @property
-    def _view(self) -> int:
-        """The highest one of any committer."""
-        containers = self._registry.status()["containers"]
-        partitions = [found for container in containers for found in container.get("partitions", {}).values()]
-        return max((int(partition.get("view", 0)) for partition in partitions), default=0)
+    def _written(self) -> int:
+        """By all sites of the full cluster together."""
+        return sum(map(_written, self._pids(self._full).values()))
 
-    @property
-    def _bases_saved(self) -> int:
-        """By all sites together."""
-        return sum(int(container["counters"]["bases_saved"]) for container in self._registry.status()["containers"])
+    @staticmethod
+    def _pids(cluster: Deployment) -> dict[int, int]:
+        """The processes of its sites."""
+        return {found["sites"][0]: found["pid"] for found in cluster.status()["containers"]}
 
     # Sites that are killed
 
-    def _kill_sites(self) -> None:
+    def _kill_under_load(self, without_files: bool = False) -> tuple[float, float]:
+        """Seconds until the site is back, and the ratio of the latencies."""
         report = self._report
-        load = self._load(report.values, UNTIL_STOPPED_S)
+        load = self._load(self._full, report.values, UNTIL_STOPPED_S)
         try:
             time.sleep(WARM_UP_S + PAUSE_S)
-            report.back_s.append(self._kill())
-            time.sleep(PAUSE_S)
-            report.back_without_files_s.append(self._kill(remove_files=True))
+            back_s = self._kill(without_files)
             time.sleep(PAUSE_S)
         finally:
             load.stop()
-        report.killed_gap_ms = max(self._note(load.finish()).gap_ms_max, report.killed_gap_ms)
+        found = self._finish(load)
+        report.killed_gap_ms = max(found.gap_ms_max, report.killed_gap_ms)
+        self._say(f"killed{', and its files removed' * without_files}: back after {back_s} s; {_described(found)}")
+        return back_s, round(found.latency_ms_p99 / statistics.median(report.full_p99_ms), 2)
 
-    def _kill(self, remove_files: bool = False) -> float:
+    def _kill(self, without_files: bool) -> float:
         """A site that does not lead; seconds until it is back."""
-        status = self._registry.status()
+        status = self._full.status()
         leader = health.leader(status)
         place, victim = next(
             (place, found)
             for place, found in enumerate(status["containers"])
             if leader is None or found["container"] != leader["container"]
         )
-        if remove_files:
+        if without_files:
             # It is not to see that they go.
             os.kill(victim["pid"], signal.SIGSTOP)
             self._remove_files(victim["sites"][0])
         began_s = time.monotonic()
         os.kill(victim["pid"], signal.SIGKILL)
 
-        def is_back() -> bool:
-            found = self._registry.status()
+        def is_back(found: dict[str, Any]) -> bool:
             return found["containers"][place]["life"] > victim["life"] and health.full_strength(found)
 
-        self._await(is_back, "a site that was killed")
+        self._full.await_status(is_back, "a site that was killed", TIMEOUT_S)
         return round(time.monotonic() - began_s, 2)
 
     def _remove_files(self, site: int) -> None:
         """At once, however long they are."""
-        removed = self._data_dir.parent / "removed"
+        removed = self._full.data_dir.parent / "removed"
         removed.mkdir()
-        for path in (self._data_dir / pattern.format(site) for pattern in FILES):
+        for path in (self._full.data_dir / pattern.format(site) for pattern in FILES):
             if path.exists():
                 path.rename(removed / path.name)
 
-    def _sites(self) -> dict[int, int]:
-        """Their processes."""
-        return {found["sites"][0]: found["pid"] for found in self._registry.status()["containers"]}
 
-    def _await(self, condition: Callable[[], bool], what: str) -> None:
-        end_s = time.monotonic() + TIMEOUT_S
-        while not condition():
-            if time.monotonic() > end_s:
-                raise LoadError(f"not within {TIMEOUT_S:.0f} s: {what}")
-            time.sleep(POLL_S)
+def _described(found: LoadReport) -> str:
+    return (
+        f"{found.throughput_per_s:.0f} commands/s, p99 {found.latency_ms_p99:.0f} ms, longest pause "
+        f"{found.gap_ms_max:.0f} ms"
+    )
+
+
+def _ratio(full: list[float], empty: list[float]) -> float:
+    """Of each turn against the mean of those before and after it: the median."""
+    return statistics.median(
+        value / statistics.mean(beside) for value, beside in zip(full, pairwise(empty), strict=True)
+    )
 
 
 def missing_values(endpoints: str, values: int, value_bytes: int) -> int:
     """Values that are not what was written."""
-    expected, missing = t.encode(value_of(CLIENTS, value_bytes)), 0
+    expected, missing = t.encode(value_of(value_bytes)), 0
     with Client(endpoints, timeout_s=TIMEOUT_S) as client:
         for first in range(0, values, READ_AHEAD):
             indexes = range(first, min(first + READ_AHEAD, values))

@@ -135,14 +135,14 @@ def bench_stream(
 def bench_state(
     values: Annotated[int, typer.Option(help="Values in the state.", min=100)] = 100_000,
     value_bytes: Annotated[int, typer.Option(help="Bytes of each.", min=8)] = 1_000,
-    seconds: Annotated[float, typer.Option(help="Measured seconds, with and without the state.", min=2.0)] = 10.0,
-    turns: Annotated[int, typer.Option(help="Clusters that are measured, one after the other.", min=1)] = 1,
+    seconds: Annotated[float, typer.Option(help="Measured seconds in each turn, at least.", min=2.0)] = 15.0,
+    turns: Annotated[int, typer.Option(help="Turns of the full cluster, each between two of the other.", min=1)] = 2,
     as_json: Json = False,
 ) -> None:
-    """What a large state costs: a key-value cluster on Spark with many values, beside the same one with hardly any.
+    """What a large state costs: a cluster on Spark with many values, in turns with one that has none.
 
-    Throughput, the longest pause, what is written to disk, memory while a base is taken, and how long sites need to
-    come back: one that was killed, and one whose files are gone. Exit status 1 if anything was lost.
+    Throughput, latency and the longest pause while bases are taken, what is written to disk, memory, and how long sites
+    need to come back: one that was killed, and one whose files are gone. Exit status 1 if anything was lost.
 
     Example: tara bench state --values 100000 --value-bytes 1000 --json
     """
@@ -159,19 +159,20 @@ def bench_state(
 
 def _print_state(report: "StateReport") -> None:
     typer.echo(
-        f"{report.values} values of {report.value_bytes} bytes, a base of {report.base_bytes / 1e6:.1f} MB: "
-        f"{report.full_to_empty:.2f} of the throughput with hardly any state ({report.full_per_s} and "
-        f"{report.empty_per_s} commands/s)"
+        f"{report.values} values of {report.value_bytes} bytes, a base of {report.state_bytes / 1e6:.1f} MB: against "
+        f"an empty state {report.throughput_ratio:.2f} of the throughput and {report.p99_ratio:.2f} times the p99, "
+        f"while bases are taken"
     )
     typer.echo(
-        f"longest pause {report.full_gap_ms:.0f} ms, {report.empty_gap_ms:.0f} ms with hardly any state, "
-        f"{report.view_changes} view changes; memory {report.memory_while:.2f} times as much while a base is taken, "
-        f"{report.memory_after:.2f} afterwards"
+        f"longest pause {report.pause_ms_max:.0f} ms, {report.view_changes} view changes; "
+        f"{report.written_per_command_byte} bytes written at a site per byte of commands; memory "
+        f"{report.capture_memory_ratio:.2f} times as much while a base is taken"
     )
     typer.echo(
-        f"bytes written at a site per byte of commands: {report.written}, {report.written_bases} of them in bases"
+        f"a site is back {report.recovery_s} s after it was killed, {report.transfer_s} s without its files, with "
+        f"{report.recovery_p99_ratio} and {report.transfer_p99_ratio} times the p99 meanwhile"
     )
     typer.echo(
-        f"a site is back {report.back_s} s after it was killed, {report.back_without_files_s} s without its files; "
-        f"{report.lost} lost, {report.errors} errors, {report.missing} values missing, {report.unequal} times unequal"
+        f"{report.lost} lost, {report.errors} errors, {report.missing} values missing, replicas "
+        f"{'differ' if report.unequal else 'equal'}"
     )

@@ -13,16 +13,16 @@ from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tara.bench.load_process import LoadPlan, LoadProcess
 from tara.configuration.settings import Settings
-from tara.drills.deployment import Say
 from tara.drills.process_cluster import ProcessCluster
 from tara.drills.safety import Safety
 from tara.live import control
 from tara.live.registry import Registry
 from tara.operations import health
+from tara.operations.deployment import Say
 from tara.simulator.checks.linearizability import KeyValueModel, check
 
 CHUNK_BYTES = 1 << 16
@@ -249,15 +249,6 @@ class NetworkVerdict(Safety, kw_only=True):
         )
 
 
-def view(status: dict[str, Any]) -> int:
-    """The highest view of any committer."""
-    return max(
-        partition.get("view", 0)
-        for container in status["containers"]
-        for partition in container.get("partitions", {}).values()
-    )
-
-
 def network(directory: Path, say: Say, seconds: float = 60.0, seed: int = 1) -> NetworkVerdict:
     """Links between sites that are cut, stalled, slow or lossy, one way or both, at random, under load."""
     random = Random(seed)
@@ -289,7 +280,7 @@ def network(directory: Path, say: Say, seconds: float = 60.0, seed: int = 1) -> 
             began_s = time.monotonic()
             status = cluster.await_status(health.full_strength, "full strength", FULL_STRENGTH_S)
             full_strength_s.append(round(time.monotonic() - began_s, 2))
-            views.append(view(status) - view(before))
+            views.append(health.view(status) - health.view(before))
             say(f"network: full strength after {full_strength_s[-1]:.1f} s, {views[-1]} views")
             time.sleep(random.uniform(0.0, 1.0))
         load.stop()

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tara.bench.load_process import LoadPlan, LoadProcess
-from tara.drills.deployment import Deployment, Say, send
 from tara.drills.safety import Safety
 from tara.operations import health
+from tara.operations.deployment import Deployment, Say, send
 from tara.simulator.checks.linearizability import KeyValueModel, check
 
 CLIENTS = 64

@@ -9,9 +9,9 @@ from random import Random
 
 from tara.bench.processors import work_s
 from tara.drills.bad_network import random_fault
-from tara.drills.deployment import DrillError, Say, children, send
 from tara.drills.drill_run import DrillRun, DrillVerdict
 from tara.drills.proxied import Proxied
+from tara.operations.deployment import DrillError, Say, children, send
 
 #: A process has its size by then.
 WARM_S = 120

@@ -21,7 +21,6 @@ from msgspec import Struct
 from tara.bench.load_process import LoadPlan, LoadProcess
 from tara.client import KeyValueClient
 from tara.drills.attacks import Attackers, Sent
-from tara.drills.deployment import Say
 from tara.drills.increments import Increments
 from tara.drills.nuisances import LARGE_BYTES, LARGE_KEY
 from tara.drills.process_cluster import ProcessCluster
@@ -31,6 +30,7 @@ from tara.live.registry import Registry
 from tara.net.allocator import give_memory_back
 from tara.net.keygen import make_client_keys, make_cluster_keys
 from tara.operations import health
+from tara.operations.deployment import Say
 from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.simulator.checks.linearizability import KeyValueModel, check

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tara.client import KeyValueClient
-from tara.drills.deployment import START_TIMEOUT_S, Say
 from tara.drills.drill_run import GAP_MS_MAX, DrillRun, DrillVerdict, Others, count_events
 from tara.drills.starts import SITES, Starts, first_start, measure
 from tara.net.addresses import free_row
+from tara.operations.deployment import START_TIMEOUT_S, Say
 
 
 def kill(directory: Path, say: Say) -> DrillVerdict:

@@ -6,9 +6,9 @@ from typing import Any
 
 from tara.configuration.settings import load_settings
 from tara.drills.bad_network import Network, ProxiedRegistry
-from tara.drills.deployment import START_TIMEOUT_S, Deployment
 from tara.live.spark import Cluster
 from tara.operations import health
+from tara.operations.deployment import START_TIMEOUT_S, Deployment
 
 
 class Proxied(Deployment):

@@ -3,10 +3,10 @@
 import time
 from pathlib import Path
 
-from tara.drills.deployment import DrillError, Say, Sites
 from tara.drills.drill_run import GAP_MS_MAX, DrillRun, DrillVerdict, count_events
 from tara.drills.processes import lose_everything
 from tara.drills.standalone import Standalone
+from tara.operations.deployment import DrillError, Say, Sites
 
 #: Checkpoints and bases come often, so that who rejoins needs one.
 SIZES = {"checkpoint_interval": "2000", "window": "8000", "base_bytes_min": "500000"}

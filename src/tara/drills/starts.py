@@ -11,11 +11,11 @@ import msgspec
 from msgspec import Struct
 
 from tara.client import KeyValueClient
-from tara.drills.deployment import START_TIMEOUT_S, Deployment, DrillError, Say
 from tara.live.observability.events import log_path
 from tara.live.start_phases import PHASES
 from tara.net.addresses import free_row
 from tara.operations import health
+from tara.operations.deployment import START_TIMEOUT_S, Deployment, DrillError, Say
 
 #: Of a cluster with f = 1.
 SITES = 3

@@ -27,12 +27,12 @@ from tara.configuration.state import ClusterState, StateFile
 from tara.drills import bare_start
 from tara.drills.bare_start import Found, Judgement, copy_site, judge
 from tara.drills.damage import JOURNAL_KINDS, Damage, draw, files_of, inflict
-from tara.drills.deployment import Deployment, DrillError, Say, send
 from tara.live.container import ContainerSpec
 from tara.live.registry import Registry
 from tara.live.spark import spec_of
 from tara.named import application_of
 from tara.operations import health
+from tara.operations.deployment import Deployment, DrillError, Say, send
 from tara.protocol import tuples as t
 from tara.protocol.execution import Execution, ExecutionState
 from tara.protocol.graph import Graph, Stage

@@ -62,6 +62,20 @@ def counter(status: Status) -> int:
     return max((int(state["counter"]) for state in executors(status)), default=0)
 
 
+def bases_saved(status: Status) -> int:
+    """By all sites together, in their present lives."""
+    return sum(int(container.get("counters", {}).get("bases_saved", 0)) for container in status["containers"])
+
+
+def view(status: Status) -> int:
+    """The highest one of any committer."""
+    return max(
+        int(partition.get("view", 0))
+        for container in status["containers"]
+        for partition in container.get("partitions", {}).values()
+    )
+
+
 def _node(container: Status, partition: int, stage: str) -> Status | None:
     found: Status | None = container.get("partitions", {}).get(str(partition), {}).get(stage)
     return found
