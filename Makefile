@@ -94,6 +94,7 @@ soak: setup ## Long campaigns: many simulated seeds, seeded bugs, SOAK_MINUTES o
 	$(BIN)/tara drill storage
 	$(BIN)/tara drill memory --kills 50
 	$(BIN)/tara drill network --seconds 600
+	$(BIN)/tara drill slow-disk --seconds 60
 	$(BIN)/tara drill fuzz --frames $(SOAK_FRAMES)
 	$(BIN)/tara drill chaos --minutes $(SOAK_MINUTES)
 

@@ -84,6 +84,7 @@ def test_a_life_is_noted_only_when_an_outdated_journal_is_out_of_the_way(monkeyp
     for name, value in {
         "_spec": type("Spec", (), {"container": 0, "data_dir": str(Path("/nowhere"))})(),
         "_events": None,
+        "_disk": None,
         "_journal": "current",
         "_resources": type("Resources", (), {"callback": lambda self, call: None})(),
         "_known_lives": lambda: Lives(cluster=1, era=1, container=0, life=4, begun=True),

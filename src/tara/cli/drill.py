@@ -16,11 +16,12 @@ def drill(
     names: Annotated[
         list[str],
         typer.Argument(
-            help="kill, kill-twice, hang, loss, flat, chaos, workers, sites, memory, network, storage, fuzz; or all."
+            help="kill, kill-twice, hang, loss, flat, chaos, workers, sites, memory, network, slow-disk, storage, "
+            "fuzz; or all."
         ),
     ],
     minutes: Annotated[float | None, typer.Option(help="How long flat and chaos last.", min=1.0)] = None,
-    seconds: Annotated[float | None, typer.Option(help="How long network lasts.", min=1.0)] = None,
+    seconds: Annotated[float | None, typer.Option(help="How long network and slow-disk last.", min=1.0)] = None,
     kills: Annotated[int | None, typer.Option(help="Kills of memory.", min=1)] = None,
     times: Annotated[int | None, typer.Option(help="Losses of loss.", min=1)] = None,
     frames: Annotated[int | None, typer.Option(help="Hostile frames of fuzz.", min=1000)] = None,
@@ -29,7 +30,7 @@ def drill(
     seed: Annotated[int | None, typer.Option(help="Of what chaos, network, storage and fuzz do at random.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Fault drills: a real cluster under load, kills, bad networks, hostile frames; and the check of what came of it.
+    """Fault drills: a real cluster under load, kills, bad networks, slow disks, hostile frames; and what came of it.
 
     Exit status 1 if anything was lost, executed twice, out of order, or not as quick as promised.
 

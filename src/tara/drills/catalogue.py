@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Protocol
 
 from tara.drills.bad_network import network
-from tara.drills.deployment import Say
 from tara.drills.endurance import chaos, flat
 from tara.drills.fuzz import fuzz
 from tara.drills.processes import hang, kill, kill_twice, loss, memory
 from tara.drills.servers import sites, workers
+from tara.drills.slow_disk import slow_disk
 from tara.drills.storage import storage
+from tara.operations.deployment import Say
 
 
 class AnyVerdict(Protocol):
@@ -35,6 +36,7 @@ DRILLS: dict[str, Callable[..., AnyVerdict]] = {
     "sites": sites,
     "memory": memory,
     "network": network,
+    "slow-disk": slow_disk,
     "storage": storage,
     "fuzz": fuzz,
 }
@@ -45,6 +47,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "chaos": ("minutes", "seed"),
     "memory": ("kills",),
     "network": ("seconds", "seed"),
+    "slow-disk": ("seconds",),
     "fuzz": ("frames", "seed"),
     "storage": ("damages", "starts", "seed"),
 }

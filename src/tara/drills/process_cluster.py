@@ -32,28 +32,35 @@ class ClusterTrouble(TaraError):
     """The cluster did not do what it was waited for."""
 
 
-def start_container(registry: Registry, container: int) -> SpawnProcess:
+def start_container(
+    registry: Registry, container: int, run: Callable[[bytes, str, str], None] = run_container
+) -> SpawnProcess:
     """As a Spark task would run it."""
     arguments = (msgspec.json.encode(spec_of(registry, container)), registry.settings.app, registry.address)
-    process = multiprocessing.get_context("spawn").Process(target=run_container, args=arguments, daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=run, args=arguments, daemon=True)
     process.start()
     return process
 
 
 class ProcessCluster:
-    """`registries` has one for all containers, or one per site."""
+    """`registries` has one for all containers, or one per site; `run` is what the containers' processes do."""
 
-    def __init__(self, registries: list[Registry]) -> None:
+    def __init__(self, registries: list[Registry], run: Callable[[bytes, str, str], None] = run_container) -> None:
         self.registries = registries
+        self._run = run
         self.processes: dict[int, SpawnProcess] = {}
 
     @classmethod
     def whole(
-        cls, directory: Path, flags: Mapping[str, Any], make: Callable[[Settings], Registry] = Registry
+        cls,
+        directory: Path,
+        flags: Mapping[str, Any],
+        make: Callable[[Settings], Registry] = Registry,
+        run: Callable[[bytes, str, str], None] = run_container,
     ) -> "ProcessCluster":
         """With one driver for all sites."""
         settings = load_settings(environment={}, flags={**flags, "data_dir": str(directory)})
-        return cls([make(settings)])
+        return cls([make(settings)], run)
 
     @classmethod
     def sites(cls, directory: Path, flags: Mapping[str, Any], count: int = 3) -> "ProcessCluster":
@@ -72,7 +79,7 @@ class ProcessCluster:
         try:
             for registry in self.registries:
                 for container in registry.hosted:
-                    self.processes[container] = start_container(registry, container)
+                    self.processes[container] = start_container(registry, container, self._run)
             self.await_status(health.full_strength, "full strength after the start")
         except BaseException:
             self.stop()

@@ -40,6 +40,7 @@ from tara.protocol.node import Node
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.sessions import Application
 from tara.storage.base_format import base_directory
+from tara.storage.disk import LOCAL, Disk
 from tara.storage.journal import SEGMENT_BYTES
 from tara.storage.log import log_directory
 from tara.storage.remote import BASES, INCOMING, LOG
@@ -103,6 +104,7 @@ class Container:
         spec: ContainerSpec,
         application: Callable[[], Application],
         events: EventLog | None = None,
+        disk: Disk = LOCAL,
     ) -> None:
         self.spec = spec
         self.graph = Graph(spec.limits.f, spec.limits.partitions)
@@ -140,6 +142,7 @@ class Container:
             self.counters,
             self._remote_files,
             lambda: os.eventfd_write(self._wake, 1),
+            disk,
         )
         #: What an operator wants of nodes here, for the next step.
         self._orders: list[tuple[t.Tuple, int]] = []

@@ -36,6 +36,7 @@ from tara.net.allocator import give_memory_back
 from tara.net.certificates import load_member_keys
 from tara.net.channel import SteadyChannel
 from tara.protocol.errors import ConfigurationError, TaraError
+from tara.storage.disk import LOCAL, Disk
 from tara.storage.files import DamagedFile
 from tara.storage.journal import journal_directory, journal_name
 from tara.storage.lives import Lives, read_lives, write_lives
@@ -69,7 +70,7 @@ class ContainerTask:
         run_container(*self._arguments)
 
 
-def run_container(spec_json: bytes, app: str, registry: str) -> None:
+def run_container(spec_json: bytes, app: str, registry: str, disk: Disk = LOCAL) -> None:
     """The whole life of a container. Returns when the cluster goes down; anything else ends the process."""
     spec = msgspec.json.decode(spec_json, type=ContainerSpec)
     _allow_many_connections()
@@ -79,7 +80,7 @@ def run_container(spec_json: bytes, app: str, registry: str) -> None:
     try:
         spec = msgspec.structs.replace(spec, **here(spec, registry))
         events = EventLog(log_path(spec.data_dir, spec.label), spec.cluster, spec.label)
-        hosted = Hosted(spec, registry, events)
+        hosted = Hosted(spec, registry, events, disk)
         report_all_threads(hosted.on_thread_end)
     except ConfigurationError as error:
         # There is no way to the registry yet: only Spark's log of this worker can tell.
@@ -116,8 +117,10 @@ def _ignore_interrupts() -> None:
 
 
 class Hosted:
-    def __init__(self, spec: ContainerSpec, registry: str, events: EventLog) -> None:
+    def __init__(self, spec: ContainerSpec, registry: str, events: EventLog, disk: Disk = LOCAL) -> None:
         self._spec = spec
+        #: Where journals, logs and bases are.
+        self._disk = disk
         self._events = events
         keys = load_member_keys(spec.keys) if spec.keys else None
         self._control = SteadyChannel(registry, keys, bounds.CONTROL_BYTES_MAX)
@@ -138,7 +141,7 @@ class Hosted:
 
     def start(self, app: str) -> None:
         """Up to the point where the nodes may begin."""
-        self._container = Container(self._spec, application_of(app), self._events)
+        self._container = Container(self._spec, application_of(app), self._events, self._disk)
         self._resources.callback(self._container.release)
         known = self._known_lives()
         welcome = self._register(known)
