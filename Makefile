@@ -91,6 +91,7 @@ soak: setup ## Long campaigns: many simulated seeds, seeded bugs, SOAK_MINUTES o
 	$(BIN)/tara sim slow --mbit 20 --in-flight 8
 	$(BIN)/pytest -m soak
 	$(BIN)/tara drill kill kill-twice hang loss workers sites flat
+	$(BIN)/tara drill flat --minutes 30 --state-mb 300
 	$(BIN)/tara drill storage
 	$(BIN)/tara drill memory --kills 50
 	$(BIN)/tara drill network --seconds 600

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tara.bench import state
+from tara.bench.filling import missing_values
 from tara.bench.load import key_of, value_of
 from tara.cli import app
 from tara.client import KeyValueClient
@@ -57,7 +58,7 @@ def test_values_that_are_not_there_are_counted(tmp_path: Path) -> None:
             for index in range(10):
                 client.put(key_of(index), value_of(50) if index != 3 else b"another")
             client.delete(key_of(7))
-        assert state.missing_values(cluster.endpoints, report.values, report.value_bytes) == 2
+        assert missing_values(cluster.endpoints, report.values, report.value_bytes) == 2
     assert report.all_is_there
     report.missing = 2
     assert not report.all_is_there

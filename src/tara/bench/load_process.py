@@ -17,6 +17,9 @@ from tara.bench.pipelines import VALUES, Pipelines
 from tara.bench.processors import CpuMeter, CpuUse
 from tara.simulator.checks.linearizability import Operation
 
+#: For a plan without an end: longer than anything takes.
+UNTIL_STOPPED_S = 24 * 3600.0
+
 
 class LoadPlan(Struct, frozen=True, kw_only=True):
     endpoints: str

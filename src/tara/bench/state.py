@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from tara.application import Get, Put
-from tara.bench.load import LoadError, LoadReport, key_of, value_of
-from tara.bench.load_process import LoadPlan, LoadProcess
-from tara.client import Client
+from tara.application import Put
+from tara.bench.filling import TIMEOUT_S, missing_values, write_all
+from tara.bench.load import LoadError, LoadReport, key_of
+from tara.bench.load_process import UNTIL_STOPPED_S, LoadPlan, LoadProcess
 from tara.live import control
 from tara.operations import health
 from tara.operations.deployment import Deployment
@@ -36,17 +36,10 @@ from tara.storage.base_format import base_directory, list_bases, number_of
 from tara.storage.files import TEMPORARY
 
 CLIENTS = 64
-#: Those that write all values first.
-LOADERS = 256
 WARM_UP_S = 2.0
-#: Longer than anything takes here.
-UNTIL_STOPPED_S = 24 * 3600.0
-TIMEOUT_S = 600.0
 POLL_S = 0.02
 #: How long the clients write before and after a site is killed, and how long memory is looked at after a base.
 PAUSE_S = 2.0
-#: Values that are read at once.
-READ_AHEAD = 256
 #: What a container keeps on its disk, by its site.
 FILES = ("journal-{}", "bases-{}", "log-{}", "life-{}", "execution-{}")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -150,22 +143,19 @@ class _Comparison:
         report.missing = missing_values(self._full.endpoints, report.values, report.value_bytes)
         report.unequal = not compare_states(self._full.data_dir, TIMEOUT_S).equal
 
-    def _load(
-        self, cluster: Deployment, values: int, seconds: float, clients: int = CLIENTS, warm_up_s: float = WARM_UP_S
-    ) -> LoadProcess:
+    def _load(self, cluster: Deployment, values: int, seconds: float) -> LoadProcess:
         plan = LoadPlan(
             endpoints=cluster.endpoints,
-            clients=clients,
+            clients=CLIENTS,
             values=values,
             seconds=seconds,
-            warm_up_s=warm_up_s,
+            warm_up_s=WARM_UP_S,
             payload_bytes=self._report.value_bytes,
             interval_s=0.2,
         )
         return LoadProcess(plan)
 
-    def _finish(self, load: LoadProcess, full: bool = True) -> LoadReport:
-        found = load.finish()
+    def _count(self, found: LoadReport, full: bool = True) -> LoadReport:
         self._report.lost += found.lost
         self._report.errors += found.errors
         if full:
@@ -175,12 +165,7 @@ class _Comparison:
     def _write_all(self) -> None:
         report = self._report
         self._say(f"{report.values} values of {report.value_bytes} bytes are written")
-        load, answered = self._load(self._full, report.values, UNTIL_STOPPED_S, LOADERS, 0.0), 0
-        for _, count in load.seconds():
-            answered += count
-            if answered >= report.values:
-                load.stop()
-        found = self._finish(load)
+        found = self._count(write_all(self._full.endpoints, report.values, report.value_bytes))
         report.loading_per_s, report.loading_gap_ms = found.throughput_per_s, found.gap_ms_max
         self._say(f"{found.throughput_per_s:.0f} commands/s")
 
@@ -188,7 +173,7 @@ class _Comparison:
 
     def _measure_empty(self) -> None:
         report = self._report
-        found = self._finish(self._load(self._empty, CLIENTS, self._seconds), full=False)
+        found = self._count(self._load(self._empty, CLIENTS, self._seconds).finish(), full=False)
         report.empty_per_s.append(found.throughput_per_s)
         report.empty_p99_ms.append(found.latency_ms_p99)
         report.empty_gap_ms.append(found.gap_ms_max)
@@ -234,7 +219,7 @@ class _Comparison:
                     raise LoadError(f"no base within {TIMEOUT_S:.0f} s")
         finally:
             load.stop()
-        return self._finish(load)
+        return self._count(load.finish())
 
     @property
     def _written(self) -> int:
@@ -258,7 +243,7 @@ class _Comparison:
             time.sleep(PAUSE_S)
         finally:
             load.stop()
-        found = self._finish(load)
+        found = self._count(load.finish())
         report.killed_gap_ms = max(found.gap_ms_max, report.killed_gap_ms)
         self._say(f"killed{', and its files removed' * without_files}: back after {back_s} s; {_described(found)}")
         return back_s, round(found.latency_ms_p99 / statistics.median(report.full_p99_ms), 2)
@@ -306,17 +291,6 @@ def _ratio(full: list[float], empty: list[float]) -> float:
     return statistics.median(
         value / statistics.mean(beside) for value, beside in zip(full, pairwise(empty), strict=True)
     )
-
-
-def missing_values(endpoints: str, values: int, value_bytes: int) -> int:
-    """Values that are not what was written."""
-    expected, missing = t.encode(value_of(value_bytes)), 0
-    with Client(endpoints, timeout_s=TIMEOUT_S) as client:
-        for first in range(0, values, READ_AHEAD):
-            indexes = range(first, min(first + READ_AHEAD, values))
-            answers = [client.submit_query(t.encode(Get(key_of(index)))) for index in indexes]
-            missing += sum(answer.result() != expected for answer in answers)
-    return missing
 
 
 class _Capture(NamedTuple):

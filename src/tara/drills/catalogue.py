@@ -43,7 +43,7 @@ DRILLS: dict[str, Callable[..., AnyVerdict]] = {
 #: What a drill can be told.
 OPTIONS: dict[str, tuple[str, ...]] = {
     "loss": ("times",),
-    "flat": ("minutes",),
+    "flat": ("minutes", "state_mb"),
     "chaos": ("minutes", "seed"),
     "memory": ("kills",),
     "network": ("seconds", "seed"),

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tara.bench.load_process import LoadPlan, LoadProcess
+from tara.bench.filling import write_all
+from tara.bench.load_process import UNTIL_STOPPED_S, LoadPlan, LoadProcess
 from tara.drills.safety import Safety
 from tara.operations import health
 from tara.operations.deployment import Deployment, Say, send
@@ -23,12 +24,10 @@ RECORDED_KEYS = 8
 GAP_MS_MAX = 1_000.0
 GROWTH_MB_MAX = 50.0
 THROUGHPUT_DRIFT_MAX = 0.10
+DISK_GROWTH_MAX = 0.10
 #: How much longer it may take to be back after a loss of everything than to start for the first time: medians of ten
 #: differ by so much on a shared machine when nothing is different.
 SLOWER_MAX = 1.25
-
-#: Longer than any drill.
-UNTIL_STOPPED_S = 24 * 3600.0
 
 
 class DrillVerdict(Safety, kw_only=True):
@@ -44,12 +43,15 @@ class DrillVerdict(Safety, kw_only=True):
     full_strength_s: list[float]
     restarts: int
     gap_ms_limit: float | None = None
-    #: Throughput of the last minute against the second one, on a machine of constant speed; and what the machine's
-    #: own speed did meanwhile.
+    #: How much higher throughput was late than early, on a machine of constant speed; and what the machine's own speed
+    #: did meanwhile.
     drift: float | None = None
     machine_drift: float | None = None
-    #: The largest growth of a process after the second minute.
+    #: The largest growth of a process after the second minute; and by how much more there was on the disk, late.
     growth_mb: float | None = None
+    disk_growth: float | None = None
+    #: Values of the state that are not what was written.
+    missing: int | None = None
     #: Committers that rejoined without their journals, and bases that came from other servers.
     rejoined: int | None = None
     fetched: int | None = None
@@ -80,6 +82,10 @@ class DrillVerdict(Safety, kw_only=True):
             found.append(f"throughput changed by {self.drift:+.0%} more than the machine's speed")
         if self.growth_mb is not None and self.growth_mb > GROWTH_MB_MAX:
             found.append(f"a process grew by {self.growth_mb:.0f} MB")
+        if self.disk_growth is not None and self.disk_growth > DISK_GROWTH_MAX:
+            found.append(f"files grew by {self.disk_growth:.0%}")
+        if self.missing:
+            found.append(f"{self.missing} values are not what was written")
         if (
             self.answers_s is not None
             and self.first_start_answers_s is not None
@@ -112,14 +118,28 @@ class DrillRun:
         seconds: float = UNTIL_STOPPED_S,
         environment: Mapping[str, str] | None = None,
         cluster: Deployment | None = None,
+        values: int = 0,
+        value_bytes: int = 64,
     ) -> None:
-        """With a cluster that is not to be `tara up`: settings and environment are its own."""
+        """With a cluster that is not to be `tara up`: settings and environment are its own. With so many values, those
+        are written first, and then again and again; nobody's history is recorded then."""
         self.name = name
         self.say = say
         self.cluster = cluster or Deployment(directory / name, settings, environment=environment)
         self.cluster.start()
+        self._filled = Others()
+        if values:
+            say(f"{name}: {values} values of {value_bytes} bytes are written")
+            filled = write_all(self.cluster.endpoints, values, value_bytes)
+            self._filled = Others(filled.sessions, filled.ordered)
         plan = LoadPlan(
-            endpoints=self.cluster.endpoints, clients=CLIENTS, seconds=seconds, reads=0.2, recorded_keys=RECORDED_KEYS
+            endpoints=self.cluster.endpoints,
+            clients=CLIENTS,
+            seconds=seconds,
+            payload_bytes=value_bytes,
+            values=values,
+            reads=0.2,
+            recorded_keys=0 if values else RECORDED_KEYS,
         )
         self.load = LoadProcess(plan)
         self.faults = 0
@@ -151,8 +171,9 @@ class DrillRun:
             lambda found: health.replicas_equal(found) is not None, "replicas that are equally far", digests=True
         )
         # Every command counts once, and so do the opening and the end of every session.
-        others = others or Others()
-        executed = health.counter(status) - 2 * (report.sessions + others.sessions) - others.commands
+        others, filled = others or Others(), self._filled
+        sessions = report.sessions + others.sessions + filled.sessions
+        executed = health.counter(status) - 2 * sessions - others.commands - filled.commands
         return DrillVerdict(
             drill=self.name,
             faults=self.faults,

@@ -4,9 +4,13 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from random import Random
+from statistics import fmean
+from typing import NamedTuple
 
+from tara.bench.filling import missing_values
 from tara.bench.processors import work_s
 from tara.drills.bad_network import random_fault
 from tara.drills.drill_run import DrillRun, DrillVerdict
@@ -15,38 +19,81 @@ from tara.operations.deployment import DrillError, Say, children, send
 
 #: A process has its size by then.
 WARM_S = 120
+#: Less would not tell a drift from noise.
+FLAT_MINUTES_MIN = 4.0
+#: How often memory and files are looked at: more often than bases are written.
+LOOK_S = 5.0
+#: The length of a value of the state.
+VALUE_BYTES = 1000
 
 
-def flat(directory: Path, say: Say, minutes: float = 10.0) -> DrillVerdict:
-    """No harm, but a long time: throughput and memory are to stay as they are. Machines do not: what a processor does
-    in a second may change by a fifth within minutes, so it is measured all the time, and the ratio is judged."""
-    drill = DrillRun("flat", directory, say, seconds=60.0 * minutes)
+class _Second(NamedTuple):
+    at_s: float
+    rate: int
+    #: What a fixed piece of work took then: what a processor does in a second may change by a fifth within minutes.
+    work_s: float
+
+
+class _Look(NamedTuple):
+    at_s: float
+    resident_mb: dict[str, float]
+    disk_mb: float
+
+
+def flat(directory: Path, say: Say, minutes: float = 10.0, state_mb: int = 0) -> DrillVerdict:
+    """No harm, but a long time, and perhaps a large state: throughput, memory and files are to stay as they are. Of the
+    time after the warm-up, the last quarter is compared with the second one; throughput by the machine's own speed."""
+    if minutes < FLAT_MINUTES_MIN:
+        raise DrillError(f"flat needs {FLAT_MINUTES_MIN:.0f} minutes at least, and not {minutes:.0f}")
+    values = state_mb * 1_000_000 // VALUE_BYTES
+    drill = DrillRun("flat", directory, say, seconds=60.0 * minutes, values=values, value_bytes=VALUE_BYTES)
     try:
-        rates: list[int] = []
-        works_s: list[float] = []
-        before: dict[str, float] = {}
-        after: dict[str, float] = {}
-        for second, rate in drill.load.seconds():
-            rates.append(rate)
-            works_s.append(work_s())
-            if int(second) == WARM_S + 2:
-                before = _resident_mb(drill.cluster.pids())
-            if int(second) % 30 == 0:
-                after = _resident_mb(drill.cluster.pids())
-                sizes = " ".join(f"{name} {size:.0f}" for name, size in after.items())
-                work_ms = sum(works_s[-30:]) / len(works_s[-30:]) * 1e3
-                say(
-                    f"flat: {second:4.0f} s  {sum(rates[-30:]) / 30:.0f} commands/s  MB: {sizes}  "
-                    f"a fixed piece of work: {work_ms:.2f} ms"
-                )
+        seconds: list[_Second] = []
+        looks: list[_Look] = []
+        for at_s, rate in drill.load.seconds():
+            seconds.append(_Second(at_s, rate, work_s()))
+            if not looks or at_s >= looks[-1].at_s + LOOK_S:
+                looks.append(_Look(at_s, _resident_mb(drill.cluster.pids()), _disk_mb(drill.cluster.data_dir)))
+            if len(seconds) % 30 == 0:
+                _tell(say, seconds[-30:], looks[-1])
         verdict = drill.verdict()
-        machine = sum(works_s[62 : WARM_S + 2]) / sum(works_s[-61:-1])
-        verdict.drift = round(sum(rates[-61:-1]) / sum(rates[62 : WARM_S + 2]) / machine - 1, 3)
-        verdict.machine_drift = round(machine - 1, 3)
-        verdict.growth_mb = round(max(after[name] - before[name] for name in before), 1)
+        _compare(verdict, seconds, looks)
+        if values:
+            say("flat: every value is read")
+            verdict.missing = missing_values(drill.cluster.endpoints, values, VALUE_BYTES)
         return verdict
     finally:
         drill.cluster.stop()
+
+
+def _tell(say: Say, seconds: list[_Second], look: _Look) -> None:
+    rate, work_ms = fmean(found.rate for found in seconds), fmean(found.work_s for found in seconds) * 1e3
+    sizes = " ".join(f"{name} {size:.0f}" for name, size in look.resident_mb.items())
+    say(
+        f"flat: {seconds[-1].at_s:4.0f} s  {rate:.0f} commands/s  MB: {sizes} files {look.disk_mb:.0f}  "
+        f"a fixed piece of work: {work_ms:.2f} ms"
+    )
+
+
+def _compare(verdict: DrillVerdict, seconds: list[_Second], looks: list[_Look]) -> None:
+    quarter_s = (seconds[-1].at_s - WARM_S) / 4
+    begin_s, end_s = WARM_S + quarter_s, WARM_S + 3 * quarter_s
+
+    def before(at_s: float) -> bool:
+        return begin_s <= at_s < begin_s + quarter_s
+
+    first, last = [found for found in seconds if before(found.at_s)], [f for f in seconds if f.at_s >= end_s]
+    machine = fmean(found.work_s for found in first) / fmean(found.work_s for found in last)
+    rates = fmean(found.rate for found in last) / fmean(found.rate for found in first)
+    verdict.drift, verdict.machine_drift = round(rates / machine - 1, 3), round(machine - 1, 3)
+    # Both go up and down, with what is in flight and with bases: the highest is compared with the highest.
+    early, late = [look for look in looks if before(look.at_s)], [look for look in looks if look.at_s >= end_s]
+    growth = {
+        name: max(look.resident_mb[name] for look in late) - max(look.resident_mb[name] for look in early)
+        for name in early[0].resident_mb
+    }
+    verdict.growth_mb = round(max(growth.values()), 1)
+    verdict.disk_growth = round(max(look.disk_mb for look in late) / max(look.disk_mb for look in early) - 1, 3)
 
 
 def chaos(directory: Path, say: Say, minutes: float = 60.0, seed: int = 1) -> DrillVerdict:
@@ -98,6 +145,16 @@ def _resident_mb(pids: Mapping[str, int]) -> dict[str, float]:
     if not jvms:
         raise DrillError(f"the driver, process {pids['driver']}, has no JVM")
     return {**sizes, "jvm": sum(map(_rss_mb, jvms))}
+
+
+def _disk_mb(data_dir: Path) -> float:
+    """Of all files that are there; some go meanwhile."""
+    total = 0
+    for root, _, names in os.walk(data_dir):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += (Path(root) / name).stat().st_size
+    return total / 1e6
 
 
 def _command(pid: int) -> str:

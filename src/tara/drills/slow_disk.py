@@ -11,6 +11,7 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
+from tara.bench.filling import write_all
 from tara.bench.load_process import LoadPlan, LoadProcess
 from tara.drills.process_cluster import ProcessCluster
 from tara.drills.safety import Safety
@@ -28,9 +29,6 @@ CLIENTS = 64
 #: The state, which each base has to carry to the disk while the clients go on: some seconds of its time.
 VALUES = 20_000
 VALUE_BYTES = 4096
-FILLERS = 8
-FILLERS_IN_FLIGHT = 32
-UNTIL_STOPPED_S = 24 * 3600.0
 #: When a base is asked for, if none is due by then.
 BASE_AT_S = 4.0
 #: What the slowest client is to get of what the fastest one gets. Clients of the leader's site are one turn nearer to
@@ -144,7 +142,7 @@ def slow_disk(directory: Path, say: Say, seconds: float = 30.0, bytes_per_s: int
     with ProcessCluster.whole(directory / "slow-disk", {}, run=run) as cluster:
         data_dir = Path(cluster.registries[0].settings.data_dir)
         say(f"slow-disk: {VALUES} values of {VALUE_BYTES} bytes are written")
-        filled = _fill(cluster.endpoints)
+        filled = write_all(cluster.endpoints, VALUES, VALUE_BYTES)
         before = cluster.status()
         load = LoadProcess(
             LoadPlan(
@@ -165,7 +163,7 @@ def slow_disk(directory: Path, say: Say, seconds: float = 30.0, bytes_per_s: int
         after = cluster.status()
         cluster.want_digests()
         status = cluster.await_status(lambda found: health.replicas_equal(found) is not None, "equally far replicas")
-        executed = health.counter(status) - filled - 2 * report.sessions
+        executed = health.counter(status) - filled.ordered - 2 * (filled.sessions + report.sessions)
         return SlowDiskVerdict(
             bytes_per_s=bytes_per_s,
             seconds=report.seconds,
@@ -187,25 +185,3 @@ def slow_disk(directory: Path, say: Say, seconds: float = 30.0, bytes_per_s: int
             recorded=len(load.history),
             replicas_equal=bool(health.replicas_equal(status)),
         )
-
-
-def _fill(endpoints: str) -> int:
-    """Returns how many commands it took, those that open and close sessions included."""
-    load = LoadProcess(
-        LoadPlan(
-            endpoints=endpoints,
-            clients=FILLERS,
-            in_flight=FILLERS_IN_FLIGHT,
-            values=VALUES,
-            seconds=UNTIL_STOPPED_S,
-            warm_up_s=0.0,
-            payload_bytes=VALUE_BYTES,
-        )
-    )
-    answered = 0
-    for _, count in load.seconds():
-        answered += count
-        if answered >= VALUES:
-            load.stop()
-    report = load.finish()
-    return report.ordered + 2 * report.sessions

@@ -62,6 +62,12 @@ def counter(status: Status) -> int:
     return max((int(state["counter"]) for state in executors(status)), default=0)
 
 
+def logs_whole(status: Status) -> bool:
+    """Whether every executor has read its part of the decided log, and no segment of it is missing."""
+    logs = [container.get("log") for container in status["containers"] if "executor" in container]
+    return all(log is not None and log["unread"] == 0 and log["gaps"] == 0 for log in logs)
+
+
 def bases_saved(status: Status) -> int:
     """By all sites together, in their present lives."""
     return sum(int(container.get("counters", {}).get("bases_saved", 0)) for container in status["containers"])
