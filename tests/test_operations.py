@@ -73,6 +73,41 @@ def test_every_bound_of_the_ports_is_in_the_table() -> None:
     assert {name for name in vars(bounds) if name.isupper()} <= listed
 
 
+#: What bounds nothing that somebody else could make grow: times, pauses, what we send, our own failures.
+NO_BOUNDS = {
+    "ALLOWANCE_MS_MAX",
+    "BACKOFF_MAX",
+    "BARRED_MAX",
+    "FREE_BYTES_MAX",
+    "HEAPS_MAX",
+    "IN_FLIGHT_BYTES_MAX",
+    "IN_FLIGHT_MAX",
+    "LISTED_MAX",
+    "NAMES_MAX",
+    "PAUSE_MAX",
+    "PRINCIPAL_BYTES_MAX",
+    "REASON_LENGTH_MAX",
+    "REPLY_BYTES_MAX",
+    "REPORTS_MISSED_MAX",
+    "SAMPLE_AGE_S_MAX",
+    "SILENT_S_MAX",
+    "STEP_S_MAX",
+    "STRIKES_MAX",
+    "TOUCHED_MAX",
+    "UNCONFIRMED_MS_MAX",
+}
+
+
+def test_every_other_bound_is_in_the_table_or_bounds_nothing_of_others() -> None:
+    listed = {row.name for section in bounds_table.sections() for row in section.rows}
+    named: set[str] = set()
+    for part in ("protocol", "host", "net", "apps/coordination/gateway"):
+        for path in (TARA / part).rglob("*.py"):
+            named |= set(re.findall(r"^([A-Z][A-Z_]*_(?:MAX|CACHED))\b[^=\n]*=", path.read_text(), re.MULTILINE))
+    assert named - listed == NO_BOUNDS
+    assert {"SECRET_BYTES_MAX", "PRINCIPALS_CACHED", "ROUTES_MAX"} <= named
+
+
 def test_every_bound_of_the_zookeeper_port_is_in_the_table() -> None:
     scopes = ("the ZooKeeper port", "the coordination service")
     listed = {

@@ -52,7 +52,7 @@ def test_a_tuple_that_is_longer_than_a_piece_leaves_as_fragments() -> None:
     waiting = Outgoing(Graph(1, 1).names, 64 << 20)
     requests = t.Requests([t.Request(0, 1, 0, 0, bytes(200_000))])
     waiting.add((5,), requests, peer_wire.encode(requests))
-    assembly, whole = Assembly(1 << 20), None
+    assembly, whole = Assembly(1 << 20, 1 << 20), None
     while pieces := waiting.take():
         (data,) = peer_wire.encode_frame(peer_wire.frame_of(HEADER, pieces), 1 << 20)
         frame = peer_wire.decode_frame(data)

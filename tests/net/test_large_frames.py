@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from tara.net import bounds
-from tara.net.large_frames import LOOK_S, REMEMBERED_MAX, STEP_S_MAX, LargeFrames
+from tara.net.large_frames import CLIENTS_REMEMBERED_MAX, LOOK_S, STEP_S_MAX, LargeFrames
 
 ROOM = bounds.ARRIVING_BYTES_MAX
 HALF = ROOM // 2
@@ -123,10 +123,10 @@ def test_who_has_to_connect_again_does_not_lose_its_turn() -> None:
 
 def test_only_so_many_clients_are_remembered() -> None:
     large = LargeFrames()
-    for number in range(2 * REMEMBERED_MAX):
+    for number in range(2 * CLIENTS_REMEMBERED_MAX):
         assert large.begin(b"%d" % number, b"client-%d" % number, 1)
         large.end(b"%d" % number)
-    assert len(large._turns) == REMEMBERED_MAX
+    assert len(large._turns) == CLIENTS_REMEMBERED_MAX
 
 
 def test_time_counts_only_while_others_wait() -> None:

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tara.apps.coordination import limits as zookeeper_limits
-from tara.host import client_desk, client_wire, routes
+from tara.host import client_desk, client_wire, latency, outgoing, routes
 from tara.live.observability import prometheus
-from tara.net import bounds
+from tara.net import bounds, large_frames
+from tara.protocol import principals, skips
+from tara.protocol import sessions as protocol_sessions
 from tara.protocol.limits import Limits
-from tara.protocol.nodes import reads
+from tara.protocol.nodes import reads, request_source
 from tara.protocol.session_quotas import OVERHEAD_BYTES
 
 
@@ -128,6 +130,21 @@ def sections() -> list[Section]:
                 net("READERS_OF_FILES_MAX", "", "connections for files", "the one that was silent longest is closed"),
                 net("CONTROLLERS_MAX", "", "connections to a registry", "the one that was silent longest is closed"),
                 Row("ROUTES_MAX", routes.ROUTES_MAX, "", "sessions whose answers are waited for", _FAIR),
+                Row(
+                    "PRINCIPALS_CACHED",
+                    client_desk.PRINCIPALS_CACHED,
+                    "",
+                    "secrets of which it is remembered whom they stand for",
+                    "the one that was used longest ago is forgotten",
+                ),
+                Row("SAMPLES_MAX", latency.SAMPLES_MAX, "", "commands that are timed at once", "others are not timed"),
+                Row(
+                    "CLIENTS_REMEMBERED_MAX",
+                    large_frames.CLIENTS_REMEMBERED_MAX,
+                    "",
+                    "clients whose last turn with a large frame is remembered",
+                    "the oldest is forgotten",
+                ),
                 net(
                     "LARGE_FRAME_BYTES",
                     "bytes",
@@ -167,6 +184,20 @@ def sections() -> list[Section]:
                     "reads that wait for an executor",
                     "the oldest read of the connection that has most is ordered",
                 ),
+                Row(
+                    "ORDERS_MAX",
+                    request_source.ORDERS_MAX,
+                    "",
+                    "operators' orders that are not decided, per partition",
+                    "`Overloaded`",
+                ),
+                Row(
+                    "UNANSWERED_MAX",
+                    request_source.UNANSWERED_MAX,
+                    "",
+                    "decided commands without a result that are remembered, per partition",
+                    "the oldest is forgotten",
+                ),
                 setting("source_backlog_max", "", "commands that wait to be ordered, per partition", "`Overloaded`"),
                 setting(
                     "source_backlog_bytes_max",
@@ -188,8 +219,32 @@ def sections() -> list[Section]:
             ],
         ),
         Section(
+            "over all peers of a process",
+            [
+                setting(
+                    "link_bytes_max",
+                    "bytes",
+                    "tuples of which only a part has come",
+                    "that of which nothing came for longest is dropped, and sent again",
+                ),
+            ],
+        ),
+        Section(
             "per peer or registry, for what leaves",
             [
+                setting(
+                    "link_bytes_max",
+                    "bytes",
+                    "requests, votes and results that wait for a peer",
+                    "further ones are dropped, and sent again",
+                ),
+                Row(
+                    "CONTROL_LANE_BYTES_MAX",
+                    outgoing.CONTROL_LANE_BYTES_MAX,
+                    "bytes",
+                    "everything else that waits for a peer",
+                    "further ones are dropped, and sent again",
+                ),
                 net(
                     "LINK_FRAMES_MAX",
                     "",
@@ -221,6 +276,15 @@ def sections() -> list[Section]:
                 ),
                 setting("principal_bytes_max", "bytes", "the same, of one key or secret; also claims", "refused"),
                 setting("sessions_bytes_max", "bytes", "the same, of all sessions; also claims", "refused"),
+                Row("NAME_BYTES_MAX", protocol_sessions.NAME_BYTES_MAX, "bytes", "a session's name", "an error"),
+                Row("SECRET_BYTES_MAX", principals.SECRET_BYTES_MAX, "bytes", "a secret", "refused"),
+                Row(
+                    "SKIPS_REMEMBERED_MAX",
+                    skips.SKIPS_REMEMBERED_MAX,
+                    "",
+                    "skipped commands that operators are told of",
+                    "the oldest is forgotten",
+                ),
                 setting("command_bytes_max", "bytes", "a command", "`CommandTooLarge`"),
                 setting("result_bytes_max", "bytes", "a result", "an error in its place"),
             ],

@@ -2,7 +2,7 @@
 
 The fragments of a tuple come in order, on one lane of one link, until the last one, or until the sender gives the tuple
 up and begins another one. So there is at most one unfinished tuple per sender and lane, and it is never longer than a
-frame may be.
+frame may be. All of them together are bounded, too.
 """
 
 from msgspec import Struct
@@ -28,16 +28,18 @@ def fragment_of(piece: Piece) -> Fragment:
 
 
 class Assembly:
-    """Puts the fragments of all peers together."""
+    """Puts the fragments of all peers together.
 
-    def __init__(self, bytes_max: int) -> None:
+    Invariant: `kept_bytes` is what has come of unfinished tuples, and at most `kept_bytes_max`."""
+
+    def __init__(self, bytes_max: int, kept_bytes_max: int) -> None:
+        """`bytes_max` is for one tuple."""
+        assert bytes_max <= kept_bytes_max
         self._bytes_max = bytes_max
-        #: Per sender, its life, and lane: what has come of a tuple.
+        self._kept_bytes_max = kept_bytes_max
+        self.kept_bytes = 0
+        #: Per sender and lane, the life of the sender and what has come of a tuple; what was heard of last stands last.
         self._begun: dict[tuple[int, int], tuple[int, Fragment, bytearray]] = {}
-
-    @property
-    def kept_bytes(self) -> int:
-        return sum([len(data) for _, _, data in self._begun.values()])
 
     def add(self, sender: int, life: int, fragment: Fragment) -> bytes | None:
         """The tuple, when this was its last fragment. One that does not belong to what has come is passed over: what
@@ -49,6 +51,7 @@ class Assembly:
                 f"fragment: the bytes [{fragment.offset}, {end}) of {fragment.total} on lane {fragment.lane}"
             )
         if fragment.offset == 0:
+            self._forget(key)
             self._begun[key] = (life, fragment, bytearray())
         known = self._begun.get(key)
         if known is None:
@@ -56,10 +59,22 @@ class Assembly:
         known_life, first, data = known
         same = (known_life, first.total, first.numbers) == (life, fragment.total, fragment.numbers)
         if not same or len(data) != fragment.offset:
-            del self._begun[key]
+            self._forget(key)
             return None
         data += fragment.data
-        if end < fragment.total:
-            return None
-        del self._begun[key]
-        return bytes(data)
+        self.kept_bytes += len(fragment.data)
+        self._begun[key] = self._begun.pop(key)
+        if end == fragment.total:
+            return bytes(self._forget(key))
+        while self.kept_bytes > self._kept_bytes_max:
+            # Nothing came of it for longest, so it will hardly be finished. Its sender sends it again.
+            self._forget(next(iter(self._begun)))
+        return None
+
+    def _forget(self, key: tuple[int, int]) -> bytearray:
+        _, _, data = self._begun.pop(key, (0, None, bytearray()))
+        self.kept_bytes -= len(data)
+        return data
+
+    def recount(self) -> int:
+        return sum([len(data) for _, _, data in self._begun.values()])

@@ -26,7 +26,7 @@ from tara.protocol.graph import Name
 #: Bytes of bulk that leave at once.
 PIECE_BYTES = 64 << 10
 #: Bytes that may wait of control; of bulk, it is the limit `link_bytes_max`.
-CONTROL_BYTES_MAX = 4 << 20
+CONTROL_LANE_BYTES_MAX = 4 << 20
 
 #: The lanes, in the order in which they leave.
 CONTROL, RECORDS, COMMITS, PROPOSALS, OTHERS, PATIENT = range(6)
@@ -95,7 +95,7 @@ class Outgoing:
 
     @property
     def bytes_max(self) -> int:
-        return self._bytes_max + CONTROL_BYTES_MAX
+        return self._bytes_max + CONTROL_LANE_BYTES_MAX
 
     def recount(self) -> int:
         """What `waiting_bytes` must be."""
@@ -126,7 +126,7 @@ class Outgoing:
 
     def _room(self, lane: int) -> int:
         if lane == CONTROL:
-            return CONTROL_BYTES_MAX - self._lane_bytes[CONTROL]
+            return CONTROL_LANE_BYTES_MAX - self._lane_bytes[CONTROL]
         return self._bytes_max - self.waiting_bytes
 
     def _waits_already(self, item: Item) -> bool:

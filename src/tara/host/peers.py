@@ -42,7 +42,7 @@ class Peers:
         self._admission = Admission(graph, limits, placement[self._here])
         origin = (header.cluster, header.era, header.shape)
         self._arrivals = Arrivals(origin, len(placement), self._admission)
-        self._assembly = Assembly(limits.frame_bytes_max)
+        self._assembly = Assembly(limits.frame_bytes_max, limits.link_bytes_max)
         piece_bytes = min(PIECE_BYTES, limits.frame_bytes_max // 4)
         self._outgoing = [Outgoing(graph.names, limits.link_bytes_max, piece_bytes) for _ in placement]
         #: Containers that something may wait for: where there is one per node, most have nothing to say to most others.

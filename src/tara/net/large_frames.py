@@ -18,7 +18,7 @@ from tara.net import bounds
 LOOK_S = 0.1
 STEP_S_MAX = 0.5
 #: Clients whose last turn is remembered.
-REMEMBERED_MAX = 1024
+CLIENTS_REMEMBERED_MAX = 1024
 
 
 class _Arriving:
@@ -88,7 +88,7 @@ class LargeFrames:
         self._turn += 1
         self._turns.pop(client, None)
         self._turns[client] = self._turn
-        if len(self._turns) > REMEMBERED_MAX:
+        if len(self._turns) > CLIENTS_REMEMBERED_MAX:
             del self._turns[next(iter(self._turns))]
 
     def _admit_next(self) -> list[bytes]:

@@ -28,7 +28,7 @@ from tara.protocol.limits import Limits
 from tara.protocol.places import Cell
 from tara.protocol.principals import is_gateway, is_operator
 from tara.protocol.session_quotas import OVERHEAD_BYTES, SessionQuotas
-from tara.protocol.skips import REMEMBERED_MAX, Skips, decode
+from tara.protocol.skips import SKIPS_REMEMBERED_MAX, Skips, decode
 
 
 class ApplicationError(Exception):
@@ -443,7 +443,7 @@ class Sessions:
         """Whether the command that has just taken its number is skipped. One that is barred here stops the replica."""
         if self.counter not in self._skips.known or not self._skips.is_skipped(self.counter):
             return False
-        self._skipped = [*self._skipped, self.counter][-REMEMBERED_MAX:]
+        self._skipped = [*self._skipped, self.counter][-SKIPS_REMEMBERED_MAX:]
         self.passed_over.append(self.counter)
         return True
 

@@ -21,7 +21,7 @@ from tara.protocol.principals import is_operator
 #: Every such command has it: requests without need not be decoded to be looked through.
 MARK = b"tara-skip"
 #: Skipped commands that the replicated state remembers, to tell the operator; the newest.
-REMEMBERED_MAX = 100
+SKIPS_REMEMBERED_MAX = 100
 
 ASKED = "an operator has asked for it to be skipped"
 ENDED = "it has ended the process of this replica twice in a row"

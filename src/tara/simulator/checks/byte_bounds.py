@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tara.host.outgoing import LANES
 from tara.host.site import Site
 from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
@@ -44,8 +43,7 @@ def of_site(site: Site) -> Iterator[Kept]:
     for container, outgoing in enumerate(peers._outgoing):
         noted = outgoing.waiting_bytes if container in peers._waiting else 0
         yield Kept(f"for container {container}", outgoing.recount(), noted, outgoing.bytes_max)
-    begun = peers._assembly.kept_bytes
-    yield Kept("begun tuples", begun, begun, len(site.spec.placement) * LANES * limits.frame_bytes_max)
+    yield Kept("begun tuples", peers._assembly.recount(), peers._assembly.kept_bytes, limits.link_bytes_max)
 
 
 def _of_source(source: RequestSource, gateways: bool) -> Iterator[Kept]:

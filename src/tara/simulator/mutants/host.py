@@ -89,10 +89,8 @@ def fragments_in_any_order() -> Iterator[None]:
         key = (sender, fragment.lane)
         _, first, data = self._begun.setdefault(key, (life, fragment, bytearray()))
         data += fragment.data
-        if len(data) < first.total:
-            return None
-        del self._begun[key]
-        return bytes(data)
+        self.kept_bytes += len(fragment.data)
+        return None if len(data) < first.total else bytes(self._forget(key))
 
     with replace(Assembly, "add", add):
         yield
