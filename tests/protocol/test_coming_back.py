@@ -120,6 +120,20 @@ def test_a_base_and_the_log_lead_to_the_newest_checkpoint(partitions: int, with_
     assert step.of(t.Executed)[0].first == 4 * INTERVAL * partitions
 
 
+def test_controllers_hear_how_far_it_is_while_it_executes_again() -> None:
+    made_by, requests = bench(), puts(4 * INTERVAL)
+    original, executor = Original(made_by, requests), restarted(made_by)
+    executor.feed(until(original.base, 4))
+    told = []
+    for replay in original.led(1, 3)[:-1]:
+        executor.feed(replay)
+        step = executor.tick(executor.node.now_ms + made_by.limits.report_interval_ms)
+        told += [progress.position for progress in step.of(t.Progress)]
+        assert step.of(t.ExecutorStatus) == []
+    assert told == sorted(told)
+    assert told[-1] == 3 * INTERVAL
+
+
 def test_it_asks_for_more_when_the_store_waits_for_that() -> None:
     made_by, requests = bench(), puts(2 * INTERVAL)
     original, executor = Original(made_by, requests), restarted(made_by)

@@ -77,6 +77,21 @@ def test_fruitless_bursts_become_rarer_up_to_a_maximum(rounds: int, position: in
     assert max(pauses) == BACKOFF_MAX * rounds
 
 
+def test_who_begins_a_new_life_gets_a_burst_at_once() -> None:
+    sender = Sender()
+    for _ in range(2 * ROUNDS):
+        sender.turn(100)
+    assert [sender.turn(40, life=2) for _ in range(2 * ROUNDS + 1)] == [[True], *[[False]] * (2 * ROUNDS - 1), [True]]
+    assert sender.turn(100, life=3) == [False]
+
+
+def test_who_is_heard_of_for_the_first_time_gets_a_burst_at_once() -> None:
+    sender = Sender()
+    for _ in range(ROUNDS + 1):
+        sender.laggards.next_round(100)
+    assert [sender.turn(40), sender.turn(40)] == [[True], [False]]
+
+
 def test_movement_ends_the_long_pauses() -> None:
     sender = Sender()
     sender.bursts(60, 10)
@@ -108,7 +123,7 @@ def test_a_new_life_counts_as_heard_although_its_rounds_begin_again() -> None:
     for heard in [(1, 700), (1, 701), (1, 702), (2, 1), (2, 2), (2, 3), (2, 4)]:
         laggards.next_round(100)
         answers.append(laggards.lags(0, 10, heard, lambda: 0))
-    assert answers == [False, False, True, False, False, False, True]
+    assert answers == [False, False, True, True, False, False, False]
 
 
 def stuck(sender: Sender, position: int) -> None:

@@ -1,10 +1,11 @@
 """Who lags behind, and from where to send again: state, not acknowledgements.
 
 Receivers report positions; a sender compares them with what it had sent some rounds ago. A receiver that lacks
-something so old and does not move gets a burst from its position on, and the next burst as soon as it has taken just
-that. One that moves by itself is slow, and the last thing it needs is to be sent everything twice; what is long may be
-on its way for long. A burst that changes nothing is repeated less and less often, and a receiver that has not been
-heard of since the last burst gets none: it is down, or what was sent is still on its way. Nothing is kept per tuple.
+something so old and does not move, or has just begun a new life, gets a burst from its position on, and the next burst
+as soon as it has taken just that. One that moves by itself is slow, and the last thing it needs is to be sent
+everything twice; what is long may be on its way for long. A burst that changes nothing is repeated less and less often,
+and a receiver that has not been heard of since the last burst gets none: it is down, or what was sent is still on its
+way. Nothing is kept per tuple.
 """
 
 from collections import deque
@@ -20,7 +21,7 @@ ROUND_BYTES = 64 << 10
 
 
 class Laggards:
-    __slots__ = ("_backoff", "_heard", "_positions", "_rounds", "_sent", "_stuck", "_until")
+    __slots__ = ("_backoff", "_heard", "_lives", "_positions", "_rounds", "_sent", "_stuck", "_until")
 
     def __init__(self, receivers: int, rounds: int) -> None:
         self._rounds = rounds
@@ -34,6 +35,8 @@ class Laggards:
         #: The end of the last burst to each receiver, and the receiver's last report before it.
         self._until = [-1] * receivers
         self._heard: list[tuple[int, int]] = [(0, 0)] * receivers
+        #: The newest life of each receiver that was heard of.
+        self._lives = [0] * receivers
 
     def next_round(self, sent: int) -> None:
         """A round begins; everything below `sent` has been sent."""
@@ -42,8 +45,10 @@ class Laggards:
     def lags(self, receiver: int, position: int, heard: tuple[int, int], size: Callable[[], int]) -> bool:
         """Whether this receiver is to be sent everything from `position` on again. Called once per round; `heard` says
         which report of the receiver the position is from, and `size` how long a burst would be."""
+        began = heard[0] > self._lives[receiver]
+        self._lives[receiver] = max(heard[0], self._lives[receiver])
         moved = position != self._positions[receiver]
-        if moved:
+        if moved or began:
             self._positions[receiver] = position
             self._stuck[receiver] = 0
             self._backoff[receiver].reset()
@@ -52,10 +57,11 @@ class Laggards:
         if len(self._sent) <= self._rounds or position >= self._sent[0] or heard <= self._heard[receiver]:
             return False
         # It stands where the last burst ended. Beyond that it would live on what is on its way to it.
-        took_last_burst = moved and position == self._until[receiver]
-        if self._stuck[receiver] < self._backoff[receiver].pause and not took_last_burst:
+        # And what was on its way to a receiver that has begun a new life has found nobody who could use it.
+        at_once = began or (moved and position == self._until[receiver])
+        if self._stuck[receiver] < self._backoff[receiver].pause and not at_once:
             return False
-        if self._stuck[receiver] < rounds_for(size()) and not took_last_burst:
+        if self._stuck[receiver] < rounds_for(size()) and not at_once:
             return False
         self._heard[receiver] = heard
         self._stuck[receiver] = 0

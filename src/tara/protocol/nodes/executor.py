@@ -634,9 +634,11 @@ class Executor(Node):
     def report(self) -> None:
         if self.halted is not None:
             self.emit(self.halted, self._reply_sink)
-        if not self._restored or self._broken:
+        if self._broken or not (self._restored or self._replaying):
             return
-        self._announce()
+        if self._restored:
+            self._announce()
+        # Also while requests are executed again: all might do so at once, and a new view would not be quicker.
         positions = [learner.position for learner in self._learners]
         window_end = self.stable.current * self.limits.checkpoint_slots + self.limits.window
         for partition, controllers in enumerate(self._controllers):
