@@ -22,6 +22,7 @@ from tara.net.gateway import Options
 from tara.net.site_address import check_sites
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.limits import Limits
+from tara.storage.journal import SEGMENT_BYTES
 
 #: Several heartbeats.
 HUNG_AFTER_S_MIN = 3.0
@@ -68,7 +69,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log: bool | None = None
     log_retention_bytes: int = 1 << 30
     #: Bytes after which a journal begins a new segment; old ones are dropped as a whole.
-    journal_segment_bytes: int = 64 << 20
+    journal_segment_bytes: int = SEGMENT_BYTES
     #: Options of the application's gateway, if it has one; the coordination service's are in its documentation.
     gateway: Options = {}
     limits: Limits = Limits()

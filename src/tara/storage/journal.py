@@ -38,7 +38,8 @@ from tara.storage.files import (
     write_whole,
 )
 
-SEGMENT_BYTES = 64 << 20
+#: A start reads the last one or two of them whole, so they are not to be long.
+SEGMENT_BYTES = 16 << 20
 #: How long a container waits for room on the disk, and how often it looks.
 FULL_DISK_PATIENCE_S = 10.0
 FULL_DISK_PAUSE_S = 0.2
