@@ -18,7 +18,7 @@ from tara.apps.coordination.codes import Code, Op
 from tara.apps.coordination.gateway.listener import Listener
 from tara.apps.coordination.service import CoordinationService
 from tara.apps.coordination.settings import check_exposure, gateway_settings
-from tara.net import gateway as channels
+from tara.host import gateway_session
 from tara.net.gateway import Options
 from tara.protocol.errors import ConfigurationError
 from tests.apps.coordination.live import Wire, address_of
@@ -256,7 +256,7 @@ def test_the_loop_does_not_spin_while_writes_wait(tmp_path: Path, monkeypatch: p
             assert second.connect()
             assert third.connect()
             # Nothing is taken to be ordered any more.
-            monkeypatch.setattr(channels, "IN_FLIGHT_MAX", 0)
+            monkeypatch.setattr(gateway_session, "IN_FLIGHT_MAX", 0)
             body = jute.pack_text("/node") + jute.pack_buffer(bytes(700_000)) + jute.pack_acl(OPEN) + jute.pack_int(0)
             first.request(1, Op.CREATE, body)
             second.request(1, Op.CREATE, body)
@@ -281,7 +281,7 @@ def test_one_whose_peer_is_gone_is_closed_although_it_is_not_read(
         assert isinstance(site.gateway, Listener)
         with Wire(address_of(site)) as wire:
             assert wire.connect()
-            monkeypatch.setattr(channels, "IN_FLIGHT_MAX", 0)
+            monkeypatch.setattr(gateway_session, "IN_FLIGHT_MAX", 0)
             wire.request(1, Op.SET_DATA, jute.pack_text("/") + jute.pack_buffer(bytes(5_000)) + jute.pack_int(-1))
             await_condition(lambda: site.gateway.front_end.full, "a write that waits")  # type: ignore[union-attr]
             wire.request(2, Op.EXISTS, jute.pack_text("/") + b"\0")

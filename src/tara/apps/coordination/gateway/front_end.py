@@ -28,7 +28,8 @@ from tara.apps.coordination.jute import JuteError, Reader
 from tara.apps.coordination.service import CoordinationService
 from tara.apps.coordination.settings import GatewaySettings
 from tara.apps.coordination.tree import Change
-from tara.net.gateway import GatewayHost, GatewaySession
+from tara.host.gateway_session import GatewaySession
+from tara.net.gateway import GatewayHost
 from tara.protocol import tuples as t
 
 #: Errors after which a connection is of no use.

@@ -1,13 +1,11 @@
 """A gateway's session in the replicated log: what it does when the replicas have no room for its results."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from tara.application import KeyValueStore
-from tara.net.gateway import AGAIN_S, GatewaySession
+from tara.host.gateway_session import AGAIN_S, GatewaySession
 from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
 
@@ -15,18 +13,10 @@ from tara.protocol.limits import Limits
 class Site:
     """Writes down what is submitted."""
 
-    site = 0
-    host = ""
-    data_dir = Path()
     limits = Limits()
-    application = KeyValueStore()
-    counter = 0
 
     def __init__(self) -> None:
         self.submitted: list[t.Command] = []
-
-    def capacity(self, session: int) -> int:
-        return 100
 
     def submit(self, commands: list[t.Command]) -> None:
         self.submitted += commands
@@ -44,7 +34,7 @@ def site() -> Site:
 @pytest.fixture
 def session(site: Site) -> Iterator[GatewaySession[str]]:
     lost: list[list[str]] = []
-    session = GatewaySession[str](site, lost.append)
+    session = GatewaySession[str](site, lost.append, bytes)
     session.pump(1.0)
     (opening,) = site.take()
     session.hear(t.Result(0, opening.number, 1, t.OK, msgspec.msgpack.encode((9, 30_000))))
@@ -91,7 +81,7 @@ def test_no_more_is_in_flight_than_the_replicas_keep_results_for(
 def test_a_command_that_is_refused_for_good_does_not_hold_up_the_others(site: Site) -> None:
     """Its number is missing, so what follows would wait for ever: the session begins anew."""
     lost: list[list[str]] = []
-    session = GatewaySession[str](site, lost.append)
+    session = GatewaySession[str](site, lost.append, bytes)
     session.pump(1.0)
     (opening,) = site.take()
     session.hear(t.Result(0, opening.number, 1, t.OK, msgspec.msgpack.encode((9, 30_000))))
