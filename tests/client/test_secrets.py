@@ -6,6 +6,7 @@ import pytest
 
 from tara.client.secrets import kept_secret, read_secret
 from tara.protocol.errors import ConfigurationError
+from tara.storage.files import pack_small
 
 
 def test_a_secret_is_made_once_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
@@ -35,13 +36,24 @@ def test_a_secret_that_others_can_read_is_none(tmp_path: Path) -> None:
         read_secret(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"abcd\n", b"no hexadecimal digits here, but long enough\n", b"ab" * 65])
+@pytest.mark.parametrize("content", [b"", b"abcd", b"no hexadecimal digits here, but long enough", b"ab" * 65])
 def test_what_is_no_secret_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "secret"
-    path.write_bytes(content)
+    path.write_bytes(pack_small(content))
     path.chmod(0o600)
     with pytest.raises(ConfigurationError, match="is no secret"):
         read_secret(path)
+
+
+@pytest.mark.parametrize("place", [0, 31, 32, -1])
+def test_a_damaged_secret_is_named(tmp_path: Path, place: int) -> None:
+    path = tmp_path / "secret"
+    kept_secret(path)
+    damaged = bytearray(path.read_bytes())
+    damaged[place] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(ConfigurationError, match=f"{path}: is damaged: .* Put a copy of it back"):
+        kept_secret(path)
 
 
 def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:

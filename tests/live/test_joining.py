@@ -1,11 +1,12 @@
 """How a site comes to its cluster: who may start full, and who has to join without a journal."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tara.configuration.settings import Settings, load_settings
-from tara.live.sites.joining import Found, Join, decide
+from tara.live.sites.joining import FOUNDING_FILE, Doorway, Found, Join, decide
 from tara.live.sites.other_sites import SiteCard
 from tara.live.sites.site import site_settings
 from tara.protocol.errors import ConfigurationError
@@ -99,7 +100,18 @@ def test_a_joiner_may_have_founded_with_others() -> None:
     assert decide(4, 2, "", cards(running(0), running(1), founding(3, "n3"))) is None
 
 
-# The settings
+def test_the_number_of_a_founding_is_the_same_at_every_attempt_and_never_a_damaged_one(tmp_path: Path) -> None:
+    settings, addresses = site_settings(settings_with(data_dir=str(tmp_path)), 0)
+
+    def attempt() -> bytes:
+        Doorway(settings, 0, addresses, None, True, print)
+        return (tmp_path / FOUNDING_FILE).read_bytes()
+
+    first = attempt()
+    assert attempt() == first
+    (tmp_path / FOUNDING_FILE).write_bytes(bytes([first[0] ^ 1]) + first[1:])
+    with pytest.raises(ConfigurationError, match=f"{tmp_path / FOUNDING_FILE}: is damaged: .*: remove the file and"):
+        attempt()
 
 
 SITES = "127.0.0.2:7400,127.0.0.3:7400,127.0.0.4:7400"

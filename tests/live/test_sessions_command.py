@@ -18,6 +18,7 @@ from tara.operations.operator import Operator, OperatorError
 from tara.operations.sessions import close_session, list_sessions
 from tara.protocol import tuples as t
 from tara.protocol.principals import describe
+from tara.storage.files import write_small
 from tests.live.processes import Processes, settings_for
 from tests.patience import DEADLINE_S, await_condition, patient
 
@@ -114,7 +115,7 @@ def test_who_cannot_read_the_data_directory_is_no_operator(plain: Processes, tmp
     directory = Path(plain.settings.data_dir)
     shutil.copy(directory / "cluster.json", tmp_path)
     secret = operator_secret(tmp_path)
-    secret.write_text("00" * 16)
+    write_small(secret, b"00" * 16)
     secret.chmod(0o600)
     stranger = Operator(tmp_path, timeout_s=DEADLINE_S)
     with pytest.raises(OperatorError, match="does not know this operator"):

@@ -31,6 +31,7 @@ from tara.operations.recovery import Recovery
 from tara.operations.registry_client import ask
 from tara.operations.running_states import compare_states
 from tara.protocol.errors import ConfigurationError
+from tara.storage.files import write_small
 from tests.live.processes import Processes, settings_for
 from tests.net.terms import serve
 from tests.patience import DEADLINE_S, await_condition, patient
@@ -205,7 +206,7 @@ def test_a_founding_that_was_interrupted_goes_on(sites: Sites) -> None:
     for site in (0, 2):
         shutil.rmtree(sites.data_dir(site))
         sites.data_dir(site).mkdir()
-        (sites.data_dir(site) / FOUNDING_FILE).write_text(nonces[site])
+        write_small(sites.data_dir(site) / FOUNDING_FILE, nonces[site].encode())
     sites.start(0, 1, 2, found=True)
     sites.await_strength()
     assert {sites.sites[site].registry.state.cluster for site in range(SITES)} == {state.cluster}

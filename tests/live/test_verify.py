@@ -11,11 +11,14 @@ from typer.testing import CliRunner
 
 from tara.application import KeyValueStore
 from tara.cli import app
-from tara.configuration.state import COPY_FILE, STATE_FILE
+from tara.client.secrets import kept_secret
+from tara.configuration.state import COPY_FILE, OPERATOR_SECRET, STATE_FILE, operator_secret
+from tara.live.sites.joining import FOUNDING_FILE
 from tara.operations.registry_client import NoRegistry
 from tara.operations.running_states import compare_states
 from tara.operations.verify import verify
 from tara.protocol.errors import ConfigurationError
+from tara.storage.files import write_small
 from tara.storage.journal import MARKER_FILE
 from tests.live.processes import Processes, settings_for
 from tests.patience import await_condition, patient
@@ -31,6 +34,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             client.put(f"key-{number}", b"value")
         await_condition(lambda: min(e["stable"] for e in cluster.registry.executors()) >= 2, "checkpoints")
         await_condition(lambda: all(e["bases"] for e in cluster.registry.executors()), "bases")
+    # Of what not every cluster has.
+    kept_secret(operator_secret(directory))
+    write_small(directory / FOUNDING_FILE, b"ab" * 16)
+    write_small(directory / "gateway-0.port", b"2181")
     return directory
 
 
@@ -47,6 +54,9 @@ PATTERNS = [
     STATE_FILE,
     COPY_FILE,
     "life-1",
+    OPERATOR_SECRET,
+    FOUNDING_FILE,
+    "gateway-0.port",
     "journal-1/*.journal",
     f"journal-1/{MARKER_FILE}",
     "bases-1/*.base",
@@ -54,7 +64,7 @@ PATTERNS = [
     "log-1/begin",
 ]
 #: Nothing says that there was one.
-UNKNOWN = ("life-1", "bases-1/*.base", "log-1/begin")
+UNKNOWN = ("life-1", OPERATOR_SECRET, FOUNDING_FILE, "gateway-0.port", "bases-1/*.base", "log-1/begin")
 
 
 @pytest.mark.parametrize(

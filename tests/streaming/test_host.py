@@ -27,7 +27,7 @@ class Query:
         self.host = Host(self.config, app)
         self.graph = self.host.graph
         self.states: dict[int, bytes] = {}
-        self.queue = queue.QueueFile(1, True, [])
+        self.queue = queue.QueueFile(queue.FILE_VERSION, True, [])
         self.batch = 0
         self.results: list[Result] = []
         self.random = random.Random(seed)
@@ -239,6 +239,16 @@ def test_a_state_of_another_version_is_refused() -> None:
     query.run()
     with pytest.raises(StreamingError, match="f=2"):
         Query().host.load(query.states[0])
+
+
+@pytest.mark.parametrize("place", [40, -20, -1])
+def test_a_damaged_state_is_refused(place: int) -> None:
+    query = Query()
+    query.run()
+    damaged = bytearray(query.states[0])
+    damaged[place] ^= 1
+    with pytest.raises(StreamingError, match=r"is damaged: .* put a copy of the whole checkpoint directory back"):
+        query.host.load(bytes(damaged))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from tara.protocol import tuples as t
 from tara.streaming import clients, queue, rows
 from tara.streaming.config import StreamingConfig
+from tara.streaming.errors import StreamingError
 from tara.streaming.queue import QueueReader, QueueWriter
 from tara.streaming.rows import Row
 
@@ -68,6 +69,17 @@ def test_a_micro_batch_that_is_executed_again_changes_nothing(config: StreamingC
     write(config, results, 0, [BUSY, outcome(1, "a", 0)])
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert [path.name for path in results.iterdir()] == ["000000000000.parquet"]
+
+
+@pytest.mark.parametrize("place", [0, 20, -3])
+def test_a_damaged_file_is_named(config: StreamingConfig, tmp_path: Path, place: int) -> None:
+    write(config, tmp_path / "results", 0, [Row(3, 3, 0, 7, data=b"a tuple, not a short one"), BUSY])
+    path = queue.queue_directory(config) / "000000000000.queue"
+    damaged = bytearray(path.read_bytes())
+    damaged[place] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(StreamingError, match=f"{path}: damaged.* put a copy of the whole checkpoint directory back"):
+        queue.is_busy(queue.queue_directory(config), 0)
 
 
 def test_an_execution_that_ends_in_the_middle_leaves_nothing_behind(config: StreamingConfig, tmp_path: Path) -> None:

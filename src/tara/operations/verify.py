@@ -10,8 +10,17 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from tara.configuration.state import COPY_FILE, STATE_FILE, ClusterState, StateFile, unpack_state
+from tara.client.secrets import read_secret
+from tara.configuration.state import (
+    COPY_FILE,
+    STATE_FILE,
+    ClusterState,
+    StateFile,
+    operator_secret,
+    unpack_state,
+)
 from tara.host.placement import placement_of
+from tara.live.sites.joining import FOUNDING_FILE
 from tara.operations.backup import read_backup
 from tara.protocol.errors import ConfigurationError, NodeHalted, TaraError
 from tara.protocol.graph import Graph, Stage
@@ -59,6 +68,7 @@ def verify(data_dir: Path) -> Scrub:
     if state is not None:
         for part in (_lives, _execution_records, _journals, _bases, _logs):
             reports += part(data_dir, state)
+    reports += _small_files(data_dir)
     reports += [_report(path, partial(read_backup, path)) for path in sorted(data_dir.glob(BACKUP_FILES))]
     return Scrub(str(data_dir), reports)
 
@@ -91,6 +101,15 @@ def _state_files(data_dir: Path) -> Iterator[FileReport]:
             continue
         report = _report(path, partial(_read_state, path))
         yield FileReport(report.path, report.problems + [problem for problem in older if problem.startswith(str(path))])
+
+
+def _small_files(data_dir: Path) -> Iterator[FileReport]:
+    secret = operator_secret(data_dir)
+    if secret.exists():
+        yield _report(secret, partial(read_secret, secret))
+    for path in (data_dir / FOUNDING_FILE, *sorted(data_dir.glob("gateway-*.port"))):
+        if path.exists():
+            yield _report(path, partial(read_small, path))
 
 
 def _lives(data_dir: Path, state: ClusterState) -> Iterator[FileReport]:

@@ -34,14 +34,15 @@ from tara.protocol.progress import SourceProgress
 from tara.protocol.sessions import Application
 from tara.protocol.skips import Skips
 from tara.protocol.state_digest import digest_of
+from tara.storage.files import DamagedFile, pack_small, unpack_small
 from tara.streaming import clients, rows
 from tara.streaming.config import CONTROLLER_TICK_MS, StreamingConfig
-from tara.streaming.errors import StreamingError
+from tara.streaming.errors import NO_WAY_ON, StreamingError
 from tara.streaming.rows import Row
 
 _log = logging.getLogger(__name__)
 #: The version of the states' format; a state of another one is refused.
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 _decode = msgspec.msgpack.Decoder(t.WireTuple | t.Load | t.Loaded).decode
 #: The answer to an executor that asks for a checkpoint which is not here.
 _NOTHING = t.Loaded(None, b"", [], b"", 0, 0)
@@ -156,7 +157,7 @@ class Host:
         known = {id(self.graph): "graph", id(self._limits): "limits", id(self._make): "make"}
         remake = partial(_make_again, self._make, self._limits, self._sites)
         _Pickler(buffer, known, remake, seat.kept).dump({name: getattr(seat, name) for name in seat.__struct_fields__})
-        return buffer.getvalue()
+        return pack_small(buffer.getvalue())
 
     def load(self, state: bytes) -> Seat:
         if not state.startswith(self._head):
@@ -165,7 +166,10 @@ class Host:
                 f"the checkpoint is of another version of Tara or has another f ({found!r}, but this is "
                 f"{self._head.strip().decode()!r}): start with a new checkpoint directory"
             )
-        buffer = io.BytesIO(state)
+        try:
+            buffer = io.BytesIO(unpack_small(state))
+        except DamagedFile as error:
+            raise StreamingError(f"a node's state in the checkpoint directory {error}: {NO_WAY_ON}") from error
         buffer.seek(len(self._head))
         return Seat(**_Unpickler(buffer, {"graph": self.graph, "limits": self._limits, "make": self._make}).load())
 

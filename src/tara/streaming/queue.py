@@ -33,9 +33,10 @@ from tara.protocol.incarnations import FIRST_INCARNATION
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot
 from tara.storage.disk import LOCAL
+from tara.storage.files import DamagedFile, pack_small, read_small
 from tara.streaming import clients, rows
 from tara.streaming.config import StreamingConfig
-from tara.streaming.errors import StreamingError
+from tara.streaming.errors import NO_WAY_ON, StreamingError
 from tara.streaming.rows import Row
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class QueueFile(msgspec.Struct, array_like=True):
     rows: list[Row]
 
 
-FILE_VERSION = 1
+FILE_VERSION = 2
 _decode_file = msgspec.msgpack.Decoder(QueueFile).decode
 
 
@@ -183,9 +184,13 @@ class QueueReader(DataSourceStreamReader):
 
 
 def _read(path: Path) -> QueueFile:
-    queue = _decode_file(path.read_bytes())
-    if queue.version > FILE_VERSION:
-        raise ValueError(f"{path}: format version {queue.version} is newer than {FILE_VERSION}: use a newer Tara")
+    """What was written; what is damaged would be tuples that are lost, or others than were sent."""
+    try:
+        queue = _decode_file(read_small(path))
+    except (DamagedFile, msgspec.DecodeError) as error:
+        raise StreamingError(f"{path}: damaged, or of another version of Tara ({error}): {NO_WAY_ON}") from error
+    if queue.version != FILE_VERSION:
+        raise StreamingError(f"{path}: is of format version {queue.version}, not {FILE_VERSION}: {NO_WAY_ON}")
     return queue
 
 
@@ -216,7 +221,7 @@ class QueueWriter(DataSourceStreamArrowWriter):
         queue, outcomes = Sinks(self._config.graph, self._config.limits).split(taken)
         name = uuid.uuid4().hex
         staged = queue_directory(self._config) / f"{name}.staged"
-        _write(staged, msgspec.msgpack.encode(queue))
+        _write(staged, pack_small(msgspec.msgpack.encode(queue)))
         table = results_table(outcomes)
         if table is None:
             return StagedBatch(str(staged), None)

@@ -23,6 +23,7 @@ from tara.client.secrets import kept_secret
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, TaraError
 from tara.storage.disk import LOCAL
+from tara.storage.files import DamagedFile, pack_small, read_small
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,8 +112,9 @@ class TaraWriter(DataSourceStreamArrowWriter):
         directory.mkdir(parents=True, exist_ok=True)
         name = f"{uuid.uuid4().hex}.rows"
         path = directory / name
+        # Not for its owner only: tasks may run as somebody else than the driver that reads it.
         with path.open("wb") as file:
-            file.write(msgspec.msgpack.encode(commands))
+            file.write(pack_small(msgspec.msgpack.encode(commands)))
             file.flush()
             os.fsync(file.fileno())
         LOCAL.sync_directory(directory)
@@ -168,13 +170,19 @@ class TaraWriter(DataSourceStreamArrowWriter):
             if skipped >= file.rows:
                 skipped -= file.rows
                 continue
-            path = Path(self._options.staging) / file.name
-            try:
-                rows = msgspec.msgpack.decode(path.read_bytes(), type=list[bytes])
-            except (OSError, msgspec.DecodeError) as error:
-                raise SinkError(f"stream {self._options.stream}: the staged rows are gone: {error}") from error
-            yield from rows[skipped:]
+            yield from self._staged_rows(Path(self._options.staging) / file.name)[skipped:]
             skipped = 0
+
+    def _staged_rows(self, path: Path) -> list[bytes]:
+        try:
+            return msgspec.msgpack.decode(read_small(path), type=list[bytes])
+        except (OSError, DamagedFile, msgspec.DecodeError) as error:
+            stream = self._options.stream
+            raise SinkError(
+                f"stream {stream}: staged rows are damaged or gone: {error}. Put a copy of the file back. Without one, "
+                f"close the stream's session (`tara sessions close {stream}`) and start the query again: rows of this "
+                "micro-batch that have been executed are then executed once more"
+            ) from error
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         # A commit that failed may have won its claim, and then these files are what will be sent: they stay.

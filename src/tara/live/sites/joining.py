@@ -38,7 +38,7 @@ from tara.net.server import Address, Server
 from tara.net.site_address import REGISTRY_OFFSET, SiteAddress
 from tara.protocol.errors import ConfigurationError, MalformedTuple
 from tara.storage.disk import LOCAL
-from tara.storage.files import write_whole
+from tara.storage.files import DamagedFile, read_small, write_small
 
 FOUNDING_FILE = "founding"
 FIRST_ERA = 1
@@ -192,13 +192,22 @@ class Doorway:
         """What this directory brings to a founding: the same at every attempt."""
         path = self._directory / FOUNDING_FILE
         try:
-            if path.exists():
-                return path.read_text()
-            nonce = secrets.token_hex(16)
-            write_whole(path, (nonce.encode(),))
-            return nonce
-        except (OSError, UnicodeDecodeError) as error:
+            return read_small(path).decode()
+        except FileNotFoundError:
+            pass
+        except DamagedFile as error:
+            raise ConfigurationError(
+                f"{error}. This site has promised nothing yet: remove the file and start the site again with --found. "
+                "It then brings a new number or, if the others have begun with the old one, joins without a journal"
+            ) from error
+        except OSError as error:
             raise ConfigurationError(f"{path}: {error}") from error
+        nonce = secrets.token_hex(16)
+        try:
+            write_small(path, nonce.encode())
+        except OSError as error:
+            raise ConfigurationError(f"{path}: {error}") from error
+        return nonce
 
     def _write(self, decision: Found | Join, heard: int) -> ClusterState:
         state = new_state(self._settings)
