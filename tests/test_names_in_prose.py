@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,17 @@ PAGES = [*sorted((CHECKOUT / "docs").glob("*.md")), CHECKOUT / "README.md", CHEC
 WALK = (CHECKOUT / "docs" / "walk.md").read_text()
 #: Files that are called like modules.
 FILES = {"tara.toml"}
+#: What a page is about: its files are called by their names there.
+SUBJECTS = {
+    "benchmarks.md": "evaluation",
+    "coordination.md": "src/tara/apps/coordination",
+    "protocol.md": "src/tara/protocol",
+    "simulator.md": "src/tara/simulator",
+}
+#: Made by a measurement, with the files that there were then.
+MADE = CHECKOUT / "docs" / "evaluation.md"
+#: Files of a reader, in an example.
+EXAMPLES = {"stock.py"}
 
 
 def named() -> dict[str, str]:
@@ -51,6 +63,29 @@ def test_every_path_of_the_pages_exists() -> None:
         for path in re.findall(r"`((?:src|tests|docs|deploy|examples|evaluation)/[\w/.*-]*)`", page.read_text())
     }
     assert {path: where for path, where in paths.items() if not list(CHECKOUT.glob(path.rstrip("/")))} == {}
+
+
+def python_files(page: Path) -> Iterator[tuple[str, bool]]:
+    """Every `….py` in backticks, and whether it is there: from the checkout or the sources, in what the page is about,
+    or beside one that the same paragraph (or the same row of a table) has named before."""
+    places = [CHECKOUT, CHECKOUT / "src", CHECKOUT / "src" / "tara", CHECKOUT / SUBJECTS.get(page.name, "")]
+    for paragraph in re.split(r"\n\n|\n(?=\|)", page.read_text()):
+        near: list[Path] = []
+        for name in re.findall(r"`([\w/]+\.py)`", paragraph):
+            found = [place / name for place in (*places, *near) if (place / name).is_file()]
+            yield name, bool(found)
+            near += [path.parent for path in found if "/" in name]
+
+
+def test_every_python_file_of_the_pages_is_where_they_say() -> None:
+    missing = {
+        name: page.name
+        for page in PAGES
+        if page != MADE
+        for name, is_there in python_files(page)
+        if not is_there and name not in EXAMPLES
+    }
+    assert missing == {}
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"`([a-z_]\w*(?:/\w+)*(?:\.py|/))`", WALK))))

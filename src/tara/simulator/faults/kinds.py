@@ -58,11 +58,11 @@ SECTIONS: dict[str, dict[str, str]] = {
         ),
         "forgotten_standby": (
             "with one container per node: a stand-by proposer restarts, and then all who know of that: "
-            "`forgotten_standby.py`"
+            "`stories/forgotten_standby.py`"
         ),
         "forgetful_witness": (
             "something is read where little is known, and the only witness of the rest has lost its journal: "
-            "`forgetful_witness.py`"
+            "`stories/forgetful_witness.py`"
         ),
         "given_up_alive": (
             "in a fifth of the runs: a committer is given up and started again elsewhere, and its old process is "
@@ -87,8 +87,8 @@ SECTIONS: dict[str, dict[str, str]] = {
             "what is answered has to be right"
         ),
         "new_era": (
-            "everything is lost but bases and logs, and an operator begins a new era, as `tara recover` does "
-            "(`eras.py`); each era's history is judged by itself"
+            "everything is lost but bases and logs, and an operator begins a new era, as `tara recover` does; "
+            "each era's history is judged by itself"
         ),
     },
     "disks": {
