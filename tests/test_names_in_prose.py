@@ -93,7 +93,26 @@ def test_every_file_of_the_walk_exists(path: str) -> None:
     assert (CHECKOUT / "src" / "tara" / path).exists()
 
 
-def test_every_name_of_the_walk_is_in_the_code() -> None:
-    code = "".join(path.read_text() for path in SOURCES)
-    names = {part for name in re.findall(r"`([\w.]+)`", WALK) for part in name.split(".")}
-    assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", code)] == []
+def steps(walk: str) -> Iterator[tuple[list[str], set[str]]]:
+    """Of each step or paragraph: the files that it names, and the names of what is in them."""
+    for step in re.split(r"\n\n|\n(?=\d+\. |- )", walk):
+        files = re.findall(r"`([a-z]\w*(?:/\w+)*\.py)`", step)
+        yield files, set(re.findall(r"`((?!\w+\.py`)[A-Za-z_]\w*(?:\.\w+)?)`", step))
+
+
+def stands_in(name: str, files: list[str]) -> bool:
+    """A class (or a tuple) is used or made in one of the files; a function or a field is defined in one. What is named
+    with its class is where the class is."""
+    class_, _, part = name.rpartition(".")
+    if class_:
+        code = [text for path in SOURCES if re.search(rf"^class {class_}\b", text := path.read_text(), re.MULTILINE)]
+    else:
+        code = [(CHECKOUT / "src" / "tara" / path).read_text() for path in files]
+    pattern = rf"\b{part}\b" if part[0].isupper() else rf"def {part}\(|\bself\.{part}(:.*)? = "
+    return any(re.search(pattern, text) for text in code)
+
+
+def test_every_name_of_the_walk_stands_in_a_file_that_its_step_names() -> None:
+    found = list(steps(WALK))
+    assert sum(len(names) for _, names in found) > 50
+    assert [(name, files) for files, names in found for name in sorted(names) if not stands_in(name, files)] == []
