@@ -13,7 +13,7 @@ Faults = Annotated[int, typer.Option("--f", help="Crashes per stage that are sur
 Partitions = Annotated[int, typer.Option(help="Consensus pipelines that are merged into one order.", min=1, max=8)]
 
 DATA_DIR = Path("tara-data")
-DataDir = Annotated[Path, typer.Option(help="Where the cluster keeps its journals and checkpoints.")]
+DataDir = Annotated[Path, typer.Option(help="Where the cluster keeps its journals, bases and logs.")]
 Endpoints = Annotated[
     str | None,
     typer.Option(help="host:port,host:port; by default those of the data directory.", envvar="TARA_ENDPOINTS"),

@@ -1,5 +1,5 @@
 """A dictionary whose state can be captured at once and read while it changes: what a large application keeps its state
-in, so that a checkpoint neither stops it nor needs its memory twice.
+in, so that a base neither stops it nor needs its memory twice.
 
 The entries are spread over pages, small dictionaries, by linear hashing: page after page is split as the table grows,
 so that no insertion takes long. A page has the entries whose hashes lie in one interval, and the pages stand in the

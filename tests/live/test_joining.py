@@ -75,7 +75,7 @@ def test_a_founder_that_was_late_starts_full_in_the_cluster_of_its_number() -> N
     assert decide(1, 1, "n1", cards(running(0))) == Found(CLUSTER, NONCES)
 
 
-def test_a_site_that_lost_its_number_joins_without_memory_when_enough_others_agree() -> None:
+def test_a_site_that_lost_its_number_joins_without_a_journal_when_enough_others_agree() -> None:
     """Whether it is told to found or not: its directory is not the one that was there."""
     for nonce in ("new", ""):
         assert decide(1, 1, nonce, cards(running(0))) is None

@@ -222,7 +222,7 @@ def test_what_it_installed_leaves_in_tuples_that_fit() -> None:
 def test_f_plus_1_others_must_have_recorded_knowing_of_the_loss(
     f: int, committers: list[int], unaware: tuple[int, ...], full: bool
 ) -> None:
-    """Any f+1 others share one with those that decided something together with its former memory; and who knew of the
+    """Any f+1 others share one with those that decided something together with it before; and who knew of the
     loss has recorded after it, so nothing was decided later."""
     committer = forgetful(Bench(f))
     step = committer.feed(start_from(Bench(f), committers, unaware=unaware))
@@ -276,7 +276,7 @@ def test_a_crash_on_the_way_leaves_nothing_behind(bench: Bench) -> None:
     assert is_silent(again.feed(start_from(bench, [0, 2], next_slot=3), bench.proposal(VIEW, 0, requests(0, 3))))
 
 
-# What it installed is a memory like any other
+# What it installed is remembered like anything else
 
 
 def installed(bench: Bench) -> tuple[Driven[Committer], list[t.JournalEntry]]:

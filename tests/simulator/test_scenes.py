@@ -487,7 +487,7 @@ def test_two_sites_apart_do_not_depose_one_proposer_after_the_other(first: int, 
     assert scene.states_equal()
 
 
-# A journal rolls while one of its committers has no memory
+# A journal rolls while one of its committers is not restored
 
 
 class Withholding:

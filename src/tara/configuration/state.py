@@ -35,7 +35,7 @@ LOCK_FILE = "cluster.lock"
 OPERATOR_SECRET = "operator.secret"
 #: The state of all sites, or of one that is not known yet.
 ANY_SITE = -1
-#: Limits that decide what a command results in, or what journals and checkpoints mean: fixed when a cluster is made.
+#: Limits that decide what a command results in, or what journals, bases and logs mean: fixed when a cluster is made.
 _FIXED_LIMITS = (
     "window",
     "checkpoint_interval",

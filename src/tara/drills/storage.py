@@ -52,7 +52,7 @@ CLIENTS = 8
 LOAD_S = 12.0
 DAMAGES = 2_000
 STARTS = 50
-#: Of the damages to a journal, the share after which its committers still have their memory.
+#: Of the damages to a journal, the share after which its committers still know what they promised.
 REPAIRED_MIN = 0.95
 #: Keys that a client writes, and looks for after every start.
 KEYS_AT_FIRST = 200
@@ -71,7 +71,7 @@ class StorageVerdict(Struct, kw_only=True):
     noticed: int = 0
     #: Something was taken for true that is not: a vote, a promise, a life, a state, a row of the log.
     accepted_wrong: int = 0
-    #: Everything is there again, or known to be missing in single slots: nobody's memory was given up.
+    #: Everything is there again, or known to be missing in single slots: no journal was given up.
     repaired: int = 0
     #: A journal was given up, and its committers rejoin without it.
     rejoined: int = 0

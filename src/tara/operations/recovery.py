@@ -356,7 +356,7 @@ def _replayed(directory: Path, state: ClusterState, container: int) -> list[Comm
 
 
 def _is_complete(state: ClusterState, journals: list[JournalFound], checkpoint: int) -> bool:
-    """Whether every partition has f+1 committers with their memory, and a checkpoint reaches what they have."""
+    """Whether f+1 committers of every partition know what they promised, and a checkpoint reaches what they have."""
     slots = state.checkpoint_interval // state.partitions
     for partition in range(state.partitions):
         minima = [found.minimum[partition] for found in journals if partition in found.minimum]

@@ -1,7 +1,7 @@
 """How deep an application may recurse: as deep on every replica, however deep the stack is from which it is called.
 
 Python bounds the depth of the whole stack, and decoders in C count it, too. A replica that executes right after it has
-loaded a checkpoint is deeper in it than one that executes a commit. So a command that recurses almost to the bound
+loaded a base is deeper in it than one that executes a commit. So a command that recurses almost to the bound
 would fail here and succeed there, and the replicas would differ. Therefore the bound is set around every run of the
 application, relative to the depth at which the run begins: then `RecursionError` is a result like any other.
 

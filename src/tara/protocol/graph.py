@@ -27,7 +27,7 @@ class Stage(StrEnum):
     RECORD_SOURCE = "record_source"
     #: Outside the graph: who submits commands and gets results.
     CLIENT = "client"
-    #: Outside the graph: the checkpoint store and the decided log of an executor's host.
+    #: Outside the graph: the bases and the decided log of an executor's host.
     STORE = "store"
 
 

@@ -1,4 +1,4 @@
-"""The storage of simulated executors at work: checkpoint stores and logs, what they fetch from each other, and what is
+"""The storage of simulated executors at work: bases and logs, what they fetch from each other, and what is
 slow or fails meanwhile."""
 
 import errno

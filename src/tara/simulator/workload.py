@@ -36,7 +36,7 @@ class Audited(StateMachine):
     """An application that remembers which operations it has executed, to see that none executes twice.
 
     A command is the operation's id and a command of the application. The ids are part of the state: also a replica
-    that loaded a checkpoint knows what was executed before."""
+    that loaded a base knows what was executed before."""
 
     def __init__(self, application: StateMachine) -> None:
         self.application = application

@@ -1,4 +1,4 @@
-"""Three replicas of the service on the simulator, with crashes and loaded checkpoints: equal to the last bit."""
+"""Three replicas of the service on the simulator, with crashes and loaded bases: equal to the last bit."""
 
 from random import Random
 

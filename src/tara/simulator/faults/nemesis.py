@@ -40,7 +40,8 @@ from tara.storage.segments import BEGIN_FILE
 FRONT_END = (Stage.REQUEST_SOURCE, Stage.EXECUTOR, Stage.REPLY_SINK)
 
 
-#: What takes one container's memory, if there are no journals; and how long it waits if that would be one too many.
+#: What makes one container forget its votes, if there are no journals; and how long it waits if that would be one too
+#: many.
 _LOSING = ("crash", "crash_before_sync", "crash_after_sync", "crash_in_multicast", "crash_between", "amnesia", "zombie")
 _WAIT_MS = 50
 #: How long it takes until an operator does something; whatever was on its way has arrived by then.
