@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tara import ApplicationError, Context, StateMachine, StreamingConfig, StreamingReplication, read_results
-from tara.streaming.run import Progress, follow, session
+from tara.streaming.run import QueryProgress, follow, session
 
 
 class Ledger(StateMachine):
@@ -62,7 +62,7 @@ def _line(client: str, number: int, command: dict[str, object]) -> str:
     return json.dumps({"client": client, "number": number, "payload": json.dumps(command)}) + "\n"
 
 
-def show(progress: Progress) -> None:
+def show(progress: QueryProgress) -> None:
     sys.stderr.write(f"\r{progress.commands} commands, {progress.results} results ")
 
 

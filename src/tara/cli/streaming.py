@@ -30,9 +30,9 @@ def stream(
 
     Example: tara stream --input commands/ --output out/ --drain
     """
-    from tara.streaming.run import Progress, run
+    from tara.streaming.run import QueryProgress, run
 
-    def show(progress: Progress) -> None:
+    def show(progress: QueryProgress) -> None:
         text = f"batch {progress.batches}, {progress.commands} commands, {progress.results} results"
         typer.echo(f"\r{text}, {progress.batch_ms} ms/batch ", err=True, nl=False)
 

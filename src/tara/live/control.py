@@ -158,7 +158,7 @@ class AskBase(Struct, array_like=True, tag=24):
     cluster: int = 0
 
 
-class TakeBase(Struct, array_like=True, tag=25):
+class BaseWanted(Struct, array_like=True, tag=25):
     """registry → containers: take a base at this checkpoint."""
 
     number: int
@@ -185,7 +185,7 @@ Message = (
     | AskSite
     | Elsewhere
     | AskBase
-    | TakeBase
+    | BaseWanted
 )
 
 encode = msgspec.msgpack.Encoder().encode

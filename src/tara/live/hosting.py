@@ -247,7 +247,7 @@ class Hosted:
                 self._container.connect(peers, front_ends)
                 self._container.files_at = files
                 self._with_digest = digest
-            case control.TakeBase(number):
+            case control.BaseWanted(number):
                 self._container.take_bases(number)
             case control.Die(life) if life == self._life:
                 os.kill(os.getpid(), signal.SIGKILL)

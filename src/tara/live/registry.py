@@ -506,7 +506,7 @@ class Registry:
             self._bases.renew(time.monotonic())
             self.events.info("base_wanted", base=number)
             for container in self.hosted:
-                self._send(self.members[container].identity, control.TakeBase(number))
+                self._send(self.members[container].identity, control.BaseWanted(number))
 
     def base_wanted(self) -> int:
         """The checkpoint at which an operator wants bases now; 0: none."""

@@ -29,7 +29,7 @@ class QueryFailed(TaraError):
     """The query ended by itself."""
 
 
-class Progress(Struct, frozen=True):
+class QueryProgress(Struct, frozen=True):
     """How far a query has come. Commands that are repetitions have no result of their own."""
 
     batches: int
@@ -75,9 +75,9 @@ def run(
     kind: str | None = None,
     drain: bool = False,
     files_per_batch: int = 100,
-    show: Callable[[Progress], None] = lambda progress: None,
+    show: Callable[[QueryProgress], None] = lambda progress: None,
     f: int = 1,
-) -> Progress:
+) -> QueryProgress:
     """Until interrupted or (drain) until every command that is there has its result."""
     spark = session(master)
     try:
@@ -94,9 +94,9 @@ def follow(
     config: StreamingConfig,
     results: Path,
     drain: bool,
-    show: Callable[[Progress], None] = lambda progress: None,
+    show: Callable[[QueryProgress], None] = lambda progress: None,
     interval_s: float = 0.5,
-) -> Progress:
+) -> QueryProgress:
     """Watch a query; with `drain`, stop it when it has nothing left to do."""
     watch = Watch(query, config, results)
     try:
@@ -141,7 +141,7 @@ class Watch:
         self._batch_ms = 0
         self._since_s = time.monotonic()
 
-    def look(self) -> Progress:
+    def look(self) -> QueryProgress:
         for progress in self._query.recentProgress:
             if progress["batchId"] <= self._seen or "addBatch" not in progress["durationMs"]:
                 continue
@@ -153,7 +153,9 @@ class Watch:
             self._quiet = 0 if commands or queue.is_busy(self._queue, self._seen) else self._quiet + 1
         self._count()
         # Two quiet micro-batches: what came while the first one ran is in the second.
-        return Progress(self._seen + 1, self._commands, sum(self._counted.values()), self._batch_ms, self._quiet >= 2)
+        return QueryProgress(
+            self._seen + 1, self._commands, sum(self._counted.values()), self._batch_ms, self._quiet >= 2
+        )
 
     def _count(self) -> None:
         import pyarrow.parquet as pq
