@@ -1,7 +1,7 @@
 """Crash-tolerant state-machine replication, expressed as a stream-processing graph.
 
-The public API: what an application, a client and a Spark job need. Names are found when they are asked for: a container
-must not load a client to start, and a client no Spark.
+The public API: what an application, its tests, a client, a reader of the decided log and a Spark job need. Names are
+found when they are asked for: a container must not load a client to start, and a client no Spark.
 """
 
 import importlib
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     )
     from tara.protocol.errors import ConfigurationError, TaraError
     from tara.protocol.limits import Limits
+    from tara.protocol.tuples import Command, Result
+    from tara.simulator.scene import Scene
+    from tara.simulator.transcript import Transcript
+    from tara.storage.log_format import LogError
+    from tara.storage.log_reader import LogBounds, LogReader, LogTruncated, best_log
     from tara.streaming import StreamingConfig, StreamingReplication, read_results
     from tara.table import Table
 
@@ -41,6 +46,7 @@ __all__ = [
     "ClientClosed",
     "ClientError",
     "ClientOptions",
+    "Command",
     "CommandFailed",
     "CommandTooLarge",
     "ConfigurationError",
@@ -50,10 +56,16 @@ __all__ = [
     "KeyValueClient",
     "KeyValueStore",
     "Limits",
+    "LogBounds",
+    "LogError",
+    "LogReader",
+    "LogTruncated",
     "NotReachable",
     "Overloaded",
     "Query",
     "Refused",
+    "Result",
+    "Scene",
     "ServiceHalted",
     "SessionExpired",
     "Simulation",
@@ -63,25 +75,36 @@ __all__ = [
     "Table",
     "TaraError",
     "TimedOut",
+    "Transcript",
     "__version__",
+    "best_log",
     "read_results",
 ]
 
 #: Where the public names are; those of `tara.client` are not named here.
 _HOMES = {
     "ApplicationError": "tara.application",
+    "Command": "tara.protocol.tuples",
     "ConfigurationError": "tara.protocol.errors",
     "Context": "tara.application",
     "Execute": "tara.application",
     "KeyValueStore": "tara.application",
     "Limits": "tara.protocol.limits",
+    "LogBounds": "tara.storage.log_reader",
+    "LogError": "tara.storage.log_format",
+    "LogReader": "tara.storage.log_reader",
+    "LogTruncated": "tara.storage.log_reader",
     "Query": "tara.application",
+    "Result": "tara.protocol.tuples",
+    "Scene": "tara.simulator.scene",
     "Simulation": "tara.application",
     "StateMachine": "tara.application",
     "StreamingConfig": "tara.streaming",
     "StreamingReplication": "tara.streaming",
     "Table": "tara.table",
     "TaraError": "tara.protocol.errors",
+    "Transcript": "tara.simulator.transcript",
+    "best_log": "tara.storage.log_reader",
     "read_results": "tara.streaming",
 }
 
