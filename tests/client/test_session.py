@@ -115,6 +115,25 @@ def test_a_service_that_is_slow_is_waited_for_longer() -> None:
     assert len(session.due(now_s + PATIENCE_S * 3)) == 1
 
 
+def test_an_outage_makes_nobody_patient_afterwards() -> None:
+    session = make()
+    opened(session)
+    now_s = 0.0
+    for number in range(8):
+        call(session, [], deadline_s=1000.0)
+        sent_s = -1.0
+        for _ in range(200):
+            now_s += 0.1
+            if any(command.kind == t.EXECUTE for command in session.due(now_s)):
+                sent_s = now_s
+        now_s = sent_s + 0.05
+        session.hear(t.Result(9, number, 2, t.OK, b""), now_s)
+    call(session, [], deadline_s=1000.0)
+    assert [command.number for command in session.due(now_s)] == [8]
+
+    assert [command.number for command in session.due(now_s + 1.01 * PATIENCE_S)] == [8]
+
+
 def test_long_commands_wait_until_others_are_answered() -> None:
     session = make()
     opened(session)

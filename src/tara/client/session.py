@@ -67,7 +67,6 @@ class Submission:
     """One command of the user."""
 
     __slots__ = (
-        "begun_s",
         "deadline_s",
         "done",
         "expected",
@@ -91,7 +90,6 @@ class Submission:
         self.done: Done | None = done
         self.number = -1
         #: When it was sent for the first time, and for the last time.
-        self.begun_s = 0.0
         self.sent_s = -1.0
         #: When it was sent for the last time, or was last said to wait for its turn.
         self.heard_s = -1.0
@@ -145,7 +143,7 @@ class Session:
         #: How often in a row anything was refused, wherever.
         self._pauses = 0
         self._patience_s = PATIENCE_S
-        #: How long the last answers took, the newest counting most.
+        #: How long the last answers took, the newest counting most; not what was waited for in vain before.
         self._usual_s = 0.0
         #: When the last sign of life was sent, or the last command that was answered: since then the session is as good
         #: as new. What is only sent may be refused, or wait for long.
@@ -246,7 +244,6 @@ class Session:
                 call.finish(too_large(self.bytes_max))
             elif call.done is not None:
                 self._number_it(call)
-                call.begun_s = now_s
                 return call
         return None
 
@@ -375,7 +372,7 @@ class Session:
                 # There is room again: no longer pause than after a first refusal.
                 self._retry_s = min(self._retry_s, now_s + PATIENCE_S)
             self._renewed_s = max(self._renewed_s, call.sent_s)
-            self._usual_s += (now_s - call.begun_s - self._usual_s) / 8
+            self._usual_s += (now_s - call.sent_s - self._usual_s) / 8
             self._patience_s = min(max(PATIENCE_TIMES * self._usual_s, PATIENCE_S), PATIENCE_S_USUAL_MAX)
             if call.kind == t.CLAIM and result.status == t.OK:
                 self._number = msgspec.msgpack.decode(result.payload, type=t.Claim).next
