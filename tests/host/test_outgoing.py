@@ -46,7 +46,7 @@ def drain(outgoing: Outgoing) -> list[t.Tuple]:
     """The tuples in the order in which they are complete at the receiver."""
     complete = []
     while pieces := outgoing.take():
-        complete += [piece.item.tuple_ for piece in pieces if piece.is_last]
+        complete += [piece.item.tuple_ for piece in pieces if piece.offset + piece.length == len(piece.item.data)]
     assert outgoing.waiting_bytes == 0
     return complete
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 CLIENTS = 64
-COMMAND_BYTES = 64
 WARM_UP_S = 60.0
 
 

@@ -61,10 +61,6 @@ class Piece(Struct, frozen=True, eq=False):
     length: int
 
     @property
-    def is_last(self) -> bool:
-        return self.offset + self.length == len(self.item.data)
-
-    @property
     def is_whole(self) -> bool:
         return self.length == len(self.item.data)
 
