@@ -7,11 +7,13 @@ import pytest
 from typer.testing import CliRunner
 
 from tara.bench import state
+from tara.bench.base_watch import BaseWatch, SeenBase
 from tara.bench.filling import missing_values
 from tara.bench.load import key_of, value_of
 from tara.cli import app
 from tara.client import KeyValueClient
 from tara.drills.process_cluster import ProcessCluster
+from tara.storage.base_format import base_directory
 
 
 @pytest.mark.spark
@@ -39,14 +41,14 @@ def test_each_turn_is_compared_with_those_beside_it() -> None:
 
 
 def test_a_base_is_seen_while_it_is_written(tmp_path: Path) -> None:
-    directory = state.base_directory(tmp_path, 0)
+    directory = base_directory(tmp_path, 0)
     directory.mkdir()
     (directory / "000000000007.base").write_bytes(b"x" * 100)
-    watch = state._Watch(tmp_path, {0: 1})
+    watch = BaseWatch(tmp_path, {0: 1})
     watch.stop()
     seen = [(0.0, 10, False), (1.0, 11, False), (2.0, 15, True), (3.0, 13, True), (4.0, 12, False)]
     watch._seen[0] = seen
-    assert watch.stop() == [state._Capture(bytes=100, seconds=1.0, before=11, most=15, after=12)]
+    assert watch.stop() == [SeenBase(bytes=100, seconds=1.0, before=11, most=15, after=12)]
     watch._seen[0] = [(0.0, 10, False)]
     assert watch.stop() == []
 

@@ -11,17 +11,17 @@ import os
 import signal
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 
 from tara.application import Put
+from tara.bench.base_watch import BaseWatch, newest_base
 from tara.bench.filling import TIMEOUT_S, missing_values, write_all
 from tara.bench.load import LoadError, LoadReport, key_of
 from tara.bench.load_process import UNTIL_STOPPED_S, LoadPlan, LoadProcess
@@ -32,17 +32,13 @@ from tara.operations.fresh_checkpoint import next_checkpoint
 from tara.operations.registry_client import ask
 from tara.operations.running_states import compare_states
 from tara.protocol import tuples as t
-from tara.storage.base_format import base_directory, list_bases, number_of
-from tara.storage.files import TEMPORARY
 
 CLIENTS = 64
 WARM_UP_S = 2.0
-POLL_S = 0.02
 #: How long the clients write before and after a site is killed, and how long memory is looked at after a base.
 PAUSE_S = 2.0
 #: What a container keeps on its disk, by its site.
 FILES = ("journal-{}", "bases-{}", "log-{}", "life-{}", "execution-{}")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 Say = Callable[[str], None]
 
@@ -169,8 +165,6 @@ class _Comparison:
         report.loading_per_s, report.loading_gap_ms = found.throughput_per_s, found.gap_ms_max
         self._say(f"{found.throughput_per_s:.0f} commands/s")
 
-    # In turns
-
     def _measure_empty(self) -> None:
         report = self._report
         found = self._count(self._load(self._empty, CLIENTS, self._seconds).finish(), full=False)
@@ -182,7 +176,7 @@ class _Comparison:
     def _measure_full(self) -> None:
         report = self._report
         view = health.view(self._full.status())
-        watch = _Watch(self._full.data_dir, self._pids(self._full))
+        watch = BaseWatch(self._full.data_dir, self._pids(self._full))
         try:
             found = self._write_while_base_is_taken()
             time.sleep(PAUSE_S)
@@ -206,7 +200,7 @@ class _Comparison:
         load, number = self._load(self._full, self._report.values, UNTIL_STOPPED_S), 0
 
         def is_there(site: int, number: int) -> bool:
-            return _newest_base(data_dir, site)[0] >= number
+            return newest_base(data_dir, site)[0] >= number
 
         try:
             for at_s, _ in load.seconds():
@@ -230,8 +224,6 @@ class _Comparison:
     def _pids(cluster: Deployment) -> dict[int, int]:
         """The processes of its sites."""
         return {found["sites"][0]: found["pid"] for found in cluster.status()["containers"]}
-
-    # Sites that are killed
 
     def _kill_under_load(self, without_files: bool = False) -> tuple[float, float]:
         """Seconds until the site is back, and the ratio of the latencies."""
@@ -291,76 +283,6 @@ def _ratio(full: list[float], empty: list[float]) -> float:
     return statistics.median(
         value / statistics.mean(beside) for value, beside in zip(full, pairwise(empty), strict=True)
     )
-
-
-class _Capture(NamedTuple):
-    """What was seen of a base that was taken."""
-
-    bytes: int
-    seconds: float
-    #: The memory of the container: when it began, the most meanwhile, and the most afterwards.
-    before: int
-    most: int
-    after: int
-
-
-class _Watch:
-    """Looks at the containers' memory and bases until it is stopped."""
-
-    def __init__(self, data_dir: Path, sites: dict[int, int]) -> None:
-        self._data_dir = data_dir
-        self._sites = sites
-        #: By site: when, how much memory, and whether a base was being written.
-        self._seen: dict[int, list[tuple[float, int, bool]]] = {site: [] for site in sites}
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="watch", daemon=True)
-        self._thread.start()
-
-    def _look(self) -> None:
-        while not self._ends.wait(POLL_S):
-            for site, pid in self._sites.items():
-                writes = any(self._directory(site).glob(f"*{TEMPORARY}"))
-                self._seen[site].append((time.monotonic(), _memory(pid), writes))
-
-    def _directory(self, site: int) -> Path:
-        return base_directory(self._data_dir, site)
-
-    def stop(self) -> list[_Capture]:
-        """The last base that each site has taken."""
-        self._ends.set()
-        self._thread.join()
-        return [found for site in self._sites if (found := self._capture(site)) is not None]
-
-    def _capture(self, site: int) -> _Capture | None:
-        seen = self._seen[site]
-        writing = [index for index, (_, _, writes) in enumerate(seen) if writes]
-        if not writing:
-            # It was too short to be seen.
-            return None
-        end = writing[-1] + 1
-        begin = next((index for index in range(end - 1, 0, -1) if not seen[index - 1][2]), 0)
-        memory = [size for _, size, _ in seen]
-        return _Capture(
-            _newest_base(self._data_dir, site)[1],
-            seen[end - 1][0] - seen[begin][0],
-            memory[max(begin - 1, 0)],
-            max(memory[begin:end]),
-            max(memory[end:], default=memory[end - 1]),
-        )
-
-
-def _newest_base(data_dir: Path, site: int) -> tuple[int, int]:
-    """Its number and length; (0, 0): there is none."""
-    found = list_bases(base_directory(data_dir, site))
-    return (number_of(found[-1]), found[-1].stat().st_size) if found else (0, 0)
-
-
-def _memory(pid: int) -> int:
-    """In bytes; of a process that has ended, none."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
 
 
 def _written(pid: int) -> int:
