@@ -5,7 +5,6 @@ What must hold on any machine is judged here. How long a gap may be is a promise
 """
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,15 @@ import pytest
 from tara.drills import processes, servers
 from tara.drills.drill_run import DrillRun
 from tara.drills.processes import harm_leader, lose_everything
+from tara.operations import health
 
 pytestmark = pytest.mark.spark
+
+
+def await_load(drill: DrillRun, commands: int = 500) -> None:
+    """Until the clients of the load have had so many more commands executed."""
+    before = health.counter(drill.cluster.status())
+    drill.cluster.await_status(lambda found: health.counter(found) >= before + commands, f"{commands} commands")
 
 
 @pytest.mark.slow
@@ -25,12 +31,12 @@ def test_leaders_die_and_hang_and_then_everything_dies(tmp_path: Path) -> None:
     drill = DrillRun("all", tmp_path, print, {"hung_after_s": "6"})
     try:
         for number in (signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP):
-            time.sleep(1.0)
+            await_load(drill)
             harm_leader(drill, number)
         replaced = sum(container["restarts"] for container in drill.cluster.status()["containers"])
-        time.sleep(1.0)
+        await_load(drill)
         lose_everything(drill)
-        time.sleep(1.0)
+        await_load(drill)
         verdict = drill.verdict()
     finally:
         drill.cluster.stop()

@@ -17,7 +17,10 @@ from tara.application import Delete
 from tara.client import Client, CommandFailed, Forbidden, KeyValueClient
 from tara.configuration.settings import load_settings
 from tara.live.spark import Cluster
+from tara.storage.log_reader import best_log
+from tara.streaming.sink import SECRET as SECRET_FILE
 from tara.streaming.sink import SinkError, TaraWriter, sink_options
+from tests.patience import await_condition
 from tests.streaming.commands import ROOT
 from tests.streaming.test_same_answers import KEYS, alone, sequence
 
@@ -119,7 +122,7 @@ def test_rows_are_executed_once_though_the_driver_is_killed(
     puts = log_table(spark, cluster).where(f"operation = 'Put' and key like '{prefix}-%'")
     assert puts.count() == rows
     assert puts.select("key").distinct().count() == rows
-    assert list((tmp_path / "checkpoint" / "tara-staging").iterdir()) == []
+    assert [path.name for path in (tmp_path / "checkpoint" / "tara-staging").iterdir()] == [SECRET_FILE]
 
     # The same log as a stream, in two parts.
     def read_on(_: int) -> None:
@@ -136,9 +139,11 @@ def test_rows_are_executed_once_though_the_driver_is_killed(
         query.awaitTermination()
 
     read_on(1)
+    log = best_log(Path(cluster.settings.data_dir))
+    end = log.bounds().end
     with KeyValueClient(endpoints(cluster)) as client:
         client.put("one more", b"1")
-    time.sleep(1.0)
+    await_condition(lambda: b"one more" in b"".join(log.read(end).column("command").to_pylist()), "it is in the log")
     read_on(2)
     copy = spark.read.parquet(str(tmp_path / "copy"))
     whole = log_table(spark, cluster, to=str(copy.count() + 1))
