@@ -57,7 +57,7 @@ def bulk(pieces: list[Piece]) -> int:
 
 def stable(position: int, executor_position: int, view: int = 1) -> t.Stable:
     committer = t.CommitterStatus(2, 0, 1, 1, 1, view, position, 0)
-    executor = t.ExecutorStatus(2, 1, 1, [executor_position], [[(0, 0)] * 3], [], [], 0, 0, 0)
+    executor = t.ExecutorStatus(2, 1, 1, [executor_position], [[(0, 0)] * 3], [], [], 0, 0, 0, 0, 0)
     return t.Stable(0, t.CheckpointId(0, b""), [executor], [committer])
 
 

@@ -489,3 +489,25 @@ def test_a_proposer_of_large_requests_skips_to_the_next_checkpoint() -> None:
     skipped, following = step.of(t.Proposal)
     assert (skipped.first, skipped.requests) == (2, [t.NOOP] * 6)
     assert (following.first, [item.number for item in following.requests]) == (8, [2])
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_proposer_skips_to_the_next_checkpoint_when_what_is_answered_is_long(partitions: int) -> None:
+    """Or a segment of the log would be as long as all results of an interval. Only executors know them."""
+    bench = Bench(partitions=partitions, checkpoint_interval=8 * partitions, window=16, checkpoint_bytes_max=100)
+    proposer = active_proposer(bench)
+    short = [t.Request(0, 1, number, 0, bytes(10)) for number in range(4)]
+    proposer.feed(t.Requests(short[:2]))
+
+    def hear(round_: int, passed: int, bytes_: int) -> list[t.Proposal]:
+        report = bench.status(round_ % 3, round_, passed=passed, bytes=bytes_)
+        return proposer.feed(*bench.stables(0, executors=[report])).of(t.Proposal)
+
+    assert hear(1, 0, 100 * partitions) == []
+    (skipped,) = hear(2, 0, 100 * partitions + 1)
+    assert (skipped.first, skipped.requests) == (2, [t.NOOP] * 6)
+    # That was another interval than the one in which it goes on.
+    assert hear(3, 0, 1_000) == []
+    (following,) = proposer.feed(t.Requests(short[2:])).of(t.Proposal)
+    assert (following.first, len(following.requests)) == (8, 2)
+    assert len(hear(4, 1, 1_000)) == 1

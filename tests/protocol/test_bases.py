@@ -48,11 +48,10 @@ def test_all_bases_together_are_about_twice_as_long_at_most_as_what_was_replicat
     assert written > 0
 
 
-def test_a_base_is_due_when_time_has_passed_if_there_was_anything() -> None:
+def test_a_base_is_due_when_time_has_passed() -> None:
     due = schedule()
     due.note(length=10, bytes_=500, time_ms=HOUR_MS)
     assert not due.is_due(2, 501, 2 * HOUR_MS - 1)
-    assert not due.is_due(2, 500, 2 * HOUR_MS)
     assert due.is_due(2, 501, 2 * HOUR_MS)
 
 
@@ -260,7 +259,7 @@ def test_the_newest_bases_that_are_durable_are_announced() -> None:
 
 def test_replicas_choose_the_same_checkpoints() -> None:
     """Only then can their states be compared. One of them takes long to write each base."""
-    replicas = [Replica(replica, Short, base_bytes_min=256) for replica in range(3)]
+    replicas = [Replica(replica, Short, base_bytes_min=2_048) for replica in range(3)]
     chosen: list[list[int]] = [[], [], []]
     bases: dict[int, set[bytes]] = {}
     unfinished: list[tuple[Replica, t.Loaded]] = []
@@ -288,15 +287,24 @@ def test_a_base_that_is_still_being_drawn_is_not_begun_anew() -> None:
     assert replica.interval(b"x").of(t.Base) == []
 
 
-def test_no_base_is_taken_where_nothing_happens() -> None:
-    bench = Bench(window=64, checkpoint_interval=INTERVAL)
-    executor = bench.make(Executor, Stage.EXECUTOR, application=Listed)
-    noops = [t.NOOP] * (INTERVAL - 1)
+@pytest.mark.parametrize("idle", [t.NOOP, request(1, body=b"\x90", time=1)])
+def test_a_base_is_taken_after_a_while_of_log_though_nobody_says_anything(idle: t.Request) -> None:
+    """Partitions that skip and time that passes are written and executed again like everything else."""
+    executor = Bench(window=64, checkpoint_interval=INTERVAL, base_bytes_min=4096).make(
+        Executor, Stage.EXECUTOR, application=Short
+    )
     taken = []
-    for number, body in enumerate((b"", b"", b"\x90", b"\x90")):
-        # An hour begins at the second checkpoint.
-        first = request(number, body=body, time=5 * HOUR_MS + number - 1)
-        step = executor.feed(*commits([first, *noops], first=number * INTERVAL))
+    for number in range(16):
+        step = executor.feed(*commits([idle] * INTERVAL, first=number * INTERVAL))
         executor.feed(t.Saved(step.only(t.Mark).checkpoint))
         taken += [base.checkpoint.number for base in step.of(t.Base)]
-    assert taken == [3]
+    assert taken in ([11], [11, 12])
+
+
+def test_a_base_is_due_by_what_is_answered_too() -> None:
+    class Answering(Short):
+        def apply(self, command: bytes, context: Context) -> bytes:
+            return bytes(1_000)
+
+    replica = Replica(application=Answering, base_bytes_min=16_384)
+    assert [len(replica.interval(b"?").of(t.Base)) for _ in range(3)] == [0, 0, 1]

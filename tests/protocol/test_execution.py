@@ -11,9 +11,10 @@ from tara.application import Context, KeyValueStore, Put, StateMachine
 from tara.protocol import skips
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
-from tara.protocol.execution import Execution, ExecutionState, Run, RunningDigest
+from tara.protocol.execution import REQUEST_BYTES, Execution, ExecutionState, Run, RunningDigest
 from tara.protocol.limits import Limits
 from tara.protocol.skips import Skips
+from tara.storage.log_format import encode_run
 from tests.protocol.driver import batch, open_session, request
 
 SOURCES = 3
@@ -195,10 +196,37 @@ def test_a_digest_is_that_of_everything_since_the_beginning() -> None:
     assert one.close() != other.close()
 
 
-def test_the_bytes_of_requests_are_counted() -> None:
+def test_what_the_log_gets_is_counted() -> None:
     execution = new(limits())
     execution.execute([request(0, body=b"\x90"), t.NOOP, request(1, body=bytes(100))])
-    assert execution.bytes == 101
+    assert execution.bytes == 101 + 3 * REQUEST_BYTES
+
+
+@pytest.mark.parametrize("length", [0, 100, 10_000])
+def test_the_measure_is_about_what_a_run_takes_in_the_log(length: int) -> None:
+    """Also where what is answered is long, and what asks for it is short."""
+
+    class Long(Recorder):
+        def query(self, question: bytes, context: Context) -> bytes:
+            return bytes(length)
+
+    execution = Execution(Long, limits(), SOURCES)
+    execution.execute([batch(0, [open_session()], time=1_700_000_000_000)])
+    before = execution.bytes
+    asked = [
+        batch(number, [t.Command(1, number - 1, 0, b"?", t.QUERY)], time=1_700_000_000_000) for number in range(1, 12)
+    ]
+    executed = execution.execute(asked).executed
+    counted, written = execution.bytes - before, len(encode_run(executed))
+    assert written <= counted <= 1.5 * written
+
+
+def test_what_the_log_has_got_since_the_last_checkpoint_is_known() -> None:
+    execution = new(limits())
+    execution.execute([t.NOOP] * 12)
+    assert (execution.bytes, execution.bytes_since) == (12 * REQUEST_BYTES, 0)
+    execution.execute([t.NOOP] * 2)
+    assert execution.bytes_since == 2 * REQUEST_BYTES
 
 
 # Executing again

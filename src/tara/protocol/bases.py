@@ -1,10 +1,11 @@
 """Bases: when an executor takes one, and how it is drawn.
 
-A base is due when the requests since the last one are as long as that base: so all bases together are about twice as
-long as what was replicated, at most. Replicas should take theirs at the same checkpoints, because only then can they be
-compared. Therefore the rule looks at the bytes of all requests of the era, which are the same everywhere: a base is due
-where they pass a multiple of a power of two that is not less than the last base's length. A replica that was busy then,
-or down, takes part again at the next one.
+A base is due when the log since the last one is as long as that base: so all bases together are about twice as long as
+the log, at most, and coming back executes no more of it than the state is long. Replicas should take theirs at the same
+checkpoints, because only then can they be compared. Therefore the rule looks at what is the same everywhere, the bytes
+of all requests of the era and of their results (`Execution.bytes`): a base is due where they pass a multiple of a power
+of two that is not less than the last base's length. A replica that was busy then, or down, takes part again at the next
+one.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ class BaseSchedule:
     def __init__(self, limits: Limits) -> None:
         self._bytes_min = limits.base_bytes_min
         self._interval_ms = limits.base_interval_ms
-        #: The length of the last base, and the bytes of requests and the agreed time at it.
+        #: The length of the last base, and the bytes of the log and the agreed time at it.
         self._length = self._bytes = self._time_ms = 0
         #: No base is taken before this checkpoint, because so many in a row have failed.
         self._not_before = self._failures = 0
@@ -45,7 +46,7 @@ class BaseSchedule:
         if self._failures:
             return True
         step = 1 << (max(self._length, self._bytes_min) - 1).bit_length()
-        late = time_ms // self._interval_ms > self._time_ms // self._interval_ms and bytes_ > self._bytes
+        late = time_ms // self._interval_ms > self._time_ms // self._interval_ms
         return late or bytes_ // step > self._bytes // step
 
 

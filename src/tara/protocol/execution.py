@@ -26,6 +26,8 @@ from tara.protocol.skips import Barred, Skips
 from tara.protocol.state_digest import DIGEST_BYTES, digest_of
 
 _encode = msgspec.msgpack.Encoder().encode
+#: What a request takes in the log beside its commands and results, about.
+REQUEST_BYTES = 48
 
 
 class ExecutionState(Struct, array_like=True):
@@ -36,7 +38,7 @@ class ExecutionState(Struct, array_like=True):
     sessions: SessionsState
     #: The running digest at this checkpoint.
     digest: bytes = b""
-    #: Bytes of requests since the era began.
+    #: What the log has got since the era began, see `Execution.bytes`.
     bytes: int = 0
 
 
@@ -51,11 +53,13 @@ class RunningDigest:
         self.last = last
         self._bodies, self._results, self._counters = (blake2b(digest_size=DIGEST_BYTES) for _ in range(3))
 
-    def add(self, bodies: bytes, results: list[t.Result], counters: list[int]) -> None:
-        """`bodies` are those of the requests, one after the other."""
+    def add(self, bodies: bytes, results: list[t.Result], counters: list[int]) -> int:
+        """`bodies` are those of the requests, one after the other. Returns the length of the results."""
+        encoded = _encode_each(results)
         self._bodies.update(bodies)
-        self._results.update(_encode_each(results))
+        self._results.update(encoded)
         self._counters.update(array("Q", counters).tobytes())
+        return len(encoded)
 
     def close(self) -> bytes:
         """The digest at a checkpoint; the next interval begins."""
@@ -105,7 +109,9 @@ class Execution:
         self.progress = [[SourceProgress() for _ in range(sources)] for _ in range(limits.partitions)]
         #: The next execution number.
         self.next = 0
-        self.bytes = 0
+        #: What requests and their results take in the log, since the era began and up to the last checkpoint: equal
+        #: wherever equally much was executed. A no-op counts, too: it is written, and executed again.
+        self.bytes = self._bytes_before = 0
         self._digest = RunningDigest()
         #: The last checkpoint that it came by.
         self.checkpoint = t.CheckpointId(0, b"")
@@ -158,7 +164,6 @@ class Execution:
             note_all(self.progress[(first + turn) % partitions], done[turn::partitions])
         self.next += len(done)
         bodies = b"".join([request.body for request in done])
-        self.bytes += len(bodies)
         if sessions.counter > self._cell[EXECUTED]:
             self._cell[EXECUTED] = sessions.counter - bool(failure)
         taken = sessions.take()
@@ -171,13 +176,19 @@ class Execution:
             end = counters[-1] if done else counter
             executed, results = executed[: end - counter], results[: ends[-1] if done else 0]
             skipped = [known for known in skipped if known <= end]
-        self._digest.add(bodies, results, counters)
+        self.bytes += len(bodies) + self._digest.add(bodies, results, counters) + REQUEST_BYTES * len(done)
         if done and self.next % self._limits.checkpoint_interval == 0:
             # At once: what follows is of the next interval, whoever executes it.
             self.checkpoint = t.CheckpointId(self.next // self._limits.checkpoint_interval, self._digest.close())
+            self._bytes_before = self.bytes
         references = _references(executed, list(chain.from_iterable(carried[: len(done)])))
         run = t.Executed(first, done, results, ends, times, counter, counters, references, skipped, clocks)
         return Run(run, taken.results, events, failure)
+
+    @property
+    def bytes_since(self) -> int:
+        """What the log has got since the last checkpoint."""
+        return self.bytes - self._bytes_before
 
     def replay(self, first: int, requests: list[t.Request], skipped: Iterable[int]) -> Run:
         """Execute again what was executed before, here or elsewhere, from where this is."""
@@ -202,7 +213,7 @@ class Execution:
     def restore(self, state: ExecutionState) -> None:
         """The protocol's part of a base; the application restores its own."""
         self.sessions.restore(state.sessions)
-        self.next, self.bytes = state.next, state.bytes
+        self.next, self.bytes, self._bytes_before = state.next, state.bytes, state.bytes
         self.progress = progress_of(state)
         self._digest = RunningDigest(state.digest)
         self.checkpoint = t.CheckpointId(self.next // self._limits.checkpoint_interval, state.digest)

@@ -22,10 +22,11 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     #: Slots, over all partitions, between two checkpoints. (This one can be divided by every number up to 10.)
     checkpoint_interval: int = 15_120
     #: Bytes of requests, per partition, between two checkpoints: then the slots up to the next one are skipped. This is
-    #: what bounds windows, journals and the records of a view change when requests are large.
+    #: what bounds windows, journals and the records of a view change when requests are large. The same holds for what
+    #: the log gets, requests with their results, for each partition so much: a segment of it is read as a whole.
     checkpoint_bytes_max: int = 32 << 20
-    #: A base is taken when the requests since the last one are as long as the base, but at least this long; or when
-    #: this time has passed.
+    #: A base is taken when the log since the last one is as long as the base, but at least this long; or when this time
+    #: has passed.
     base_bytes_min: int = 64 << 20
     base_interval_ms: int = 3_600_000
     #: Requests of one source that may be undecided at once; then the source takes no further commands.

@@ -21,7 +21,7 @@ from tara.protocol.state_digest import DIGEST_BYTES
 from tara.storage.disk import LOCAL, Disk, File
 from tara.storage.files import list_paths, temporary_name
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 _LENGTH = struct.Struct("<Q")
 #: In place of a length: no part follows.
 _END = (1 << 64) - 1

@@ -30,7 +30,7 @@ from tara.protocol.errors import TaraError
 from tara.storage.disk import LOCAL, Disk
 from tara.storage.files import list_paths
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 #: A block is written when it has so many bytes. The run that makes it that long is in it as a whole.
 BLOCK_BYTES = 1 << 19
 #: Nobody's header is longer than this.

@@ -681,6 +681,8 @@ class Executor(Node):
                 [[source.reach for source in learner.progress] for learner in self._learners],
                 self.checkpoints,
                 self.bases,
+                self._execution.checkpoint.number,
+                self._execution.bytes_since,
                 self._needed_base,
                 self.stable.current,
                 # Where nobody executes, no time is to pass for sessions.

@@ -166,6 +166,9 @@ class Proposer(Node):
         self._turn = 0
         #: Bytes that it has proposed since the last multiple of the checkpoint interval.
         self._bytes = 0
+        #: The newest checkpoint that an executor has come by, and the bytes of requests and results since: what a
+        #: request answers, only executors know.
+        self._logged = (0, 0)
         rate = limits.proposer_rate_max
         self._throttle = Throttle(rate, boot.now_ms) if rate else None
         self._records: dict[int, RecordParts] = {}
@@ -208,7 +211,7 @@ class Proposer(Node):
         """Propose held requests while the window has room, the sources taking turns."""
         if self.mode is not Mode.ACTIVE:
             raise NodeHalted(f"proposes while it is {self.mode.value}")
-        if self._bytes > self.limits.checkpoint_bytes_max:
+        if self._has_enough:
             self._skip_to_checkpoint()
         run: list[t.Request] = []
         room, stamp_ms, sources = self.proposals.room, int(self.now_ms), len(self._held)
@@ -233,8 +236,16 @@ class Proposer(Node):
         self._bytes += sum([len(request.body) for request in run])
         self._send(first, run, self._to_committers)
 
+    @property
+    def _has_enough(self) -> bool:
+        """Whether the interval that it proposes for is long enough: by what it has proposed in it, or by what has been
+        executed of it."""
+        bytes_max, (passed, logged) = self.limits.checkpoint_bytes_max, self._logged
+        is_current = passed == self.proposals.pos // self.limits.checkpoint_slots
+        return self._bytes > bytes_max or (is_current and logged > bytes_max * self.limits.partitions)
+
     def _skip_to_checkpoint(self) -> None:
-        """Large requests: have a checkpoint taken early, as far as the window has room."""
+        """Large requests or results: have a checkpoint taken early, as far as the window has room."""
         missing = -self.proposals.pos % self.limits.checkpoint_slots
         if missing <= self.proposals.room:
             self._publish([t.NOOP] * missing)
@@ -254,6 +265,7 @@ class Proposer(Node):
                 self._learn_view(status.view)
         for report in stable.executors:
             if self._executors.update(report.executor, report):
+                self._logged = max((report.passed, report.bytes), self._logged)
                 for held, (epoch, low) in zip(self._held, report.progress[self.partition], strict=True):
                     held.decided(epoch, low)
         if self._thresholds.update(stable.source, stable.checkpoint.number):

@@ -45,6 +45,9 @@ class ExecutorStatus(Tuple, frozen=True, tag=9):
     checkpoints: list[CheckpointId]
     #: The newest bases that it holds durably, with the digests of their states.
     bases: list[CheckpointId]
+    #: The last checkpoint that it came by, and what the log has got since, in bytes: requests and their results.
+    passed: CheckpointNumber
+    bytes: Number
     #: Only a base at this checkpoint or a later one helps it; 0: it needs none.
     base_wanted: CheckpointNumber
     #: The newest stable checkpoint that it knows of.
