@@ -91,6 +91,13 @@ def test_one_that_failed_is_tried_again_and_ever_more_rarely() -> None:
     assert due.is_due(number, 4_000, 0)
 
 
+def test_one_that_another_replica_needs_is_due_but_for_those_that_failed() -> None:
+    due = schedule()
+    assert due.is_due(1, 0, 0, wanted=True)
+    due.failed(1)
+    assert [due.is_due(number, 0, 0, wanted=True) for number in (1, 2, 3)] == [False, False, True]
+
+
 # How
 
 

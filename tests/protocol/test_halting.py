@@ -467,12 +467,42 @@ def test_neither_is_the_opening_nor_the_end_of_a_session() -> None:
     assert halts(step)[0] == (2, 0, ENDED, Stage.STORE)
 
 
-def test_a_barred_snapshot_is_not_taken() -> None:
-    replica = barred(places.SNAPSHOT | 1)
-    replica.driven.feed(t.TakeBase(1))
-    step = replica.feed(*([] for _ in range(7)))
-    assert step.only(t.GivenUp).reason == f"{ENDED} when it was to give a snapshot for checkpoint 1"
-    assert (step.of(t.Base), halts(step)) == ([], [])
+def test_barred_snapshots_are_not_taken_and_asked_for_ever_more_rarely() -> None:
+    replica = barred(places.SNAPSHOT, base_bytes_min=1)
+    given_up = []
+    for number in range(1, 16):
+        step = replica.feed(*([] for _ in range(7 if number == 1 else 8)))
+        replica.driven.feed(t.Saved(step.only(t.Mark).checkpoint))
+        assert (step.of(t.Base), halts(step)) == ([], [])
+        given_up += step.of(t.GivenUp)
+    assert [each.number for each in given_up] == [1, 3, 7, 15]
+    assert given_up[0].reason == f"{ENDED} when it was to give a snapshot for checkpoint 1"
+
+
+def test_whoever_lacks_a_base_has_no_barred_snapshot_taken() -> None:
+    """Neither a replica that nothing else leads on, nor the log, if it has a gap."""
+    replica = barred(places.SNAPSHOT)
+    stuck = replica.bench.status(1, base_wanted=1)
+    replica.driven.feed(t.TakeBase(1), *replica.bench.stables(0, executors=[stuck]))
+    assert len(replica.feed(*([] for _ in range(7))).of(t.GivenUp)) == 1
+    replica.driven.feed(*replica.bench.stables(0, executors=[stuck]))
+    step = replica.feed(*([] for _ in range(8)))
+    assert (step.of(t.Base), step.of(t.GivenUp)) == ([], []), "not again at once"
+
+
+def test_an_operator_has_a_barred_snapshot_tried_again() -> None:
+    """Should it end the process once more, the next life knows no more than this one did."""
+    replica = barred(places.SNAPSHOT)
+    replica.driven.feed(t.TakeBase(1, by_operator=True))
+    base = base_of(replica.driven, replica.feed(*([] for _ in range(7))))
+    assert base.base is not None
+    step = replica.driven.feed(t.BaseSaved(1, base.digest, base.length))
+    assert step.only(t.Unbarred) == t.Unbarred(places.SNAPSHOT)
+    # From then on like everybody else.
+    replica.driven.feed(t.TakeBase(2), t.Saved(base.base))
+    step = replica.feed(*([] for _ in range(8)))
+    base_of(replica.driven, step)
+    assert replica.driven.feed(t.BaseSaved(2, b"state", 100)).of(t.Unbarred) == []
 
 
 def test_a_barred_restoration_is_not_tried() -> None:

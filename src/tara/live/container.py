@@ -298,7 +298,7 @@ class Container:
 
     def take_bases(self, number: int) -> None:
         """An operator wants the executors here to take a base at this checkpoint."""
-        self._orders += [(t.TakeBase(number), executor) for executor in self.storage.stores]
+        self._orders += [(t.TakeBase(number, by_operator=True), executor) for executor in self.storage.stores]
 
     def found(self) -> None:
         """Make what the nodes persisted when they were made durable, before anything leaves."""

@@ -37,13 +37,13 @@ class BaseSchedule:
         self._failures += 1
         self._not_before = number + min(1 << self._failures, PAUSE_MAX)
 
-    def is_due(self, number: int, bytes_: int, time_ms: int) -> bool:
-        """At this checkpoint."""
+    def is_due(self, number: int, bytes_: int, time_ms: int, wanted: bool = False) -> bool:
+        """At this checkpoint; `wanted`: another replica needs one."""
         # Without a base, the time counts from the first checkpoint.
         self._time_ms = self._time_ms or time_ms
         if number < self._not_before:
             return False
-        if self._failures:
+        if self._failures or wanted:
             return True
         step = 1 << (max(self._length, self._bytes_min) - 1).bit_length()
         late = time_ms // self._interval_ms > self._time_ms // self._interval_ms

@@ -33,6 +33,11 @@ def read(payload: bytes) -> int:
     return READ | zlib.crc32(payload)
 
 
+def cause(place: int) -> int:
+    """What stands for a place when two lives have ended there. A snapshot is of another base in every life."""
+    return SNAPSHOT if place & _KINDS == SNAPSHOT else place
+
+
 def describe(place: int) -> str:
     match place & _KINDS:
         case 0:

@@ -72,6 +72,8 @@ class Executor(Node):
             t.SubmitStaleReads: self._on_stale_reads,
             t.ReadIndex: self._on_read_index,
         }
+        #: Snapshots have ended the process, as the host has it on record: none is taken unless an operator wants it.
+        self._snapshots_ended = self._snapshots_barred = places.SNAPSHOT in boot.barred
         self._make = make
         #: Commands that it must not execute.
         self.skips = Skips(place for place in boot.barred if place < places.SNAPSHOT)
@@ -91,8 +93,8 @@ class Executor(Node):
         #: The base that is being drawn; and why the last one failed, if it did.
         self._capture: Capture | None = None
         self.base_trouble = ""
-        #: An operator wants a base at this checkpoint; 0: no.
-        self._base_wanted = 0
+        #: An operator, or the log, wants a base at this checkpoint; another replica needs one. 0: no.
+        self._base_ordered = self._base_wanted = 0
         self._reads = Reads(graph, limits.quorum, limits.reads_max, limits.reads_bytes_max)
         self._round = 0
         #: Whether clients may wait for results of this life: not for those of all the history before it.
@@ -381,9 +383,11 @@ class Executor(Node):
         checkpoint = self._execution.checkpoint
         self.emit(t.Mark(checkpoint, self.sessions.counter), STORE)
         execution, number = self._execution, checkpoint.number
+        ordered = 0 < self._base_ordered <= number
         wanted = 0 < self._base_wanted <= number
-        due = self._schedule.is_due(number, execution.bytes, self.sessions.time_ms)
-        if self.boot.keeps_bases and (wanted or (due and self._capture is None)):
+        due = self._schedule.is_due(number, execution.bytes, self.sessions.time_ms, wanted)
+        if self.boot.keeps_bases and (ordered or (due and self._capture is None)):
+            self._base_ordered = 0 if ordered else self._base_ordered
             self._base_wanted = 0 if wanted else self._base_wanted
             self._begin_base(checkpoint)
 
@@ -410,11 +414,10 @@ class Executor(Node):
 
     def _in_snapshot(self, number: int, draw: Callable[[], _Drawn]) -> _Drawn | None:
         """Let the application give its snapshot, or a piece of it; None: the base is given up."""
-        place = places.SNAPSHOT | number
         former = depth.enter()
-        self._cell[EXECUTING] = place
+        self._cell[EXECUTING] = places.SNAPSHOT | number
         try:
-            if place in self.boot.barred:
+            if self._snapshots_barred:
                 raise Barred
             return draw()
         except BaseException as error:
@@ -440,6 +443,9 @@ class Executor(Node):
         capture = self._capture
         if capture is not None and capture.number == saved.number:
             self._capture, self.base_trouble = None, ""
+            if self._snapshots_ended:
+                self._snapshots_ended = False
+                self.emit(t.Unbarred(places.SNAPSHOT), STORE)
             self._schedule.note(saved.length, capture.bytes, capture.time_ms)
             self._has_base(t.CheckpointId(saved.number, saved.digest))
 
@@ -448,7 +454,9 @@ class Executor(Node):
         self.bases = sorted([*others, base], key=lambda known: known.number)[-BASES_KEPT:]
 
     def _on_take_base(self, take: t.TakeBase) -> None:
-        self._base_wanted = max(take.number, self._base_wanted)
+        self._base_ordered = max(take.number, self._base_ordered)
+        if take.by_operator:
+            self._snapshots_barred = False
 
     def _on_saved(self, saved: t.Saved) -> None:
         self._has_durable(saved.checkpoint)

@@ -94,9 +94,11 @@ class BaseSaved(Tuple, frozen=True, tag=117):
 
 
 class TakeBase(Tuple, frozen=True, tag=118):
-    """host → executor: an operator wants a base at this checkpoint, even if none is due."""
+    """host → executor: take a base at this checkpoint, even if none is due. If an operator wants it: also if snapshots
+    have ended the process before."""
 
     number: int
+    by_operator: bool = False
 
 
 class Load(Tuple, frozen=True, tag=103):
@@ -143,6 +145,7 @@ class Replay(Tuple, frozen=True, tag=114):
 
 
 class Unbarred(Tuple, frozen=True, tag=108):
-    """executor → store: this command, which has ended the process, is tried again; an operator wants it."""
+    """executor → store: this command, which has ended the process, is tried again; an operator wants it. Or snapshots,
+    which have ended it, do not any more."""
 
     counter: int
