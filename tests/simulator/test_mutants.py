@@ -58,6 +58,7 @@ QUICK = {
     "learners_stay_behind": 0,
     "runs_are_passed_over": 0,
     "gaps_stay": 0,
+    "each_base_is_another_snapshot": 0,
     "way_ends_somewhere": 0,
     "log_is_not_synced": 0,
     "last_base_is_removed": 0,

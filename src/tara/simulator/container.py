@@ -105,8 +105,10 @@ class SimulatedContainer:
         self.known_until_ms: dict[int, float] | None = None
         #: Gone, disk and all; never to be started again.
         self.lost = False
-        #: The application has ended the process.
-        self.ended = False
+        #: Where the application has ended the process (`tara.protocol.places`); 0: it has not.
+        self.ended_at = 0
+        #: How many lives before this one have ended in a snapshot, one right after the other.
+        self.snapshot_ends = 0
 
     @property
     def nodes(self) -> Mapping[int, Node]:

@@ -78,9 +78,8 @@ class Driver:
         except ProcessEnded:
             # Where the process was when it ended, it has not left.
             for number in world.executors_of(container):
-                container.kept.records[number].cell[EXECUTING] = world.fatal.counter if world.fatal is not None else 0
-            world.note_end(container)
-            world.crash(container)
+                container.kept.records[number].cell[EXECUTING] = container.ended_at
+            world.end_in_application(container)
             world.restart_later(container, world.draw.choice((20, 50, 200)))
             return
         except Crash:

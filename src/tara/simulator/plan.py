@@ -154,6 +154,7 @@ APART = {
     "broken_node": 0.4,
     "many_reads": 0.3,
     "bad_snapshot": 0.3,
+    "fatal_snapshot": 0.2,
     # From there on, nothing has to be answered any more; or a new era has to be begun.
     "losses_beyond_f": 0.05,
     "new_era": 0.1,
@@ -216,6 +217,7 @@ NOISE = (
     "limit_unheard",
     "command_skipped",
     "command_tried_again",
+    "base_ordered",
 )
 #: Strangers strike so often in a run, and so often somebody sends garbage; drawn apart, so that they change
 #: nothing else in it.

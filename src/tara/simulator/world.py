@@ -18,6 +18,7 @@ from tara.host.counters import Counters
 from tara.host.effects import Effect, Inputs
 from tara.host.placement import container_label, placement_of
 from tara.host.site import Site, SiteSpec
+from tara.host.strikes import STRIKES_MAX
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Stage
@@ -26,7 +27,7 @@ from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.factory import NODE_TYPES, create
-from tara.protocol.places import EXECUTING, SNAPSHOT
+from tara.protocol.places import EXECUTING, SNAPSHOT, cause
 from tara.protocol.principals import principal_of
 from tara.simulator.batch_writer import BatchWriter
 from tara.simulator.checks.monitor import Monitor
@@ -37,6 +38,7 @@ from tara.simulator.disk import Crash, VirtualDisk
 from tara.simulator.driver import Driver
 from tara.simulator.eras import FormerEra
 from tara.simulator.faults.fatal_command import FatalCommand
+from tara.simulator.faults.fatal_snapshot import FatalSnapshot
 from tara.simulator.faults.kinds import FAULT_KINDS
 from tara.simulator.gateways import GatewaySite, Wire, WireClient
 from tara.simulator.network import Network
@@ -141,6 +143,8 @@ class World:
         self.stories: list[Story] = []
         #: The command at which the application breaks down, if there is one.
         self.fatal: FatalCommand | None = None
+        #: The state of which the application cannot give a snapshot, if there is one.
+        self.fatal_snapshot: FatalSnapshot | None = None
         #: Containers whose application cannot give its next snapshot.
         self.bad_snapshots: set[int] = set()
         #: Nodes whose next step breaks an invariant, and those that have stopped like that.
@@ -224,7 +228,7 @@ class World:
         container.doom = None
         container.waiting = Inputs()
         container.paused_until_ms = 0.0
-        container.ended = False
+        container.ended_at = 0
         container.rest, container.again, container.due_ms = None, None, {}
         if not admission.genesis:
             self.restarts += 1
@@ -381,7 +385,7 @@ class World:
             said.note(number, outbox, self.now_ms, len(self.monitor.log))
 
         def see(tuple_: t.Tuple | None) -> None:
-            if container.ended and container.life == life:
+            if container.ended_at and container.life == life:
                 raise ProcessEnded
             if self.transcript is not None:
                 self.transcript.step(self, container, number, tuple_, outbox)
@@ -426,10 +430,13 @@ class World:
         return application
 
     def _snapshot(self, container: SimulatedContainer, life: int, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """A snapshot that fails once, if it is an executor that asks for it."""
+        """A snapshot that fails once, or ends the process, if it is an executor that asks for it."""
         executors = [number for number in self.executors_of(container) if container.storage is not None]
         places = [container.kept.records[number].cell[EXECUTING] for number in executors]
-        asked = [place ^ SNAPSHOT for place in places if place & SNAPSHOT]
+        asked = [place for place in places if cause(place) == SNAPSHOT]
+        fatal = self.fatal_snapshot
+        if fatal is not None and asked and container.life == life and fatal.strikes(container):
+            return fatal.end(container, asked[0])
         if container.index not in self.bad_snapshots or container.life != life or not asked:
             return chunks
         self.bad_snapshots.discard(container.index)
@@ -458,6 +465,7 @@ class World:
         """`power`: what was not synced may be gone."""
         container.alive = False
         container.doom = None
+        container.snapshot_ends = 0
         container.host = container.storage = container.rest = None
         self.close_gateway(container)
         container.waiting = Inputs()
@@ -491,6 +499,7 @@ class World:
     def wipe(self, container: SimulatedContainer, checkpoints: bool) -> None:
         """The container's disk is gone."""
         disk = container.disk
+        container.snapshot_ends = 0
         disk.forget(journal_directory(DATA, container.index))
         self.journal_lost(container)
         for number in self.executors_of(container):
@@ -510,6 +519,7 @@ class World:
             lost = self.stores.reach(number)
             self.wiped[container.index] = max(lost, self.wiped.get(container.index, 0))
         container.disk = disk
+        container.snapshot_ends = 0
         container.on_old_disk = not disk.is_empty
         self.journal_lost(container)
 
@@ -541,12 +551,19 @@ class World:
         self.wipe(container, checkpoints=copies_elsewhere)
         self.boot(container)
 
-    def note_end(self, container: SimulatedContainer) -> None:
-        """A command has ended its process. After two such ends the command is barred; an operator may have it tried
-        again, and a disk that is lost knows nothing of either. More is no fault, but a replica that learns nothing."""
+    def end_in_application(self, container: SimulatedContainer) -> None:
+        """The application has ended its process. After two such ends at a command it is barred; an operator may have it
+        tried again, and a disk that is lost knows nothing of either. More is no fault, but a replica that learns
+        nothing. The same holds for snapshots, whichever bases they are for."""
         self._ends[container.index] += 1
         if self._ends[container.index] <= ENDS_MAX:
             self.ended_ms = self.now_ms
+        ends = container.snapshot_ends + 1 if cause(container.ended_at) == SNAPSHOT else 0
+        self.monitor.require(
+            ends <= STRIKES_MAX, "strikes", "container {}: {} lives have ended in a snapshot", container.index, ends
+        )
+        self.crash(container)
+        container.snapshot_ends = ends
 
     def restart_later(self, container: SimulatedContainer, delay_ms: float) -> None:
         self.after(delay_ms, self._restart, container)

@@ -73,7 +73,7 @@ class Executor(Node):
             t.ReadIndex: self._on_read_index,
         }
         #: Snapshots have ended the process, as the host has it on record: none is taken unless an operator wants it.
-        self._snapshots_ended = self._snapshots_barred = places.SNAPSHOT in boot.barred
+        self._snapshots_ended = self.snapshots_barred = places.SNAPSHOT in boot.barred
         self._make = make
         #: Commands that it must not execute.
         self.skips = Skips(place for place in boot.barred if place < places.SNAPSHOT)
@@ -417,7 +417,7 @@ class Executor(Node):
         former = depth.enter()
         self._cell[EXECUTING] = places.SNAPSHOT | number
         try:
-            if self._snapshots_barred:
+            if self.snapshots_barred:
                 raise Barred
             return draw()
         except BaseException as error:
@@ -456,7 +456,7 @@ class Executor(Node):
     def _on_take_base(self, take: t.TakeBase) -> None:
         self._base_ordered = max(take.number, self._base_ordered)
         if take.by_operator:
-            self._snapshots_barred = False
+            self.snapshots_barred = False
 
     def _on_saved(self, saved: t.Saved) -> None:
         self._has_durable(saved.checkpoint)

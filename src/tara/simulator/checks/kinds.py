@@ -33,6 +33,7 @@ CHECKS: dict[str, str] = {
     "results": "a command fails only if it was made to fail (an application of your own may also refuse)",
     "invariant": "an application of your own is in no state that its simulation forbids",
     "claims": "a batch that was claimed is written once, however many clients write it",
+    "strikes": "no third life in a row ends in a snapshot of the application",
     "stale_reads": "the answer to a stale read is a value that somebody wrote",
     "events": "an event tells of a command that was executed",
     "recovery": (

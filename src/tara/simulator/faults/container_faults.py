@@ -16,6 +16,7 @@ from tara.protocol.journal import HEAD_BYTES, read_marker
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.principals import principal_of
 from tara.simulator.container import DATA, SimulatedContainer
+from tara.simulator.faults.fatal_snapshot import FatalSnapshot
 from tara.simulator.workload import wrap
 from tara.storage.journal import MARKER_FILE, journal_directory
 
@@ -138,6 +139,14 @@ def _bad_snapshot(world: "World", container: SimulatedContainer, fault: "Fault")
     return False
 
 
+def _fatal_snapshot(world: "World", container: SimulatedContainer, fault: "Fault") -> bool:
+    """Snapshots end the process, on one replica or on all. Counted when they do."""
+    if world.fatal_snapshot is None:
+        sites = {container.site} if fault.other % 2 else set(range(world.graph.sites))
+        world.fatal_snapshot = FatalSnapshot(world, sites, 4 * fault.duration_ms + 1_000)
+    return False
+
+
 def _executes(container: SimulatedContainer) -> bool:
     return any(isinstance(node, Executor) and node.ready for node in container.nodes.values())
 
@@ -174,5 +183,6 @@ OF_CONTAINERS: dict[
     "marker_lost": (_marker_lost, _has_marker),
     "damage_after_power_cut": (_damage_after_power_cut, _has_marker),
     "bad_snapshot": (_bad_snapshot, _executes),
+    "fatal_snapshot": (_fatal_snapshot, _executes),
     "broken_node": (_broken_node, lambda container: container.rest is None),
 }

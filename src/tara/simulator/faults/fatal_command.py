@@ -54,7 +54,7 @@ class FatalCommand:
             return
         self._world.count_fault("fatal_command")
         if self._ends and container.life == life:
-            container.ended = True
+            container.ended_at = counter
         raise MemoryError
 
     def _look(self) -> None:

@@ -192,6 +192,11 @@ SECTIONS: dict[str, dict[str, str]] = {
             "the application of a replica raises when it is to give its next snapshot, or gives something else than "
             "bytes: that base is given up, and nothing else"
         ),
+        "fatal_snapshot": (
+            "in a fifth of the runs: for some seconds, snapshots end the process, on one replica or on all; after two "
+            "ends in a row a replica gives its bases up"
+        ),
+        "base_ordered": "an operator has bases taken all the same, as `tara verify --running` does",
         "many_reads": (
             "two strangers send more reads at once than a front end remembers; or, where values are long, all of "
             "them again and again"

@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from tara.host import strikes
 from tara.host.strikes import Strikes
 from tara.protocol import journal as format
 from tara.protocol import tuples as t
@@ -314,6 +315,16 @@ def nothing_is_barred() -> Iterator[None]:
         original(self)
 
     with replace(ExecutionRecord, "_write", write):
+        yield
+
+
+@mutant(
+    "an executor does not ask for snapshots again that have ended its process twice",
+    fault="fatal_snapshot",
+    durability="disk",
+)
+def each_base_is_another_snapshot() -> Iterator[None]:
+    with replace(strikes, "cause", lambda place: place):
         yield
 
 
