@@ -9,6 +9,7 @@ import pytest
 from tara.application import Context, StateMachine
 from tara.protocol import places
 from tara.protocol import tuples as t
+from tara.protocol.bases import PAUSE_MAX
 from tara.protocol.errors import BaseUnreadable
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.executor import Executor
@@ -68,6 +69,18 @@ class Fragile(StateMachine):
 
 class Concurrent(Fragile):
     concurrent_snapshot = True
+
+
+class Unrestorable(Fragile):
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        raise MemoryError
+
+
+class Sturdy(Fragile):
+    """Has the memory that the others lack."""
+
+    def apply(self, command: bytes, context: Context) -> bytes:
+        return super().apply(command.replace(b"memory", b"plenty"), context)
 
 
 class Replica:
@@ -297,7 +310,7 @@ def test_a_restoration_that_fails_halts_the_executor_until_there_is_another_base
     assert halts(step)[0] == (1, 1, reason, Stage.STORE)
     # Nothing that needs a state; and not the same base again.
     step = replica.driven.tick(10_000)
-    assert step.of(t.ExecutorStatus) == step.of(t.Load) == []
+    assert step.of(t.Progress) == step.of(t.Load) == []
     (load,) = replica.driven.feed(*bench.stables(1, executors=[holder(bench, 1)])).of(t.Load)
     assert (load.next, load.bases_from) == (-1, 2)
     replica.driven.feed(loaded_nothing())
@@ -305,6 +318,69 @@ def test_a_restoration_that_fails_halts_the_executor_until_there_is_another_base
     replica.driven.feed(second)
     assert replica.node.halted is None
     assert replica.node.next == 16
+
+
+def test_one_that_could_not_restore_a_base_tells_the_others_that_it_needs_a_later_one() -> None:
+    """Also in a life that has never had a state."""
+    bench = Bench(window=64, checkpoint_interval=8)
+    original = Replica(bench, replica=1)
+    base = original.base(*([] for _ in range(7)))
+    node = bench.make(Executor, Stage.EXECUTOR, genesis=False, life=2, application=Unrestorable)
+    assert node.tick(10_000).of(t.ExecutorStatus) == []
+    assert halts(node.feed(base))[0][1] == 1
+    status = node.tick(20_000).only(t.ExecutorStatus)
+    assert (status.base_wanted, status.checkpoints, status.bases, status.sessions) == (2, [], [], 0)
+    assert (status.positions, status.progress) == ([0], [[(0, 0)] * 3])
+    assert base.base is not None
+    original.driven.feed(t.Saved(base.base), t.BaseSaved(1, base.digest, base.length))
+    original.driven.feed(*bench.stables(1, digest=b"", executors=[status]))
+    assert original.feed(*([] for _ in range(8))).only(t.Base).checkpoint.number == 2
+
+
+def test_one_that_restores_nothing_wants_bases_ever_more_rarely_but_tries_those_that_come() -> None:
+    bench = Bench(window=1024, checkpoint_interval=8)
+    original = Replica(bench, replica=1)
+    node = bench.make(Executor, Stage.EXECUTOR, genesis=False, life=2, application=Unrestorable)
+    wanted = []
+    for number in range(1, 12):
+        base = original.base(*([] for _ in range(7 if number == 1 else 8)), number=number)
+        assert base.base is not None
+        original.driven.feed(t.Saved(base.base), t.BaseSaved(number, base.digest, base.length))
+        node.feed(base)
+        (status,) = node.tick(number * 10_000).of(t.ExecutorStatus)
+        wanted.append(status.base_wanted - number)
+        (load,) = node.feed(*bench.stables(number, executors=[holder(bench, number)])).of(t.Load)
+        assert load.bases_from == number + 1
+    assert wanted == [1, 2, 4, 8, 16, 32] + [PAUSE_MAX] * 5
+
+
+def test_restorations_that_have_ended_the_process_count_in_that() -> None:
+    bench = Bench(window=64, checkpoint_interval=8)
+    base = Replica(bench, replica=1).base(*([] for _ in range(7)))
+    ended = frozenset(places.RESTORATION | number for number in (1, 7, 9))
+    node = bench.make(Executor, Stage.EXECUTOR, genesis=False, life=2, application=Fragile, barred=ended)
+    node.feed(base)
+    assert node.tick(10_000).only(t.ExecutorStatus).base_wanted == 1 + 4
+
+
+def test_one_that_halts_at_command_after_command_wants_bases_ever_more_rarely() -> None:
+    """Until it is well enough to take one itself."""
+    bench = Bench(window=256, checkpoint_interval=8)
+    replica, other = Replica(bench), Replica(bench, replica=1, application=Sturdy)
+    wanted = []
+    for number in range(1, 5):
+        other.driven.feed(t.TakeBase(number))
+        memory = replica.commands(b"memory")
+        other.number = replica.number
+        base = base_of(other.driven, other.feed(memory, *([] for _ in range(7 - other.node.next % 8))))
+        replica.feed(memory)
+        assert replica.node.halted is not None
+        wanted.append(replica.driven.tick(number * 10_000).only(t.ExecutorStatus).base_wanted - replica.node.next // 8)
+        assert base.base is not None
+        other.driven.feed(t.Saved(base.base), t.BaseSaved(number, base.digest, base.length))
+        replica.driven.feed(base)
+        assert replica.node.halted is None
+    assert wanted == [1, 2, 4, 8]
 
 
 def test_a_base_that_the_disk_does_not_give_is_asked_for_again() -> None:

@@ -38,6 +38,10 @@ def cause(place: int) -> int:
     return SNAPSHOT if place & _KINDS == SNAPSHOT else place
 
 
+def is_restoration(place: int) -> bool:
+    return place & _KINDS == RESTORATION
+
+
 def describe(place: int) -> str:
     match place & _KINDS:
         case 0:

@@ -31,7 +31,7 @@ import msgspec
 
 from tara.protocol import depth, places
 from tara.protocol import tuples as t
-from tara.protocol.bases import BaseSchedule, Capture
+from tara.protocol.bases import PAUSE_MAX, BaseSchedule, Capture
 from tara.protocol.errors import BaseUnreadable, NodeHalted
 from tara.protocol.execution import Execution, ExecutionState, Run
 from tara.protocol.graph import STORE, Graph, Name, Stage
@@ -107,6 +107,9 @@ class Executor(Node):
         self._broken = False
         #: The newest base that the application could not restore.
         self._not_restored = 0
+        #: How often it has halted since it last took a base itself. Former lives count by the restorations that have
+        #: ended the process; at one of these it will halt again.
+        self._breakdowns = max(sum(places.is_restoration(place) for place in boot.barred) - 1, 0)
         self._reply_sink = graph.one(Stage.REPLY_SINK, name.replica)
         self._gc_sinks = graph.all(Stage.GC_SINK)
         self._controllers = [graph.all(Stage.CONTROLLER, partition) for partition in range(limits.partitions)]
@@ -302,6 +305,7 @@ class Executor(Node):
     def _halt(self, reason: str, checkpoint: int = 0) -> None:
         self.halted = t.Halted(self.index, self.sessions.counter, checkpoint, reason[: t.REASON_LENGTH_MAX])
         self._replaying = False
+        self._breakdowns += 1
         self.emit(self.halted, STORE)
         self.emit(self.halted, self._reply_sink)
 
@@ -442,7 +446,7 @@ class Executor(Node):
     def _on_base_saved(self, saved: t.BaseSaved) -> None:
         capture = self._capture
         if capture is not None and capture.number == saved.number:
-            self._capture, self.base_trouble = None, ""
+            self._capture, self.base_trouble, self._breakdowns = None, "", 0
             if self._snapshots_ended:
                 self._snapshots_ended = False
                 self.emit(t.Unbarred(places.SNAPSHOT), STORE)
@@ -520,6 +524,13 @@ class Executor(Node):
         if self._is_stuck:
             return self.next // self.limits.checkpoint_interval + 1
         return self._not_restored + 1 if self._not_restored else 0
+
+    @property
+    def _wanted_base(self) -> int:
+        """The one that others are to take for it, if they have none; 0: it needs none. Ever further away: what breaks
+        this replica down again and again is not to cost the others a base each time."""
+        needed = self._needed_base
+        return needed and needed - 1 + min(1 << max(self._breakdowns - 1, 0), PAUSE_MAX)
 
     def _load(self, minimum: int, holders: Sequence[int]) -> None:
         """Ask the store for a way to a checkpoint: from the state that this executor has, if it is of any use."""
@@ -642,10 +653,13 @@ class Executor(Node):
     def report(self) -> None:
         if self.halted is not None:
             self.emit(self.halted, self._reply_sink)
-        if self._broken or not (self._restored or self._replaying):
+        if self._broken:
             return
-        if self._restored:
+        if self._restored or self.halted is not None:
+            # One that could not be restored has nothing to tell but which base it needs.
             self._announce()
+        if not (self._restored or self._replaying):
+            return
         # Also while requests are executed again: all might do so at once, and a new view would not be quicker.
         positions = [learner.position for learner in self._learners]
         window_end = self.stable.current * self.limits.checkpoint_slots + self.limits.window
@@ -691,7 +705,7 @@ class Executor(Node):
                 self.bases,
                 self._execution.checkpoint.number,
                 self._execution.bytes_since,
-                self._needed_base,
+                self._wanted_base,
                 self.stable.current,
                 # Where nobody executes, no time is to pass for sessions.
                 len(self.sessions) if self.ready else 0,
