@@ -27,7 +27,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     checkpoint_bytes_max: int = 32 << 20
     #: A base is taken when the log since the last one is as long as the base, but at least this long; or when this time
     #: has passed.
-    base_bytes_min: int = 64 << 20
+    base_bytes_min: int = 16 << 20
     base_interval_ms: int = 3_600_000
     #: Requests of one source that may be undecided at once; then the source takes no further commands.
     source_pending_max: int = 16_384
