@@ -16,8 +16,7 @@ from tara.storage.log import log_directory
 from tara.storage.log_reader import LogReader
 from tara.storage.segments import HEAL_PAUSE_MAX, WAITS_MAX
 from tests.live.histories import history
-from tests.protocol.driver import Bench
-from tests.storage.replicas import INTERVAL, StoredReplica, bench, undisturbed
+from tests.storage.replicas import INTERVAL, StoredReplica, undisturbed
 
 DATA = Path("/data")
 REQUESTS = history(3, 90)
@@ -376,30 +375,3 @@ def test_a_replica_that_has_lost_its_disk_gets_everything_from_a_peer() -> None:
     # It does not need them the next time.
     cluster.disks[1:] = [VirtualDisk(cluster.draw), VirtualDisk(cluster.draw)]
     assert cluster.restart(3).come_back() == NEWEST
-
-
-def test_a_gap_that_nobody_can_fill_is_left_behind_with_a_base() -> None:
-    """The executor is asked for one beyond the gap; then the log begins behind it."""
-    disk = VirtualDisk(random.Random(1))
-    first = StoredReplica(DATA, 0, disk, made_by=_rarely(), retention_bytes=1 << 30)
-    first.decide(REQUESTS[:60])
-    assert first.bases.numbers == []
-    disk.unlink(disk.paths(log_directory(DATA, 0), (".segment",))[2])
-    life = StoredReplica(DATA, 0, disk, life=2, made_by=_rarely(), retention_bytes=1 << 30)
-    assert life.come_back() == 2
-    assert [answer for answer in life.answers if isinstance(answer, t.TakeBase)] == [t.TakeBase(60 // INTERVAL + 1)]
-    life.decide(REQUESTS)
-    healed(life)
-    assert life.bases.numbers == [60 // INTERVAL + 1]
-    status = life.log.status()
-    assert status["gaps"] == 0
-    kept = [path for path in disk.paths(log_directory(DATA, 0), (".segment",)) if path.parent.name == "log-0"]
-    assert [int(path.name[:12]) for path in kept] == list(range(4, NEWEST + 1))
-    again = StoredReplica(DATA, 0, disk, life=3, made_by=_rarely(), retention_bytes=1 << 30)
-    assert again.come_back() == NEWEST
-    again.decide(REQUESTS)
-    assert (again.node.execution.checkpoint.digest, again.node.digest()) == truth()[len(REQUESTS)]
-
-
-def _rarely() -> Bench:
-    return bench(base_bytes_min=1 << 30)

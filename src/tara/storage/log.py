@@ -5,6 +5,9 @@ The container encodes what it hands over, which takes about a microsecond per co
 `work`, which a thread of the log's own calls a few times a second (`tara.storage.worker`), writes them as they are.
 Nothing else is done per command: rows are made by readers, who see one about `FLUSH_S` after it was executed. What may
 wait here is bounded by the executor, which does not go further ahead of its durable checkpoint than a window.
+
+A checkpoint is said to be durable when files that this life has written or read lead to it: a base, and all segments
+behind it. Where one is missing, those behind it wait until it was executed again, or fetched, or a newer base is here.
 """
 
 import time
@@ -27,11 +30,25 @@ from tara.storage.ways import Way, find_way
 FLUSH_S = 0.25
 RETRY_S = 1.0
 ERRORS_KEPT = 100
+#: How long checkpoints may wait for a segment that is missing before a base is asked for; doubles, while there is none,
+#: up to a maximum.
+BASE_WAIT_S, BASE_WAIT_MAX_S = 2.0, 64.0
+#: Bases of this life that are remembered; only the newest ones are kept on the disk.
+ROOTS_KEPT = 4
+#: Checkpoints that wait: what executors hand over is bounded by a window, but not what they execute again.
+HELD_MAX = 1024
 #: What an executor gets to execute again at once, in requests and bytes: until then its site does nothing else.
 REPLAY_REQUESTS = 500
 REPLAY_BYTES = 1 << 18
 
-Job = t.Mark | t.Load | t.More
+
+class NewBase(NamedTuple):
+    """The store has written a base, durably."""
+
+    number: int
+
+
+Job = t.Mark | t.Load | t.More | NewBase
 
 
 def log_directory(data_dir: Path, replica: int) -> Path:
@@ -66,13 +83,18 @@ class DecidedLog:
         self._queue: deque[EncodedRun | Job] = deque()
         #: Requests handed over (written by the container only) and handled (by the thread only).
         self._handed = self._handled = 0
-        #: The checkpoint that the log leads to, durably.
+        #: The newest checkpoint with a durable segment, or a base.
         self.sealed = -1
+        #: Checkpoints that this life can come back to without the log: the beginning, and bases that it has read or
+        #: written; oldest first.
+        self._roots = [0]
+        #: Checkpoints that nothing here leads to yet; and since then, how long they wait for a base to be asked for.
+        self._held: dict[int, t.CheckpointId] = {}
+        self._base_due_s = 0.0
+        self._base_wait_s = BASE_WAIT_S
         self._writer: LogWriter | None = None
         #: What the executor is being led along.
         self._pieces: Iterator[_Piece] = iter(())
-        #: Whether a base was asked for, because the log does not lead on from the newest one.
-        self._base_asked = False
         self.errors: list[str] = []
         #: How long readers may have to wait for what nobody has hurried with.
         self.pause_s = FLUSH_S
@@ -154,12 +176,16 @@ class DecidedLog:
                     self._handled += run.position - run.first
                 case t.Mark() as mark:
                     writer.seal(mark)
-                    self.on_answer(t.Saved(mark.checkpoint))
+                    self._hold(mark.checkpoint)
                     self._note_sealed(writer)
+                    self._answer_held(writer)
+                case NewBase(number):
+                    self._add_root(number)
+                    self._answer_held(writer)
                 case t.Load() as load:
                     self._load(writer, load)
                 case t.More():
-                    self._lead_on()
+                    self._lead_on(writer)
             queue.popleft()
 
     def _note_sealed(self, writer: LogWriter) -> None:
@@ -172,18 +198,45 @@ class DecidedLog:
             self.sealed = writer.segments.sealed
             self.on_sealed()
 
+    # What leads to a checkpoint
+
+    def _add_root(self, number: int) -> None:
+        self._roots = sorted({*self._roots, number})[-ROOTS_KEPT:]
+
+    def _reach(self, writer: LogWriter) -> int:
+        """The newest checkpoint that what is here leads to."""
+        there = {0, *self._bases.numbers}
+        return writer.segments.reach(max((root for root in self._roots if root in there), default=0))
+
+    def _hold(self, checkpoint: t.CheckpointId) -> None:
+        if not self._held:
+            self._base_wait_s = BASE_WAIT_S
+            self._base_due_s = self._clock() + BASE_WAIT_S
+        self._held[checkpoint.number] = checkpoint
+        if len(self._held) > HELD_MAX:
+            del self._held[min(self._held)]
+
+    def _answer_held(self, writer: LogWriter) -> None:
+        """Say what is durable now."""
+        reach = self._reach(writer) if self._held else 0
+        for number in sorted(number for number in self._held if number <= reach):
+            self.on_answer(t.Saved(self._held.pop(number)))
+
+    def _ask_for_base(self, writer: LogWriter) -> None:
+        """Should nobody have what is missing, a base behind it leads on."""
+        if self._held and self._clock() >= self._base_due_s:
+            self._base_due_s = self._clock() + self._base_wait_s
+            self._base_wait_s = min(2 * self._base_wait_s, BASE_WAIT_MAX_S)
+            self.on_answer(t.TakeBase(writer.segments.whole_from(max(self._held))))
+
     def _look_after(self, writer: LogWriter) -> None:
         """Now and then, however often there is something else to do: what cannot be read needs time."""
         if self._clock() < self.look_due_s:
             return
         self.look_due_s = self._clock() + FLUSH_S
-        segments, base = writer.segments, self._bases.newest
-        segments.look_after(base, self._others)
-        broken = any(number > base for number in segments.missing)
-        if broken and not self._base_asked:
-            # Should nobody have what is missing, this leads past it.
-            self.on_answer(t.TakeBase(segments.sealed + 1))
-        self._base_asked = broken
+        writer.segments.look_after(self._bases.newest, self._others)
+        self._answer_held(writer)
+        self._ask_for_base(writer)
 
     # Back to a checkpoint
 
@@ -200,7 +253,9 @@ class DecidedLog:
         self._bases.counts.bases_loaded += 1
         self._bases.on_event("base_loaded", f"{base.id.number}, and the log up to checkpoint {way.until}")
         writer.leap(base.id.number, self._begin_before(base.id.number, way))
+        self._add_root(base.id.number)
         self._note_sealed(writer)
+        self._answer_held(writer)
         self.on_answer(t.Loaded(base.id, base.state, base.chunks(), base.digest, base.length, way.until))
 
     def _begin_before(self, number: int, way: Way) -> int:
@@ -214,7 +269,7 @@ class DecidedLog:
             begin -= 1
         return begin
 
-    def _lead_on(self) -> None:
+    def _lead_on(self, writer: LogWriter) -> None:
         """Some more of what the executor has to execute again."""
         count = size = 0
         asks = False
@@ -226,7 +281,10 @@ class DecidedLog:
             count += len(piece.requests)
             size += piece.bytes
             asks = count >= REPLAY_REQUESTS or size >= REPLAY_BYTES
-            self.on_answer(t.Replay(piece.first, piece.requests, piece.skipped, piece.checkpoint, asks, False))
+            checkpoint, durable = piece.checkpoint, True
+            if checkpoint is not None and (durable := self._reach(writer) >= checkpoint.number) is False:
+                self._hold(checkpoint)
+            self.on_answer(t.Replay(piece.first, piece.requests, piece.skipped, checkpoint, asks, False, durable))
 
     def _follow(self, writer: LogWriter, way: Way) -> Iterator["_Piece"]:
         """The requests that lead to the end, as far as the segments can be had."""

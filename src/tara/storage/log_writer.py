@@ -199,9 +199,74 @@ class Tail:
             file.close()
 
 
+class Part:
+    """One segment on its way into a file. Invariant: its tail and `_pending` have the requests from the checkpoint
+    before it up to execution number `position`, without a gap."""
+
+    def __init__(self, directory: Path, number: int, header: bytes, position: int, last: int, disk: Disk) -> None:
+        self.number = number
+        self.tail: Tail | None = None
+        #: The execution number behind its last request; and the last command that is known there.
+        self.position = position
+        self.last = last
+        self._directory = directory
+        self._header = header
+        self._disk = disk
+        #: Runs that follow each other and are in no file yet, and their bytes.
+        self._pending: list[EncodedRun] = []
+        self._pending_bytes = 0
+
+    def go_on_with(self, tail: Tail) -> None:
+        """With what a former life has left."""
+        self.tail, self.position, self.last = tail, tail.position, tail.last
+
+    @property
+    def first(self) -> int | None:
+        """Its first command; None: it has none yet."""
+        firsts = [run.counter + 1 for run in self._pending[:1]]
+        return min([*firsts, *([] if self.tail is None else [self.tail.first])], default=None)
+
+    def take(self, run: EncodedRun) -> None:
+        """One that goes on from `position`, or begins before it and ends behind it."""
+        if self._pending and run.counter != self._pending[-1].end:
+            self.flush()
+        self._pending.append(run)
+        self._pending_bytes += len(run.data)
+        self.position, self.last = run.position, run.end
+        if self._pending_bytes >= BLOCK_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Show readers what no file has yet."""
+        pending = self._pending
+        if not pending:
+            return
+        first, last = pending[0].counter + 1, pending[-1].end
+        block = pack_block(first, last, [run.data for run in pending])
+        if self.tail is None:
+            self.tail = Tail.create(self._directory, self.number, self._header, block, pending, self._disk)
+        else:
+            self.tail.append(last, pending[-1].position, block)
+        self._pending, self._pending_bytes = [], 0
+
+    def seal(self, end: SegmentEnd) -> LogFile:
+        """Make a segment of it, durably. Can be called again after it has failed."""
+        self.flush()
+        assert self.tail is not None
+        return self.tail.seal(end)
+
+    def give_up(self, segments: Segments) -> None:
+        """It is not needed any more, or cannot be completed."""
+        # One that has its segment's name by now may be the same as that of a peer.
+        tail = self.tail
+        if tail is not None and (self.number not in segments or segments[self.number].path != tail.path):
+            remove_if_there(tail.path, self._disk)
+
+
 class LogWriter:
-    """Invariants: the log leads up to the checkpoint `segments.sealed`, and from there on the tail and `_pending` have
-    all requests up to `position`."""
+    """Invariants: what stands before the checkpoint `segments.sealed` is in segments, or missing; `_head` has what
+    follows, up to `position`. `_gap` is a segment that was missing or could not be trusted, and is executed, and so
+    written, once more."""
 
     def __init__(
         self,
@@ -216,18 +281,18 @@ class LogWriter:
         self._interval = settings.checkpoint_interval
         self._header = pack_header(settings.identity, settings.partitions)
         self._report = report
-        self._tail: Tail | None = None
-        #: Runs that follow each other and are in no file yet, and their bytes.
-        self._pending: list[EncodedRun] = []
-        self._pending_bytes = 0
         disk.make_directory(directory)
         remove_leftovers(directory, disk)
         self._refuse_others(settings.identity)
         self.segments = Segments(directory, settings.identity, peers, report, disk)
-        #: The execution number that the log does not have yet; and the last command in it.
-        self.position = self.segments.sealed * self._interval
-        self.last = self.segments.last.last if self.segments.last is not None else 0
+        self._head = self._part(self.segments.sealed + 1)
+        self._gap: Part | None = None
         self._open_tail()
+
+    def _part(self, number: int) -> Part:
+        before = number - 1
+        last = self.segments[before].last if before in self.segments else 0
+        return Part(self._directory, number, self._header, before * self._interval, last, self._disk)
 
     def _refuse_others(self, identity: LogIdentity) -> None:
         """A log of another cluster or era is set aside; one of another format is a `ForeignLog`."""
@@ -254,69 +319,97 @@ class LogWriter:
 
     def _open_tail(self) -> None:
         for found in list_tails(self._directory, self._disk):
-            wanted = found.number == self.segments.sealed + 1 and self._tail is None
+            wanted = found.number == self._head.number and self._head.tail is None
             tail = Tail.open(found, self.position, self._disk) if wanted else None
             if tail is None:
                 remove_if_there(found.path, self._disk)
             else:
-                self._tail, self.position, self.last = tail, tail.position, tail.last
+                self._head.go_on_with(tail)
+
+    @property
+    def position(self) -> int:
+        """The execution number that the log does not have yet."""
+        return self._head.position
+
+    @property
+    def last(self) -> int:
+        """The last command in the log."""
+        return self._head.last
 
     @property
     def first(self) -> int | None:
         """The first command in the log; None: it has none."""
-        firsts = [file.first for file in (self.segments.first, self._tail) if file is not None]
-        return min([*firsts, *(run.counter + 1 for run in self._pending[:1])], default=None)
+        first, parts = self.segments.first, [part for part in (self._gap, self._head) if part is not None]
+        firsts = [*([] if first is None else [first.first]), *(part.first for part in parts)]
+        return min((first for first in firsts if first is not None), default=None)
 
     def take(self, run: EncodedRun) -> None:
         """What the log has already is passed over, unless there is something new in the same run."""
-        if run.position <= self.position:
+        number = run.first // self._interval + 1
+        if number > self.segments.sealed:
+            self._end_gap()
+            part: Part | None = self._head
+        else:
+            part = self._part_in_gap(number, run)
+        if part is None or run.position <= part.position:
             return
-        if run.first > self.position:
-            raise RowsLost(f"{self._directory}: the requests [{self.position}, {run.first}) are missing")
-        if self._pending and run.counter != self._pending[-1].end:
-            self.flush()
-        self._pending.append(run)
-        self._pending_bytes += len(run.data)
-        self.position, self.last = run.position, run.end
-        if self._pending_bytes >= BLOCK_BYTES:
-            self.flush()
+        if run.first > part.position:
+            raise RowsLost(f"{self._directory}: the requests [{part.position}, {run.first}) are missing")
+        part.take(run)
+
+    def _part_in_gap(self, number: int, run: EncodedRun) -> Part | None:
+        """Where this is written that the log should have; None: it has it, or the executor has begun behind its
+        beginning."""
+        gap = self._gap
+        if gap is not None and (gap.number != number or run.first > gap.position):
+            self._end_gap()
+            gap = None
+        if gap is None and run.first == (number - 1) * self._interval and not self.segments.holds(number):
+            gap = self._gap = self._part(number)
+        return gap
+
+    def _end_gap(self) -> None:
+        if self._gap is not None:
+            self._gap.give_up(self.segments)
+            self._gap = None
 
     def flush(self) -> None:
         """Show readers what no file has yet."""
-        pending = self._pending
-        if not pending:
-            return
-        first, last = pending[0].counter + 1, pending[-1].end
-        block = pack_block(first, last, [run.data for run in pending])
-        if self._tail is None:
-            number = self.segments.sealed + 1
-            self._tail = Tail.create(self._directory, number, self._header, block, pending, self._disk)
-        else:
-            self._tail.append(last, pending[-1].position, block)
-        self._pending, self._pending_bytes = [], 0
+        for part in (self._gap, self._head):
+            if part is not None:
+                part.flush()
 
     def seal(self, mark: t.Mark) -> None:
-        """The executor is at this checkpoint: make the log durable up to it."""
+        """The executor is at this checkpoint: make durable what the log has up to it. That need not be everything."""
         number = mark.checkpoint.number
+        end = SegmentEnd(number, mark.checkpoint.digest, mark.counter)
         if number <= self.segments.sealed:
+            self._seal_gap(end)
             return
-        if (number, self.position) != (self.segments.sealed + 1, number * self._interval):
+        if (number, self.position) != (self._head.number, number * self._interval):
             raise RowsLost(f"{self._directory}: is at {self.position}, behind {self.segments.sealed}, not at {number}")
-        self.flush()
-        assert self._tail is not None
-        self.segments.adopt(self._tail.seal(SegmentEnd(number, mark.checkpoint.digest, mark.counter)))
+        self.segments.adopt(self._head.seal(end))
         self.segments.jump(number)
-        self._tail = None
+        self._head = self._part(number + 1)
+
+    def _seal_gap(self, end: SegmentEnd) -> None:
+        gap = self._gap
+        if gap is None or gap.number != end.number:
+            return
+        if gap.position == end.number * self._interval and not self.segments.holds(end.number):
+            self.segments.adopt(gap.seal(end))
+            self._gap = None
+        else:
+            self._end_gap()
 
     def leap(self, number: int, begin: int | None = None) -> None:
         """The log leads to this checkpoint by what was brought here. What was to be its way there is not needed."""
         self.segments.jump(number, begin)
+        if self._gap is not None and self._gap.number <= number:
+            self._end_gap()
         if number * self._interval < self.position:
             return
-        tail, self._tail, self._pending, self._pending_bytes = self._tail, None, [], 0
-        self.position = number * self._interval
-        if number in self.segments:
-            self.last = self.segments[number].last
-        # One that has its segment's name by now may be the same as that of a peer.
-        if tail is not None and (tail.number not in self.segments or self.segments[tail.number].path != tail.path):
-            remove_if_there(tail.path, self._disk)
+        head, self._head = self._head, self._part(number + 1)
+        if number not in self.segments:
+            self._head.last = head.last
+        head.give_up(self.segments)

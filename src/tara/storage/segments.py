@@ -178,8 +178,10 @@ class Segments:
         self._disk = disk
         self._files = {file.number: file for file in list_segments(directory, disk)}
         self._sizes = {number: disk.size(file.path) for number, file in self._files.items()}
-        #: Those that this life has not read yet; and how often one could not be read.
-        self._unread: list[LogFile] = []
+        #: Those that this life has neither written nor read yet, oldest first; and how often one could not be read.
+        self._unread: dict[int, LogFile] = {}
+        #: Checkpoints between which nothing is missing or unread.
+        self._whole = (0, 0)
         self._unreadable: dict[int, int] = {}
         self._heal_attempts = self._heal_due = 0
         #: The newest checkpoint that the log, or a base beside it, leads to.
@@ -192,7 +194,8 @@ class Segments:
 
     def look_at_all(self) -> None:
         """Compare all segments with their checksums, one after the other."""
-        self._unread = sorted(self._files.values())
+        self._unread = dict(sorted(self._files.items()))
+        self._whole = (0, 0)
 
     def __contains__(self, number: int) -> bool:
         return number in self._files
@@ -222,6 +225,29 @@ class Segments:
     def size(self, number: int) -> int:
         return self._sizes[number]
 
+    def holds(self, number: int) -> bool:
+        """Whether this segment is here, and intact: one that this life has not read yet is read now."""
+        if number in self._unread:
+            self.read(number)
+        return number in self._files and number not in self._unread
+
+    def reach(self, start: int) -> int:
+        """The checkpoint that segments lead to from this one. Those that this life has not read do not count."""
+        begin, end = self._whole
+        if not begin <= start <= end:
+            begin = end = start
+        while end + 1 in self._files and end + 1 not in self._unread:
+            end += 1
+        self._whole = (begin, end)
+        return end
+
+    def whole_from(self, end: int) -> int:
+        """The checkpoint from which on segments lead to this one."""
+        begin = end
+        while begin in self._files and begin not in self._unread:
+            begin -= 1
+        return begin
+
     def adopt(self, file: LogFile) -> None:
         """A segment is in place, instead of another copy if there is one."""
         if self._begin is None or file.number < self._begin:
@@ -230,6 +256,7 @@ class Segments:
         if former is not None and former.path != file.path:
             remove_if_there(former.path, self._disk)
         self._files[file.number], self._sizes[file.number] = file, size
+        self._unread.pop(file.number, None)
 
     def jump(self, number: int, begin: int | None = None) -> None:
         """The log leads to this checkpoint, by its segment or by a base: it goes on behind it, and what lies between is
@@ -243,7 +270,9 @@ class Segments:
         missing."""
         file = self._files[number]
         try:
-            return read_segment(file, self._identity, self._disk)
+            found = read_segment(file, self._identity, self._disk)
+            self._unread.pop(number, None)
+            return found
         except (LogError, FileNotFoundError) as error:
             self._report(str(error))
             self._lose(file)
@@ -268,9 +297,7 @@ class Segments:
         """Read one segment that was not read yet, the newest first; or try to fetch what is missing. `base` is the
         newest base that is here."""
         if self._unread:
-            file = self._unread.pop()
-            if self._files.get(file.number) == file:
-                self._look_at(file)
+            self._look_at(next(reversed(self._unread.values())))
         elif missing := self.missing:
             self._heal_due -= 1
             if self._heal_due <= 0:
@@ -311,8 +338,8 @@ class Segments:
 
     def _read_later(self, file: LogFile) -> None:
         """What cannot be read now may be intact all the same; what can never be read is as good as damaged."""
-        if file not in self._unread:
-            self._unread.insert(0, file)
+        self._unread = {file.number: file} | {n: other for n, other in self._unread.items() if n != file.number}
+        self._whole = (0, 0)
 
     def _lose(self, file: LogFile) -> None:
         if self._disk.exists(file.path):
@@ -321,6 +348,8 @@ class Segments:
 
     def _forget(self, file: LogFile) -> None:
         del self._files[file.number], self._sizes[file.number]
+        self._unread.pop(file.number, None)
+        self._whole = (0, 0)
 
     def _set_aside(self, reason: str, files: list[LogFile]) -> None:
         """Together, so that they can be read like a log. Of former times, the newest are kept."""

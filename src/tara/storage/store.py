@@ -15,7 +15,7 @@ from tara.protocol.errors import TaraError
 from tara.storage.base_format import BaseFile
 from tara.storage.bases import GOOD_NEWS, Bases
 from tara.storage.files import UNSYNCED_BYTES_MAX
-from tara.storage.log import DecidedLog
+from tara.storage.log import DecidedLog, NewBase
 
 #: Whoever has nothing to do looks again after this long; he is woken when there is something.
 IDLE_S = 60.0
@@ -158,6 +158,8 @@ class ExecutorStore:
             return LOG_S
         self.bases.counts.bases_saved += 1
         self._on_event("base_saved", number)
+        # Checkpoints may wait for it.
+        self.log.submit(NewBase(number))
         self._answer(t.BaseSaved(number, self._digest, self._file.length))
         self._base = self._file = self._digest = None
         self.bases.retain()

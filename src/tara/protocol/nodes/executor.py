@@ -175,6 +175,9 @@ class Executor(Node):
             if self.halted is None and self.next % interval == 0:
                 self._checkpoint()
             self._mind_skips()
+        if self._base_ordered and self.halted is None and not self._replaying and self.next >= end:
+            # It may be that the log cannot become durable without the base.
+            self._take_ordered_base()
         self._answer()
 
     def _due(self, count: int) -> list[t.Request]:
@@ -395,6 +398,14 @@ class Executor(Node):
             self._base_wanted = 0 if wanted else self._base_wanted
             self._begin_base(checkpoint)
 
+    def _take_ordered_base(self) -> None:
+        """Where it stands, if that is at a checkpoint, rather than at the next one: it may wait there for long."""
+        checkpoint = self._execution.checkpoint
+        is_there = self.next == checkpoint.number * self.limits.checkpoint_interval
+        if self.boot.keeps_bases and is_there and self._base_ordered <= checkpoint.number:
+            self._base_ordered = 0
+            self._begin_base(checkpoint)
+
     def _begin_base(self, checkpoint: t.CheckpointId) -> None:
         state = t.encode(self._execution.state())
 
@@ -458,9 +469,12 @@ class Executor(Node):
         self.bases = sorted([*others, base], key=lambda known: known.number)[-BASES_KEPT:]
 
     def _on_take_base(self, take: t.TakeBase) -> None:
-        self._base_ordered = max(take.number, self._base_ordered)
         if take.by_operator:
             self.snapshots_barred = False
+        if self._capture is None or self._capture.number < take.number:
+            self._base_ordered = max(take.number, self._base_ordered)
+            if self._restored:
+                self._execute()
 
     def _on_saved(self, saved: t.Saved) -> None:
         self._has_durable(saved.checkpoint)
@@ -581,6 +595,8 @@ class Executor(Node):
                 return
         if replay.checkpoint is not None:
             self._come_to(replay.checkpoint)
+            if replay.durable:
+                self._has_durable(replay.checkpoint)
         if replay.last:
             self._restored = True
             self._arrive()
@@ -588,7 +604,7 @@ class Executor(Node):
             self.emit(t.More(), STORE)
 
     def _come_to(self, checkpoint: t.CheckpointId) -> None:
-        """What was executed again leads to this checkpoint, which is durable here."""
+        """What was executed again leads to this checkpoint."""
         own = self._execution.checkpoint
         if own.number < checkpoint.number:
             raise NodeHalted(f"the log does not lead to checkpoint {checkpoint.number}, but to {self.next}")
@@ -597,7 +613,6 @@ class Executor(Node):
                 f"checkpoint {own.number}: executing the log again gives digest {own.digest.hex()}, but it was "
                 f"{checkpoint.digest.hex()}: the application is not deterministic"
             )
-        self._has_durable(checkpoint)
 
     def _jump(self) -> None:
         """Requests were executed that the learners need not learn any more."""

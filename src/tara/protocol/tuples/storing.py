@@ -52,7 +52,8 @@ class Mark(Tuple, frozen=True, tag=101):
 
 
 class Saved(Tuple, frozen=True, tag=102):
-    """store → executor: what leads to the checkpoint is durable."""
+    """store → executor: what leads to the checkpoint is durable: a base, and all that follows. May be long after its
+    `Mark`, if something before it was lost."""
 
     checkpoint: CheckpointId
 
@@ -137,11 +138,13 @@ class Replay(Tuple, frozen=True, tag=114):
     requests: list[Request]
     #: The counters of commands among them that were skipped when they were executed first.
     skipped: list[int]
-    #: The checkpoint behind these requests, which is durable here; None: there is none.
+    #: The checkpoint behind these requests; None: there is none.
     checkpoint: CheckpointId | None
     #: Whether to ask for what follows; if not, it comes by itself. And whether nothing follows.
     asks: bool
     last: bool
+    #: Whether the checkpoint is durable here. If not: `Saved` when it is.
+    durable: bool = True
 
 
 class Unbarred(Tuple, frozen=True, tag=108):

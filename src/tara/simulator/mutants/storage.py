@@ -22,8 +22,9 @@ from tara.storage.bases import Bases
 from tara.storage.disk import Disk, File
 from tara.storage.execution_record import ExecutionRecord
 from tara.storage.journal import FileJournal
+from tara.storage.log import DecidedLog
 from tara.storage.log_format import LogFile, LogIdentity
-from tara.storage.log_writer import EncodedRun, LogWriter, Tail
+from tara.storage.log_writer import EncodedRun, LogWriter, Part, Tail
 from tara.storage.new_era import first_sessions as sessions_of_next_era
 from tara.storage.rebuild import History, Rebuilt, Source, rebuild
 from tara.storage.registration import Granted, Records, StartClaim, admit
@@ -258,15 +259,29 @@ def unreadable_is_thrown_away() -> Iterator[None]:
 
 @mutant("a run that the log has in part is not passed over", durability="disk")
 def runs_are_passed_over() -> Iterator[None]:
-    original = LogWriter.take
+    original = Part.take
 
-    def take(self: LogWriter, run: EncodedRun) -> None:
-        if run.first < self.position < run.position:
+    def take(self: Part, run: EncodedRun) -> None:
+        if run.first < self.position:
             self.position, self.last = run.position, run.end
             return
         original(self, run)
 
-    with replace(LogWriter, "take", take):
+    with replace(Part, "take", take):
+        yield
+
+
+@mutant("a checkpoint that only a part of the log leads to is not announced", durability="disk", fault="log_gap")
+def announced_over_a_gap() -> Iterator[None]:
+    """And what is executed again is not written again."""
+
+    def whatever_is_missing(self: DecidedLog, writer: LogWriter) -> int:
+        return writer.segments.sealed
+
+    def passed_over(self: LogWriter, number: int, run: EncodedRun) -> None:
+        pass
+
+    with replace(DecidedLog, "_reach", whatever_is_missing), replace(LogWriter, "_part_in_gap", passed_over):
         yield
 
 
