@@ -59,6 +59,7 @@ QUICK = {
     "runs_are_passed_over": 0,
     "gaps_stay": 0,
     "each_base_is_another_snapshot": 0,
+    "announced_over_a_gap": 7,
     "way_ends_somewhere": 0,
     "log_is_not_synced": 0,
     "last_base_is_removed": 0,

@@ -44,10 +44,18 @@ class Inode:
         self.mapped = False
         #: The bytes that cannot be read, until something is written there.
         self.unreadable = range(0)
+        #: Rises with every change.
+        self.version = 0
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether a power cut would change nothing."""
+        return not self.unsynced and not self.mapped and self.durable == self.data
 
     def change(self, write: Write) -> None:
         self.before = bytes(self.data) if len(self.data) <= STALE_BYTES_MAX else None
         self.unreadable = range(0)
+        self.version += 1
         _apply(self.data, write)
         self.unsynced.append(write)
 
@@ -75,6 +83,7 @@ class Inode:
     def put(self, data: bytes) -> None:
         """What is on the disk is this, whatever anybody wrote."""
         self.data, self.durable, self.unsynced = bytearray(data), bytearray(data), []
+        self.version += 1
 
 
 def _apply(data: bytearray, write: Write) -> None:
@@ -185,6 +194,8 @@ class VirtualDisk:
         #: Calls that fail, each once, one after the other: what, of which files, and how.
         self.errors: list[tuple[str, str, int]] = []
         self.on_error: Callable[[], None] = lambda: None
+        #: Files that were harmed while a process had them, and that nobody has moved or replaced since.
+        self.harmed: set[Path] = set()
         #: Called before each operation; may raise an OSError.
         self.trouble: Callable[[str, Path], None] | None = None
         #: What its operations cost: for each sync, and for each megabyte; and what they have cost since that was taken.
@@ -341,6 +352,7 @@ class VirtualDisk:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
 
     def _rename(self, change: Rename) -> None:
+        self.harmed.difference_update(change[:2])
         _apply_name(self._files, change)
         self._unsynced.append(change)
 
@@ -367,6 +379,13 @@ class VirtualDisk:
         """The files that are there, in this directory or in those in it."""
         there = [path for path in self._files if _is_in(path, within) and path.name.endswith(suffixes)]
         return sorted(there, key=lambda path: path.parts)
+
+    def version(self, path: Path) -> tuple[Inode, int] | None:
+        """Which file is here under this name, and how often it was changed; None: a power cut would take some of it."""
+        inode = self._files.get(path)
+        if inode is None or self._durable.get(path) is not inode or not inode.is_durable:
+            return None
+        return inode, inode.version
 
     def forget(self, directory: Path) -> None:
         """All that is in it is gone, and was never there."""
@@ -398,6 +417,7 @@ class VirtualDisk:
 
     def flip(self, path: Path, draw: random.Random) -> None:
         """A bit of a file is not what it was."""
+        self.harmed.add(path)
         inode = self._files[path]
         data = bytearray(inode.data)
         data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
@@ -405,6 +425,7 @@ class VirtualDisk:
 
     def cut(self, path: Path, size: int) -> None:
         """Nothing is left of a file but its beginning."""
+        self.harmed.add(path)
         self._files[path].put(bytes(self._files[path].data[:size]))
 
     def spoil(self, path: Path) -> bool:
@@ -414,6 +435,8 @@ class VirtualDisk:
             return False
         first = self.draw.randrange(len(inode.data))
         inode.unreadable = range(first, first + ZEROED_BYTES)
+        inode.version += 1
+        self.harmed.add(path)
         return True
 
     def damage(self, path: Path, others: list[Path]) -> str | None:
@@ -424,6 +447,7 @@ class VirtualDisk:
         data, elsewhere = bytearray(inode.data), False
         if not data and kind != "remove":
             return None
+        self.harmed.add(path)
         match kind:
             case "flip":
                 data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
@@ -440,7 +464,9 @@ class VirtualDisk:
                 others = [other for other in others if other != path]
                 if not others:
                     return None
-                victim = self._files[draw.choice(others)]
+                other = draw.choice(others)
+                victim = self._files[other]
+                self.harmed.add(other)
                 if kind == "swap":
                     mine, data = data, bytearray(victim.data)
                     victim.put(bytes(mine))

@@ -126,6 +126,7 @@ SCHEDULED: dict[str, int] = {
     "late_answers": 0,
     "rotten_checkpoint": 0,
     "torn_blocks": 0,
+    "log_gap": 0,
 }
 #: Each of these is to happen in such a share of the runs, if they have what it takes; drawn by these names.
 TOLD_APART = {
@@ -134,6 +135,7 @@ TOLD_APART = {
     "late_answers": ("late-answers", 0.6),
     "rotten_checkpoint": ("rotten", 0.2),
     "torn_blocks": ("torn", 0.2),
+    "log_gap": ("log-gap", 0.2),
 }
 #: Faults that are drawn apart as well, and the share of the runs that have each of them.
 APART = {

@@ -2,6 +2,7 @@
 slow or fails meanwhile."""
 
 import errno
+from collections.abc import Iterator
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -12,7 +13,7 @@ from tara.protocol import tuples as t
 from tara.protocol.graph import Stage
 from tara.simulator.checks.violation import Violation
 from tara.simulator.container import CLUSTER, DATA, Parcel, SimulatedContainer
-from tara.simulator.disk import Crash, VirtualDisk
+from tara.simulator.disk import Crash, Inode, VirtualDisk
 from tara.simulator.remote import VirtualRemote
 from tara.storage.base_format import BaseError, base_directory, number_of, read_base
 from tara.storage.log import DecidedLog, log_directory
@@ -29,9 +30,17 @@ class Stores:
         self._world = world
         #: The kinds of trouble, and until when each lasts.
         self._troubles: dict[str, float] = {}
+        #: Until when the stores of a container stand still.
+        self._still: dict[SimulatedContainer, float] = {}
+        #: Files that were found intact, and are as long as they have not changed.
+        self._intact: dict[tuple[VirtualDisk, int, Path], tuple[Inode, int]] = {}
 
     def trouble(self, kind: str, until_ms: float) -> None:
         self._troubles[kind] = until_ms
+
+    def stand_still(self, container: SimulatedContainer, until_ms: float) -> None:
+        """Nothing is done by the stores of this container."""
+        self._still[container] = until_ms
 
     def _has(self, kind: str) -> bool:
         return not self._world.healed and self._troubles.get(kind, 0) > self._world.now_ms
@@ -91,8 +100,9 @@ class Stores:
         if not container.alive or container.life != life or container.due_ms.get(worker) != self._world.now_ms:
             return
         del container.due_ms[worker]
-        if self._world.now_ms < container.paused_until_ms:
-            self._work_at(container, life, worker, container.paused_until_ms)
+        until_ms = max(container.paused_until_ms, 0.0 if self._world.healed else self._still.get(container, 0.0))
+        if self._world.now_ms < until_ms:
+            self._work_at(container, life, worker, until_ms)
             return
         try:
             pause_s = worker.work()
@@ -108,9 +118,10 @@ class Stores:
             self._world.after(self._world.driver.owed_ms(container), self._answer, container, life, answers)
 
     def _note_answers(self, container: SimulatedContainer, answers: list[Parcel]) -> None:
-        for answer, _ in answers:
+        for answer, number in answers:
             if isinstance(answer, t.Saved):
                 self._world.monitor.saved(answer.checkpoint)
+                self._check_durable(container, number, answer.checkpoint.number)
                 if container in self._world.zombies:
                     # It tells of a copy that nobody will find.
                     known = self._world.wiped.get(container.index, 0)
@@ -122,6 +133,8 @@ class Stores:
                 self._world.bases_loaded += 1
             elif isinstance(answer, t.Replay):
                 self._world.replayed += len(answer.requests)
+                if answer.checkpoint is not None and answer.durable:
+                    self._check_durable(container, number, answer.checkpoint.number)
 
     def _answer(self, container: SimulatedContainer, life: int, answers: list[Parcel]) -> None:
         if not container.alive or container.life != life:
@@ -158,6 +171,41 @@ class Stores:
                 start += 1
             reached = max(start, reached)
         return reached
+
+    def _check_durable(self, container: SimulatedContainer, number: int, checkpoint: int) -> None:
+        """Whether what a power cut would leave here leads to a checkpoint."""
+        replica = self._world.graph.names[number].replica
+        bases = map(number_of, self._for_good(container, base_directory(DATA, replica), ".base"))
+        segments = map(parse_segment, self._for_good(container, log_directory(DATA, replica), ".segment"))
+        there = {file.number for file in segments if file is not None}
+        reached = max([0 if self._world.threshold == 0 else -1, *bases])
+        while reached < checkpoint and reached + 1 in there:
+            reached += 1
+        self._world.monitor.require(
+            reached >= checkpoint,
+            "durable",
+            "{} has checkpoint {}, but what is on its disk leads to {}",
+            self._world.graph.label(number),
+            checkpoint,
+            reached,
+        )
+
+    def _for_good(self, container: SimulatedContainer, directory: Path, suffix: str) -> Iterator[Path]:
+        """What is intact and durable. What was harmed in this life counts until that was noticed."""
+        disk = container.disk
+        for path in {*self._files(disk, directory, suffix), *disk.harmed}:
+            if path in disk.harmed:
+                if path.parent == directory and path.suffix == suffix:
+                    yield path
+                continue
+            version, key = disk.version(path), (disk, self._world.era, path)
+            if version is not None and self._intact.get(key) != version:
+                trouble, disk.trouble = disk.trouble, None
+                if self._is_intact(disk, path):
+                    self._intact[key] = version
+                disk.trouble = trouble
+            if version is not None and self._intact.get(key) == version:
+                yield path
 
     def _is_intact(self, disk: VirtualDisk, path: Path) -> bool:
         """Whether a base or a segment can be read, and is of this era."""

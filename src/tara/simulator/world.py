@@ -291,6 +291,7 @@ class World:
             threshold=self.threshold,
         )
         self.stores.mount(container)
+        container.disk.harmed.clear()
         container.storage = SiteStorage(
             spec,
             kept,

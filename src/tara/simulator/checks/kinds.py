@@ -24,6 +24,10 @@ CHECKS: dict[str, str] = {
         "no window is ahead of the threshold; a stable checkpoint has f+1 copies when it becomes stable (less those "
         "that `amnesia` took)"
     ),
+    "durable": (
+        "when an executor hears that a checkpoint is durable, what its disk has for good leads there: an intact base, "
+        "and every segment behind it (less what was damaged in this life and not noticed yet)"
+    ),
     "bounds": (
         "pending, held and decided requests, votes, backlogs, what is kept for sessions and what waits for a log stay "
         "within the limits"

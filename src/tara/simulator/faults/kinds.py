@@ -136,6 +136,10 @@ SECTIONS: dict[str, dict[str, str]] = {
             "segment, of which one bit was flipped"
         ),
         "log_damaged": "one file of a log is damaged likewise",
+        "log_gap": (
+            "in a fifth of the runs: the stores of all executors but one stand still until it is two checkpoints "
+            "ahead, and it starts again at once, with the first of these two segments damaged likewise"
+        ),
         "torn_blocks": "in a fifth of the runs: from then on, three of ten blocks of a log are written in part",
         "store_slow": "the stores take up to 500 ms for each piece of work",
         "store_failing": "it can be neither written nor read, or not read, and perhaps everything restarts meanwhile",

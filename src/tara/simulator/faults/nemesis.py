@@ -20,6 +20,7 @@ from tara.simulator.container import DATA, SimulatedContainer
 from tara.simulator.disk import VirtualDisk
 from tara.simulator.faults import container_faults
 from tara.simulator.faults.fatal_command import FatalCommand
+from tara.simulator.faults.log_gap import log_gap
 from tara.simulator.plan import SESSIONS_MAX, Fault
 from tara.simulator.stories import story
 from tara.simulator.stories.forgetful_witness import ForgetfulWitness
@@ -879,6 +880,7 @@ _STRIKES = {
     "disk_slow": _disk_slow,
     "sync_fails": _sync_fails,
     "log_damaged": _log_damaged,
+    "log_gap": log_gap,
     "journal_damaged": _journal_damaged,
     "checkpoint_damaged": _checkpoint_damaged,
     "rotten_checkpoint": _rotten_checkpoint,
