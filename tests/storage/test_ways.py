@@ -144,9 +144,29 @@ def test_the_way_that_leads_furthest_is_taken(place: Place) -> None:
 def test_of_ways_that_lead_equally_far_the_shortest_is_taken(place: Place) -> None:
     place.log_of(0, 0, 6)
     place.base_of(0, 2, length=10)
-    place.base_of(0, 5, length=1 << 20)
+    place.base_of(1, 5, length=1 << 20)
     assert place.found() == (2, 6, True)
     assert place.found(next_=3 * INTERVAL) == (3, 6, False)
+
+
+@pytest.mark.parametrize("next_", [-1, 0])
+def test_one_without_a_state_executes_nothing_again_that_its_newest_base_has(place: Place, next_: int) -> None:
+    """However much longer that base is than the log: another version of the application may execute it differently."""
+    place.log_of(0, 0, 6)
+    place.base_of(0, 2, length=10)
+    newest = place.base_of(0, 5, length=1 << 20)
+    assert place.found(next_) == (5, 6, True)
+    assert place.found(3 * INTERVAL) == (3, 6, False)
+    newest.write_bytes(b"damaged")
+    assert place.found(next_) == (2, 6, True)
+
+
+@pytest.mark.parametrize("next_", [-1, 0])
+def test_one_without_a_state_and_without_bases_begins_with_the_newest_of_the_others(place: Place, next_: int) -> None:
+    place.log_of(1, 0, 6)
+    place.base_of(1, 2, length=10)
+    place.base_of(2, 5, length=1 << 20)
+    assert place.found(next_) == (5, 6, True)
 
 
 def test_segments_of_others_lead_on(place: Place) -> None:

@@ -1,5 +1,6 @@
 """Ways to a checkpoint: a base to begin with, or the state that an executor has, and the segments that lead on from
-there. Of the ways that lead furthest, the one that costs the fewest bytes is taken.
+there. Of the ways that lead furthest, the one that costs the fewest bytes is taken; but an executor that has no state
+yet does not begin before its own newest base or, without one, the newest of the others.
 """
 
 from collections.abc import Iterator
@@ -38,6 +39,12 @@ def find_way(load: t.Load, bases: Bases, segments: Segments, own: int, interval:
         candidates = list(_candidates(load, usable, segments, offers, interval))
         if not candidates:
             return None
+        if load.next <= 0:
+            # What that base has was executed by an earlier life, perhaps with another version of the application: an
+            # operator who has had a base taken before he changes that relies on it.
+            own_bases = [base for base in usable if base.path.parent == bases.directory]
+            newest = max((base.number for base in own_bases or usable), default=0)
+            candidates = [way for way in candidates if way.start >= newest]
         best = max(candidates, key=lambda way: (way.until, -way.cost))
         if best.base is None:
             return Way(None, best.start, best.until, offers) if best.until * interval > load.next else None
