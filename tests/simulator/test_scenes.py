@@ -592,6 +592,34 @@ def test_an_answered_write_survives_a_journal_that_rolled_while_one_committer_wa
     assert scene.call(session, Get("precious"), site=slow) == b"1"
 
 
+# What is long
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_the_segments_of_the_log_are_bounded_however_long_results_are(partitions: int) -> None:
+    """Requests are short here; what they read is long. A round of reports is on its way before proposers skip."""
+    bytes_max, value = 20_000, b"x" * 5_000
+    limits = Limits(
+        partitions=partitions,
+        checkpoint_interval=256 * partitions,
+        window=1024,
+        checkpoint_bytes_max=bytes_max,
+        base_bytes_min=1 << 30,
+    )
+    scene, session = running(limits)
+    scene.call(session, Put("long", value))
+    for number in range(100):
+        scene.call(session, Get("long"), partition=number % partitions)
+    executor = scene.world.graph.number(Stage.EXECUTOR, 0)
+    disk = scene.world.host_of(executor).disk
+    sizes = [disk.size(path) for path in scene.world.stores.parts(executor) if path.suffix == ".segment"]
+    on_its_way = 100 * len(value) // 4
+    assert sum(sizes) > 60 * len(value)
+    assert max(sizes) < partitions * bytes_max + on_its_way
+    scene.run(500)
+    assert scene.states_equal()
+
+
 # A command that no replica can execute
 
 
