@@ -54,6 +54,7 @@ class StoredReplica:
         self.states: dict[int, list[bytes]] = {}
         self.counters: dict[int, int] = {}
         self._handle(self.driven.take())
+        self._handle(self.driven.tick(self.driven.node.limits.report_interval_ms))
 
     @property
     def node(self) -> Executor:

@@ -436,7 +436,7 @@ def test_a_restarted_executor_asks_its_store_first(bench: Bench) -> None:
     """Not in the paper: until the store has answered it has no state, so it neither executes nor reports."""
     filled = Filled(bench)
     executor = bench.make(Executor, Stage.EXECUTOR, 1, genesis=False, life=2)
-    assert executor.take().of(t.Load) == [t.Load(0, 0, 0, (1,))]
+    assert executor.tick(bench.limits.report_interval_ms).of(t.Load) == [t.Load(0, 0, 0, (1,))]
     executor.feed(*commits(requests(0, 2)))
     assert executor.node.next == 0
     assert executor.tick(1000).emitted == []

@@ -215,7 +215,30 @@ def test_a_base_says_when_the_next_one_is_due() -> None:
 def test_an_era_that_was_founded_with_a_base_has_no_state_before_it(threshold: int, next_: int) -> None:
     made_by = bench()
     executor = made_by.make(Executor, Stage.EXECUTOR, 1, genesis=threshold > 0, life=2, threshold=threshold)
-    assert executor.take().of(t.Load) == [t.Load(0, next_, 0, (1,))]
+    assert executor.tick(made_by.limits.report_interval_ms).of(t.Load) == [t.Load(0, next_, 0, (1,))]
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_one_that_was_away_long_asks_the_others_before_it_restores_what_it_has(partitions: int) -> None:
+    """It hears of them with their next reports, and its own base may be of no use."""
+    made_by, requests = bench(partitions), puts(4 * INTERVAL * partitions)
+    original, executor = Original(made_by, requests), restarted(made_by)
+    assert executor.tick(made_by.limits.report_interval_ms - 1).of(t.Load) == []
+    newest = original.marks[-1].checkpoint
+    holder = made_by.status(0, checkpoints=[newest])
+    stables = made_by.stables(newest.number, digest=newest.digest, executors=[holder])
+    assert executor.feed(*stables).of(t.Load) == [t.Load(newest.number, 0, 0, [0])]
+    executor.feed(until(original.base, 4), *original.led(1, 4))
+    assert executor.node.digest() == original.digest
+
+
+def test_one_that_hears_of_nobody_does_not_wait_for_long() -> None:
+    """After a total loss there is nobody who could say anything."""
+    made_by = bench()
+    executor = restarted(made_by)
+    executor.feed(*made_by.stables(0))
+    (load,) = executor.tick(made_by.limits.report_interval_ms).of(t.Load)
+    assert (load.minimum, list(load.holders)) == (0, [1])
 
 
 # Onto a state that goes on

@@ -71,6 +71,7 @@ class StoredReplica:
         self.saved: list[t.CheckpointId] = []
         self.answers: list[t.Tuple] = []
         self._hand_over(self.executor.take())
+        self._hand_over(self.executor.tick(self.bench.limits.report_interval_ms))
         # There are no orders of operators here.
         self.executor.node._must_look = False
 

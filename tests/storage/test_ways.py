@@ -57,10 +57,12 @@ class Place:
         self.log.work()
         return self.log
 
-    def way(self, next_: int = 0, bases_from: int = 0, holders: tuple[int, ...] = (0, 1, 2)) -> Way | None:
+    def way(
+        self, next_: int = 0, bases_from: int = 0, holders: tuple[int, ...] = (0, 1, 2), minimum: int = 0
+    ) -> Way | None:
         log = self.open()
         assert log._writer is not None
-        load = t.Load(0, next_, bases_from, holders)
+        load = t.Load(minimum, next_, bases_from, holders)
         return find_way(load, self.bases, log._writer.segments, 0, INTERVAL)
 
     def found(self, next_: int = 0, bases_from: int = 0, holders: tuple[int, ...] = (0, 1, 2)) -> tuple[int, int, bool]:
@@ -109,6 +111,18 @@ def test_a_state_that_has_come_as_far_needs_no_way(place: Place) -> None:
     assert place.way(next_=5 * INTERVAL) is None
     assert place.way(next_=5 * INTERVAL + 1) is None
     assert place.found(next_=5 * INTERVAL - 1) == (4, 5, False)
+
+
+@pytest.mark.parametrize(("minimum", "until"), [(0, 5), (3, 3), (4, 5)])
+def test_others_are_asked_only_for_what_is_not_here(place: Place, minimum: int, until: int) -> None:
+    place.log_of(0, 0, 3)
+    place.base_of(0, 2)
+    place.log_of(1, 0, 5)
+    place.base_of(1, 4)
+    way = place.way(next_=-1, minimum=minimum)
+    assert way is not None
+    assert (way.start, way.until) == ((4, 5) if until == 5 else (2, 3))
+    assert (5 in way.offers) == (until == 5)
 
 
 def test_one_without_a_state_begins_with_a_base(place: Place) -> None:

@@ -30,11 +30,15 @@ class _Candidate(NamedTuple):
 
 
 def find_way(load: t.Load, bases: Bases, segments: Segments, own: int, interval: int) -> Way | None:
-    """The best way; what it begins with is here, and intact. `own` is the replica that asks."""
+    """The best way; what it begins with is here, and intact. `own` is the replica that asks. If what it has leads to
+    the checkpoint that is needed, others are not asked: some may not answer at once."""
     others = [holder for holder in load.holders if holder != own]
+    usable = _usable(load, bases.own(), interval)
+    reached = max((way.until for way in _candidates(load, usable, segments, None, interval)), default=0)
+    if 0 < load.minimum <= reached:
+        others = []
     offers = segments.offers(others)
-    offered = [*bases.own(), *(bases.offers(others) if others else [])]
-    usable = [base for base in offered if base.number >= load.bases_from and base.number * interval > load.next]
+    usable += _usable(load, bases.offers(others), interval) if others else []
     while True:
         candidates = list(_candidates(load, usable, segments, offers, interval))
         if not candidates:
@@ -54,8 +58,12 @@ def find_way(load: t.Load, bases: Bases, segments: Segments, own: int, interval:
         usable.remove(best.base)
 
 
+def _usable(load: t.Load, offered: list[Offer], interval: int) -> list[Offer]:
+    return [base for base in offered if base.number >= load.bases_from and base.number * interval > load.next]
+
+
 def _candidates(
-    load: t.Load, usable: list[Offer], segments: Segments, offers: Offers, interval: int
+    load: t.Load, usable: list[Offer], segments: Segments, offers: Offers | None, interval: int
 ) -> Iterator[_Candidate]:
     if load.next >= 0:
         start = load.next // interval
@@ -66,13 +74,13 @@ def _candidates(
         yield _Candidate(base.number, until, cost + base.length, base)
 
 
-def _follow(start: int, segments: Segments, offers: Offers) -> tuple[int, int]:
-    """How far segments lead from a checkpoint, and their bytes."""
+def _follow(start: int, segments: Segments, offers: Offers | None) -> tuple[int, int]:
+    """How far segments lead from a checkpoint, and their bytes. `offers`: what others have."""
     until, cost = start, 0
     while True:
         if until + 1 in segments:
             cost += segments.size(until + 1)
-        elif until + 1 in offers:
+        elif offers is not None and until + 1 in offers:
             cost += offers.size(until + 1)
         else:
             return until, cost

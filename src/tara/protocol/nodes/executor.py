@@ -117,10 +117,11 @@ class Executor(Node):
         self._restored = boot.genesis and boot.threshold == 0
         #: Whether it waits for what the store was asked for; and whether it executes again what came of it.
         self._loading = self._replaying = False
-        if not self._restored:
-            self._load(0, (name.replica,))
         #: Not before that it asks the store again. What it asks others need not wait for what its own store said.
         self._load_due_ms = boot.now_ms
+        #: Not before that it asks for what its own store has alone. If others report meanwhile that they are far ahead,
+        #: that is of no use.
+        self._own_due_ms = boot.now_ms + limits.report_interval_ms
         #: Requests below this execution number were looked through for skips.
         self._looked = 0
         #: It has to know what is decided before it executes anything: up to where, when the committers have told.
@@ -697,7 +698,7 @@ class Executor(Node):
 
     def tick(self, now_ms: float) -> None:
         super().tick(now_ms)
-        if not self._restored and self.halted is None and self._may_load:
+        if not self._restored and self.halted is None and self._may_load and now_ms >= self._own_due_ms:
             self._load(self.stable.current, (self.index,))
         if self._restored and not self._broken:
             # At its start its site may not have reached the others yet, and nothing is executed before they answer.

@@ -314,7 +314,7 @@ def gaps_stay() -> Iterator[None]:
 
 @mutant("a way ends where a segment is missing")
 def way_ends_somewhere() -> Iterator[None]:
-    def follow(start: int, segments: Segments, offers: Offers) -> tuple[int, int]:
+    def follow(start: int, segments: Segments, offers: Offers | None) -> tuple[int, int]:
         return max(segments.sealed, start), 0
 
     with replace(ways, "_follow", follow):
