@@ -9,7 +9,7 @@ import pytest
 from tara.protocol import tuples as t
 from tara.simulator.disk import VirtualDisk
 from tara.storage.base_format import base_directory, base_path, list_bases, number_of
-from tara.storage.log import log_directory
+from tara.storage.log import FLUSH_S, PUT_OFF_MAX, log_directory
 from tara.storage.log_format import CorruptLog, LogIdentity, list_segments, read_segment
 from tara.storage.segments import HEAL_PAUSE_MAX, WAITS_MAX
 from tests.live.histories import puts
@@ -189,3 +189,45 @@ def test_a_life_that_ends_while_it_fills_a_gap_leaves_it_as_it_was(disk: Virtual
     assert len(disk.paths(log_directory(DATA, 0), (".tail",))) == 1
     life.decide(REQUESTS)
     assert numbers(disk) == list(range(1, NEWEST + 1))
+
+
+def behind_a_base(disk: VirtualDisk) -> Watched:
+    """One that begins with a peer's base, and lacks what stands before it."""
+    peer = Watched(VirtualDisk(random.Random(2)), replica=1, made_by=bench(base_bytes_min=1 << 30))
+    peer.decide(REQUESTS[: 8 * INTERVAL])
+    peer.feed(t.TakeBase(9))
+    peer.decide(REQUESTS)
+    for directory in (log_directory(DATA, 1), base_directory(DATA, 1)):
+        disk.mounts[directory] = lambda: peer.virtual
+    life = Watched(disk, life=2)
+    life.come_back()
+    holders = [life.bench.status(1, checkpoints=[peer.saved[-1]])]
+    life.executor.tick(1_000.0)
+    life.feed(*life.bench.stables(NEWEST, digest=b"", executors=holders))
+    return life
+
+
+def test_history_is_fetched_one_segment_at_a_time_and_not_while_the_executor_is_led(disk: VirtualDisk) -> None:
+    life = behind_a_base(disk)
+    life.log.work()
+    assert [type(answer) for answer in life.store.take()] == [t.Loaded]
+    life.now_s += 10.0
+    life.log.work()
+    assert numbers(disk) == []
+    life.log.submit(t.More())
+    life.log.work()
+    assert numbers(disk) == [10], "on its way"
+    for count in range(1, 10):
+        life.now_s += 10.0
+        life.log.work()
+        assert numbers(disk) == list(range(10 - count, NEWEST + 1))
+    assert life.log.status()["gaps"] == 0
+
+
+def test_what_is_missing_is_fetched_though_there_is_always_something_to_do(disk: VirtualDisk) -> None:
+    life = behind_a_base(disk)
+    for _ in range(PUT_OFF_MAX * NEWEST + 20):
+        # Nobody asks for what follows.
+        life.now_s += FLUSH_S
+        life.log.work()
+    assert life.log.status()["gaps"] == 0

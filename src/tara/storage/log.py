@@ -30,6 +30,10 @@ from tara.storage.ways import Way, find_way
 FLUSH_S = 0.25
 RETRY_S = 1.0
 ERRORS_KEPT = 100
+#: How often the look at the segments is put off, a `FLUSH_S` each time, because there is something else to do; and for
+#: how many times as long as it took, the disk is left to others then.
+PUT_OFF_MAX = 40
+LEAVE_TIMES = 2
 #: How long checkpoints may wait for a segment that is missing before a base is asked for; doubles, while there is none,
 #: up to a maximum.
 BASE_WAIT_S, BASE_WAIT_MAX_S = 2.0, 64.0
@@ -93,8 +97,10 @@ class DecidedLog:
         self._base_due_s = 0.0
         self._base_wait_s = BASE_WAIT_S
         self._writer: LogWriter | None = None
-        #: What the executor is being led along.
+        #: What the executor is being led along; and whether it has asked for something of that lately.
         self._pieces: Iterator[_Piece] = iter(())
+        self._leads = False
+        self._put_off = 0
         self.errors: list[str] = []
         #: How long readers may have to wait for what nobody has hurried with.
         self.pause_s = FLUSH_S
@@ -230,11 +236,19 @@ class DecidedLog:
             self.on_answer(t.TakeBase(writer.segments.whole_from(max(self._held))))
 
     def _look_after(self, writer: LogWriter) -> None:
-        """Now and then, however often there is something else to do: what cannot be read needs time."""
-        if self._clock() < self.look_due_s:
+        """Now and then, and at most one segment: the executor does not wait for what is only read or fetched so that it
+        is there. But not never, however much there is to do."""
+        started_s = self._clock()
+        if started_s < self.look_due_s:
             return
-        self.look_due_s = self._clock() + FLUSH_S
-        writer.segments.look_after(self._bases.newest, self._others)
+        self.look_due_s = started_s + FLUSH_S
+        self._put_off += 1
+        if self._put_off > PUT_OFF_MAX or not (self._queue or self._leads):
+            # Who was led may have halted.
+            self._put_off, self._leads = 0, False
+            writer.segments.look_after(self._bases.newest, self._others)
+            ended_s = self._clock()
+            self.look_due_s = ended_s + max(FLUSH_S, LEAVE_TIMES * (ended_s - started_s))
         self._answer_held(writer)
         self._ask_for_base(writer)
 
@@ -246,7 +260,7 @@ class DecidedLog:
             self.on_answer(t.Loaded(None, b"", (), b"", 0, 0))
             return
         base = way.base
-        self._pieces = self._follow(writer, way)
+        self._pieces, self._leads = self._follow(writer, way), way.until > way.start
         if base is None:
             self.on_answer(t.Loaded(None, b"", (), b"", 0, way.until))
             return
@@ -260,7 +274,7 @@ class DecidedLog:
 
     def _begin_before(self, number: int, way: Way) -> int:
         """Where a log begins that has nothing: with what others have before the base, as far as there is room for it.
-        That is fetched when there is nothing else to do."""
+        That is fetched later, one segment after the other."""
         begin, total = number + 1, 0
         while begin - 1 in way.offers:
             total += way.offers.size(begin - 1)
@@ -275,6 +289,7 @@ class DecidedLog:
         asks = False
         while not asks:
             piece = next(self._pieces, None)
+            self._leads = piece is not None
             if piece is None:
                 self.on_answer(t.Replay(0, [], [], None, False, True))
                 return

@@ -184,6 +184,8 @@ class Segments:
         self._whole = (0, 0)
         self._unreadable: dict[int, int] = {}
         self._heal_attempts = self._heal_due = 0
+        #: What others had when something was fetched from them: there is more of that, most likely.
+        self._offers: Offers | None = None
         #: The newest checkpoint that the log, or a base beside it, leads to.
         self.sealed = max(self._files, default=0)
         #: The first segment that should be there; None: not known.
@@ -294,16 +296,14 @@ class Segments:
     # What is damaged or missing
 
     def look_after(self, base: int, holders: Sequence[int]) -> None:
-        """Read one segment that was not read yet, the newest first; or try to fetch what is missing. `base` is the
-        newest base that is here."""
+        """Read one segment that was not read yet, or else try to fetch one that is missing; the newest first. `base` is
+        the newest base that is here."""
         if self._unread:
             self._look_at(next(reversed(self._unread.values())))
         elif missing := self.missing:
             self._heal_due -= 1
             if self._heal_due <= 0:
-                self._heal_attempts += 1
-                self._heal_due = min(1 << self._heal_attempts, HEAL_PAUSE_MAX)
-                self._heal(missing, base, holders)
+                self._heal(missing[-1], base, holders)
 
     def _look_at(self, file: LogFile) -> None:
         try:
@@ -317,17 +317,20 @@ class Segments:
             if self._unreadable[file.number] >= READS_MAX:
                 self._lose(file)
 
-    def _heal(self, missing: list[int], base: int, holders: Sequence[int]) -> None:
-        offers = self.offers(holders)
-        for number in reversed(missing):
-            if self.bring(number, offers):
-                self._report(f"{self._files[number].path}: is here again")
-                self._heal_attempts = 0
-                continue
-            late = offers.silent or offers.newest < number
-            if number <= base and (not late or self._heal_attempts > WAITS_MAX):
-                self._begin_behind(number)
-            return
+    def _heal(self, number: int, base: int, holders: Sequence[int]) -> None:
+        known, self._offers = self._offers, None
+        offers = self.offers(holders) if known is None else known
+        self._heal_attempts += 1
+        self._heal_due = min(1 << self._heal_attempts, HEAL_PAUSE_MAX)
+        if self.bring(number, offers):
+            self._report(f"{self._files[number].path}: is here again")
+            self._heal_attempts = self._heal_due = 0
+            self._offers = offers
+        elif known is not None:
+            # That may be outdated.
+            self._heal_attempts = self._heal_due = 0
+        elif number <= base and (not (offers.silent or offers.newest < number) or self._heal_attempts > WAITS_MAX):
+            self._begin_behind(number)
 
     def _begin_behind(self, number: int) -> None:
         self.set_begin(number + 1)
