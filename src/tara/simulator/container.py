@@ -80,6 +80,8 @@ class SimulatedContainer:
         self.segment_bytes = SEGMENT_BYTES
         #: When its stores and logs work next.
         self.due_ms: dict[object, float] = {}
+        #: Until when each is at work.
+        self.busy_ms: dict[object, float] = {}
         #: The rest of a step that waits for the disk, and what has to be tried again before.
         self.rest: Iterator[Effect] | None = None
         self.again: Effect | None = None

@@ -202,6 +202,8 @@ class VirtualDisk:
         self.sync_ms = 0.0
         self.megabyte_ms = 0.0
         self.owed_ms = 0.0
+        #: The bytes that were read and written.
+        self.moved = 0
 
     def operate(self, what: str, path: Path, size: int = 0) -> None:
         """Something is about to change."""
@@ -212,6 +214,8 @@ class VirtualDisk:
             if self.ends_in < 0:
                 self.ended = True
                 raise Crash
+        if what == "write":
+            self.moved += size
         self.owed_ms += size / 1e6 * self.megabyte_ms + (self.sync_ms if what == "sync" else 0.0)
         if self.full and what in ("write", "create", "rename", "map") and self.draw.random() < self.full_share:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
@@ -267,7 +271,9 @@ class VirtualDisk:
             raise OSError(errno.EIO, "Input/output error", str(path))
         if self.trouble is not None:
             self.trouble("read", path)
-        return bytes(data[offset:] if length < 0 else data[offset : offset + length])
+        found = bytes(data[offset:] if length < 0 else data[offset : offset + length])
+        self.moved += len(found)
+        return found
 
     def create(self, path: Path, exclusive: bool = False) -> VirtualFile:
         self._check_directory(path)

@@ -68,6 +68,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     clock_drift: float = 0.0
     #: How much deeper in the stack a step may be than usual.
     stack_depth: int = 0
+    #: What the stores and logs of executors need for a megabyte, whatever they do with it.
+    work_megabyte_ms: float = 0.0
     #: Faults that begin when all was well again after the others; they have so much time, and then all is well again.
     late_faults: list[Fault] = []
     late_ms: int = 0
@@ -168,6 +170,8 @@ DRIFT_SHARE = 0.3
 DEPTH_SHARE = 0.2
 DEEP_COMMANDS = 10
 LATE_SHARE = 0.25
+#: In so many runs the stores take long for every byte.
+LONG_WORK_SHARE = 0.3
 LATE_MS = 3_000
 #: At most one of these is in a run: after it, the run is judged differently.
 ENDING = ("losses_beyond_f", "new_era")
@@ -206,6 +210,7 @@ NOISE = (
     "smallest_window",
     "lost_for_good",
     "clock_drift",
+    "long_work",
     "deep_stack",
     "bulk",
     "late_faults",
@@ -279,6 +284,7 @@ def make_plan(
         limits = msgspec.structs.replace(limits, principal_sessions_max=SESSIONS_MAX)
     faults_end_ms = draw.randrange(6_000, 10_000)
     clients = draw.randrange(3, 7)
+    values = random.Random(f"values-{seed}").choice((0, 0, 0, 0, 3_000, 3_000, 200_000))
     plan = Plan(
         seed=seed,
         app=app,
@@ -290,7 +296,7 @@ def make_plan(
         wire=random.Random(f"wire-{seed}").random() < WIRE_SHARE,
         commands_per_client=draw.randrange(260, 380) // clients,
         keys=draw.randrange(2, 6),
-        value_bytes=random.Random(f"values-{seed}").choice((0, 0, 0, 0, 3_000, 3_000, 200_000)),
+        value_bytes=values,
         long_share=0.1,
         pipeline=draw.choice((1, 1, 2, 4)),
         think_ms=draw.choice((20, 60, 120)),
@@ -315,6 +321,7 @@ def make_plan(
         ),
         clock_drift=_share(seed, "drift", DRIFT_SHARE) * 0.05,
         stack_depth=round(_share(seed, "depth", DEPTH_SHARE) * 300),
+        work_megabyte_ms=_long_work(seed, values),
         limit_unheard=is_short and short.random() < 0.5,
         # Reports grow with the graph, and have to fit.
         rate_mbit=draw.choice((0.0, 0.0, 0.0, 20.0, 100.0)) * f * f * partitions,
@@ -326,6 +333,13 @@ def make_plan(
     if chance.random() < FATAL_SHARE or kind == "fatal":
         return _with_fatal_command(plan, chance)
     return _with_late_faults(plan, random.Random(f"late-{seed}"))
+
+
+def _long_work(seed: int, value_bytes: int) -> float:
+    """A segment has some kilobytes, and more where values are long."""
+    draw = random.Random(f"long-work-{seed}")
+    per_megabyte_ms = draw.choice((5_000.0, 40_000.0)) / max(value_bytes / 300, 1.0)
+    return per_megabyte_ms if draw.random() < LONG_WORK_SHARE else 0.0
 
 
 def _with_late_faults(plan: Plan, draw: random.Random) -> Plan:
@@ -364,6 +378,7 @@ def _with_bulk(plan: Plan, draw: random.Random) -> Plan:
         lost_site=None,
         faults=[wrong] if draw.random() < 0.5 else [],
         clock_drift=0.0,
+        work_megabyte_ms=0.0,
         rate_mbit=draw.choice((20.0, 100.0)) * plan.limits.f**2 * plan.limits.partitions,
     )
 

@@ -92,6 +92,7 @@ class Stores:
     def _work_at(
         self, container: SimulatedContainer, life: int, worker: ExecutorStore | DecidedLog, time_ms: float
     ) -> None:
+        time_ms = max(time_ms, container.busy_ms.get(worker, time_ms))
         if container.due_ms.get(worker, time_ms) >= time_ms:
             container.due_ms[worker] = time_ms
             self._world.at(time_ms, self._work, container, life, worker)
@@ -104,6 +105,7 @@ class Stores:
         if self._world.now_ms < until_ms:
             self._work_at(container, life, worker, until_ms)
             return
+        moved = container.disk.moved
         try:
             pause_s = worker.work()
             answers = container.kept.answers()
@@ -112,10 +114,14 @@ class Stores:
             return
         except StoreFailed as error:
             raise Violation("store", f"container {container.index}: {error}"[:2000]) from error
-        self._work_at(container, life, worker, self._world.now_ms + pause_s * 1e3)
+        megabyte_ms = 0.0 if self._world.healed else self._world.plan.work_megabyte_ms
+        took_ms = (container.disk.moved - moved) / 1e6 * megabyte_ms
+        container.busy_ms[worker] = self._world.now_ms + took_ms
+        self._work_at(container, life, worker, self._world.now_ms + took_ms + pause_s * 1e3)
         if answers:
             self._note_answers(container, answers)
-            self._world.after(self._world.driver.owed_ms(container), self._answer, container, life, answers)
+            owed_ms = self._world.driver.owed_ms(container)
+            self._world.after(took_ms + owed_ms, self._answer, container, life, answers)
 
     def _note_answers(self, container: SimulatedContainer, answers: list[Parcel]) -> None:
         for answer, number in answers:

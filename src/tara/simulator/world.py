@@ -134,6 +134,8 @@ class World:
             self.count_fault("deep_stack")
         if plan.bulk:
             self.count_fault("bulk")
+        if plan.work_megabyte_ms:
+            self.count_fault("long_work")
         self._host = {number: container for container in self.containers for number in container.numbers}
         self.network = Network(self)
         self.zombies: list[SimulatedContainer] = []
@@ -230,6 +232,7 @@ class World:
         container.paused_until_ms = 0.0
         container.ended_at = 0
         container.rest, container.again, container.due_ms = None, None, {}
+        container.busy_ms = {}
         if not admission.genesis:
             self.restarts += 1
         self.monitor.require(

@@ -142,6 +142,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         ),
         "torn_blocks": "in a fifth of the runs: from then on, three of ten blocks of a log are written in part",
         "store_slow": "the stores take up to 500 ms for each piece of work",
+        "long_work": "the stores need 5 or 40 ms for each kilobyte that they read or write, less where values are long",
         "store_failing": "it can be neither written nor read, or not read, and perhaps everything restarts meanwhile",
         "breaks_off": "a transfer of a base or of a segment from another site breaks off",
     },
