@@ -40,7 +40,9 @@ def _look(world: "World", victim: SimulatedContainer, life: int, until_ms: float
     files = [
         file for path in victim.disk.paths(log, (".segment",)) if path.parent == log and (file := parse_segment(path))
     ]
-    newest = max([world.monitor.stable, *(number_of(path) for path in victim.disk.paths(bases, (".base",)))])
+    # What is damaged lies in a directory below.
+    kept = [path for path in victim.disk.paths(bases, (".base",)) if path.parent == bases]
+    newest = max([world.monitor.stable, *map(number_of, kept)])
     paths = {file.number: file.path for file in files}
     if newest + 2 not in paths or newest + 1 not in paths or not world.may_fail([victim]):
         world.after(LOOK_MS, _look, world, victim, life, until_ms)
