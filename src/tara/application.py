@@ -92,6 +92,12 @@ class StateMachine(abc.ABC):
     def restore(self, chunks: Iterable[bytes]) -> None:
         """Replace the state by that of a snapshot."""
 
+    def restore_slices(self, chunks: Iterable[bytes]) -> Iterator[None]:
+        """The same, as a generator: at each `yield`, the site does its other work. Nobody else uses the application
+        before its end. If this is not there, `restore` is called, which nothing interrupts: right for small states."""
+        self.restore(chunks)
+        yield from ()
+
     def opened(self, context: Context) -> None:  # noqa: B027 - a hook, not a duty
         """A session was opened."""
 
@@ -187,6 +193,9 @@ class KeyValueStore(StateMachine):
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         self._values.restore(chunks, bytes)
+
+    def restore_slices(self, chunks: Iterable[bytes]) -> Iterator[None]:
+        return self._values.restore_slices(chunks, bytes)
 
 
 class Counter(StateMachine):

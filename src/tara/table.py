@@ -30,6 +30,9 @@ __all__ = ["CHUNK_BYTES_MAX", "Key", "Table"]
 CHUNK_BYTES_MAX = 1 << 20
 #: Likewise: a chunk of short entries.
 CHUNK_ENTRIES_MAX = 1000
+#: What is restored at once, in entries and bytes: some milliseconds of work.
+SLICE_ENTRIES = 10_000
+SLICE_BYTES = 256 << 10
 #: Behind the chunks of a table, so that several tables can follow each other: a map of nothing.
 END = b"\x80"
 
@@ -193,18 +196,43 @@ class Table(MutableMapping[K, V], Generic[K, V]):
     def restore(self, chunks: Iterable[bytes], value_type: Any = Any) -> None:
         """Replace the state by that of a snapshot. `value_type` says what the values are; without it, MessagePack
         gives a list where a tuple was, and a dictionary or a list for a struct. Of an iterator, it draws no more than
-        the chunks of this table: those of another one may follow."""
+        the chunks of this table: those of another one may follow. What was there goes first, so that memory never has
+        two states; if the snapshot is bad, the table is empty."""
+        for _ in self.restore_slices(chunks, value_type):
+            pass
+
+    def restore_slices(self, chunks: Iterable[bytes], value_type: Any = Any) -> Iterator[None]:
+        """The same, as `StateMachine.restore_slices` does it: yields after some milliseconds of work. The table is not
+        to be used before its end."""
         # The type is known only when it runs.
         kind = cast(type[dict[K, V]], GenericAlias(dict, (Any, value_type)))
         decode = msgspec.msgpack.Decoder(kind).decode
+        self._reset(1)
         parts: list[dict[K, V]] = []
+        entries = size = 0
         for chunk in chunks:
             if chunk == END:
                 break
             parts.append(decode(chunk))
+            entries, size = entries + len(parts[-1]), size + len(chunk)
+            if entries >= SLICE_ENTRIES or size >= SLICE_BYTES:
+                entries = size = 0
+                yield
+        yield from self.fill_slices(parts)
+
+    def fill_slices(self, parts: list[dict[K, V]]) -> Iterator[None]:
+        """Replace the entries by those of these dictionaries, some at a time. They are taken from the list one by one,
+        so that memory does not have them twice."""
         self._reset(_pages_for(sum(map(len, parts))))
-        for part in parts:
+        parts.reverse()
+        entries = 0
+        while parts:
+            part = parts.pop()
             self.update(part)
+            entries += len(part)
+            if entries >= SLICE_ENTRIES:
+                entries = 0
+                yield
 
     def _each_page(self) -> list[dict[K, V]]:
         return self._pages[: self._whole] + self._pages[self._whole :: 2]

@@ -15,6 +15,7 @@ from tara.storage.bases import Bases
 from tara.storage.log import DecidedLog, log_directory
 from tara.storage.log_format import LogIdentity
 from tara.storage.log_writer import LogSettings
+from tara.storage.pacer import Pacer
 from tara.storage.store import ExecutorStore
 from tests.live.histories import bench
 from tests.protocol.driver import Bench, Driven, Step, commits
@@ -37,7 +38,9 @@ class StoredReplica:
     ) -> None:
         made_by = made_by or bench()
         limits = made_by.limits
-        bases = Bases(base_directory(directory, replica), cluster, era, {}, None)
+        clock = count(step=1_000)
+        pacer = Pacer(lambda: float(next(clock)), lambda seconds: None)
+        bases = Bases(base_directory(directory, replica), cluster, era, {}, None, pacer=pacer)
         settings = LogSettings(
             identity=LogIdentity(cluster, era),
             partitions=limits.partitions,
@@ -45,8 +48,7 @@ class StoredReplica:
             retention_bytes=retention_bytes,
         )
         log = DecidedLog(replica, log_directory(directory, replica), settings, bases, {})
-        clock = count(step=1_000)
-        self.store = ExecutorStore(bases, log, lambda: None, lambda: float(next(clock)))
+        self.store = ExecutorStore(bases, log, lambda: None)
         self.driven: Driven[Executor] = made_by.make(
             Executor, Stage.EXECUTOR, replica, application=application, threshold=threshold
         )

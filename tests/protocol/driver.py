@@ -4,6 +4,7 @@
 a graph without delay, loss or faults, for the few tests that follow a command through the whole graph.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -68,9 +69,16 @@ class Driven(Generic[NodeType]):
         """What the node has emitted and persisted since the last look."""
         return step_of([*self._site.begin(), *self._site.step(Inputs(), self._now_ms)])
 
-    def feed(self, *tuples: t.Tuple) -> Step:
-        inputs = [Inputs(tuples=[(tuple_, self._number)]) for tuple_ in tuples]
-        return step_of([effect for each in inputs for effect in self._site.step(each, self._now_ms)])
+    def feed(self, *tuples: t.Tuple, resumes: bool = True) -> Step:
+        """`resumes`: a base is restored to its end, as if nothing else came in between."""
+        waiting, effects = deque(tuples), list[Effect]()
+        while waiting:
+            for effect in self._site.step(Inputs(tuples=[(waiting.popleft(), self._number)]), self._now_ms):
+                effects.append(effect)
+                match effect:
+                    case Store(_, t.Restoring(number)) if resumes:
+                        waiting.appendleft(t.Resume(number))
+        return step_of(effects)
 
     def tick(self, now_ms: float) -> Step:
         self._now_ms = now_ms
@@ -293,10 +301,13 @@ def session_id(result: t.Result) -> int:
 def base_of(executor: "Driven[Any]", step: Step) -> t.Loaded:
     """The base that begins in this step, drawn to its end, as the store of another executor gives it."""
     base = step.only(t.Base)
-    chunks: list[bytes] = []
-    while drawn := executor.feed(t.Draw(base.checkpoint.number)).only(t.Drawn).chunks:
-        chunks += drawn
-    return loaded_base(base, chunks)
+    state, chunks = base.state, list[bytes]()
+    while (drawn := executor.feed(t.Draw(base.checkpoint.number)).only(t.Drawn)).chunks:
+        if drawn.is_state:
+            state += b"".join(drawn.chunks)
+        else:
+            chunks += drawn.chunks
+    return loaded_base(t.Base(base.checkpoint, state), chunks)
 
 
 def loaded_base(base: t.Base, chunks: list[bytes], until: int = 0) -> t.Loaded:

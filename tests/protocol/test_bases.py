@@ -235,6 +235,7 @@ def test_what_is_drawn_of_a_base_that_was_given_up_is_nothing() -> None:
     replica.executor.feed(t.TakeBase(1))
     replica.interval(b"x")
     assert replica.executor.feed(t.Draw(7)).emitted == []
+    assert replica.executor.feed(t.Draw(1)).only(t.Drawn).is_state
     assert len(replica.executor.feed(t.Draw(1)).only(t.Drawn).chunks) == 2
     replica.executor.feed(t.GivenUp(1, "no room"))
     assert replica.executor.feed(t.Draw(1)).emitted == []

@@ -1,5 +1,6 @@
 """Sessions: every command once, in number order, with one and the same answer on every replica."""
 
+import random
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
@@ -8,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tara.application import StateMachine
+from tara.protocol import sessions as sessions_module
 from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
+from tara.protocol.principals import OPERATOR
 from tara.protocol.sessions import ERA_COMMANDS, ApplicationError, Context, Sessions, SessionsState
 from tests.protocol.driver import open_session, session_id
 
@@ -630,3 +633,55 @@ def test_a_state_is_not_changed_by_later_commands(replica: Replica) -> None:
     before = msgspec.msgpack.encode(state)
     replica.run(command(session, 1, acknowledged=1))
     assert msgspec.msgpack.encode(state) == before
+
+
+# Captured
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sessions_are_captured_at_once_and_encoded_while_they_change(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Piece by piece, and the bytes are those of the moment of the capture."""
+    monkeypatch.setattr(sessions_module, "SESSIONS_PER_PIECE", 1)
+    draw, replica = random.Random(seed), Replica()
+    (named,) = replica.run(t.Command(0, 9, 0, msgspec.msgpack.encode("name"), t.OPEN))
+    ids = [session_id(named), *(replica.open() for _ in range(LIMITS.sessions_max - 1))]
+    numbers = dict.fromkeys(ids, 0)
+
+    def change() -> None:
+        session = draw.choice(ids)
+        number = numbers[session]
+        kind = draw.choice([t.EXECUTE, t.EXECUTE, t.EXECUTE, t.KEEPALIVE, t.CLOSE, t.CLAIM])
+        if kind == t.CLOSE and draw.random() < 0.8:
+            return
+        skip = draw.choice([0, 0, 1])
+        payload = msgspec.msgpack.encode(t.Claim(number, b"value", 0)) if kind == t.CLAIM else b"payload"
+        operator = OPERATOR if kind == t.CLOSE and draw.random() < 0.5 else b""
+        replica.wait(5)
+        replica.run(t.Command(session, number + skip, draw.randrange(number + 1), payload, kind, operator))
+        if kind == t.EXECUTE:
+            numbers[session] += not skip
+
+    for _ in range(30):
+        change()
+    expected, capture = t.encode(replica.sessions.state()), replica.sessions.capture()
+    pieces: list[bytes] = []
+    for piece in capture.pieces():
+        pieces.append(piece)
+        for _ in range(10):
+            change()
+    assert len(pieces) > 3
+    assert b"".join(pieces) == expected
+    assert expected != t.encode(replica.sessions.state())
+
+
+def test_a_capture_that_nobody_draws_any_more_costs_nothing() -> None:
+    replica = Replica()
+    session = replica.open()
+    capture = replica.sessions.capture()
+    replica.sessions.execute(t.Command(session, 0, 0, b"a"))
+    assert len(replica.sessions._captures) == 1
+    del capture
+    replica.sessions.execute(t.Command(session, 1, 0, b"a"))
+    assert replica.sessions._captures == []

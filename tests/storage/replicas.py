@@ -14,6 +14,7 @@ from tara.storage.disk import LOCAL, Disk
 from tara.storage.log import DecidedLog, log_directory
 from tara.storage.log_format import LogIdentity
 from tara.storage.log_writer import LogSettings
+from tara.storage.pacer import Pacer
 from tara.storage.remote import RemoteFiles
 from tara.storage.store import ExecutorStore
 from tests.protocol.driver import Bench, Driven, Step, commits
@@ -50,9 +51,12 @@ class StoredReplica:
     ) -> None:
         self.bench = bench() if made_by is None else made_by
         others = [other for other in peers if other != replica]
+        self.now_s = 0.0
         directory = base_directory(root, replica)
         known = {other: base_directory(root, other) for other in others}
-        self.bases = Bases(directory, cluster, era, known, remote("bases"), disk)
+        self.bases = Bases(
+            directory, cluster, era, known, remote("bases"), disk, Pacer(lambda: self.now_s, lambda seconds: None)
+        )
         settings = LogSettings(
             identity=LogIdentity(cluster, era),
             partitions=self.bench.limits.partitions,
@@ -60,10 +64,9 @@ class StoredReplica:
             retention_bytes=retention_bytes,
         )
         logs = {other: log_directory(root, other) for other in others}
-        self.now_s = 0.0
         own = log_directory(root, replica)
         self.log = DecidedLog(replica, own, settings, self.bases, logs, remote("log"), disk, lambda: self.now_s)
-        self.store = ExecutorStore(self.bases, self.log, lambda: None, lambda: self.now_s)
+        self.store = ExecutorStore(self.bases, self.log, lambda: None)
         self.executor: Driven[Executor] = self.bench.make(
             Executor, Stage.EXECUTOR, replica, genesis=life == 1, life=life, application=KeyValueStore
         )

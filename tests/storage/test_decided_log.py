@@ -480,7 +480,7 @@ def test_a_container_does_not_go_on_with_a_log_of_a_newer_format(
         written(directory, simple(20))
 
     log = decided_log(directory)
-    store = ExecutorStore(log._bases, log, lambda: None, time.monotonic)
+    store = ExecutorStore(log._bases, log, lambda: None)
     for tuple_ in simple(2 * INTERVAL):
         store.submit(tuple_)
     log.work()
@@ -802,7 +802,7 @@ def test_a_checkpoint_is_said_to_be_durable_when_it_is(tmp_path: Path) -> None:
     obstacle.write_bytes(b"")
     log = decided_log(obstacle)
     woken = threading.Semaphore(0)
-    store = ExecutorStore(log._bases, log, woken.release, time.monotonic)
+    store = ExecutorStore(log._bases, log, woken.release)
     worker = work_for(log)
     for tuple_ in handed:
         store.submit(tuple_)
@@ -823,7 +823,7 @@ def test_rows_that_are_lost_end_the_container(tmp_path: Path) -> None:
     """It comes back to what is durable. Without its log it would never announce a checkpoint, and nobody would know
     why."""
     log = decided_log(tmp_path / "log-0")
-    store = ExecutorStore(log._bases, log, lambda: None, time.monotonic)
+    store = ExecutorStore(log._bases, log, lambda: None)
     handed = simple(10)
     for tuple_ in (handed[0], handed[2]):
         store.submit(tuple_)

@@ -9,13 +9,14 @@ import pytest
 from tara.storage import files
 from tara.storage.disk import LOCAL, LocalDisk
 from tara.storage.lives import Lives, lives_path, read_lives, write_lives
+from tara.storage.pacer import UNSYNCED_BYTES_MAX
 
 
 def test_a_file_is_written_as_a_whole_and_for_its_user_only(tmp_path: Path) -> None:
     path = tmp_path / "made" / "for" / "it"
     LOCAL.make_directory(path.parent)
-    files.write_whole(path, [b"a", b"b" * (files.UNSYNCED_BYTES_MAX + 1), b"c"])
-    assert path.stat().st_size == files.UNSYNCED_BYTES_MAX + 3
+    files.write_whole(path, [b"a", b"b" * (UNSYNCED_BYTES_MAX + 1), b"c"])
+    assert path.stat().st_size == UNSYNCED_BYTES_MAX + 3
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert {stat.S_IMODE(parent.stat().st_mode) for parent in (path.parent, path.parent.parent)} == {0o700}
 

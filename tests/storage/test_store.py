@@ -16,10 +16,11 @@ from tara.simulator.remote import VirtualRemote
 from tara.storage.base_format import BASE_FILES, StoredBase, base_path, write_base
 from tara.storage.bases import KEPT, Bases
 from tara.storage.disk import LOCAL, Disk, LocalDisk
-from tara.storage.files import DAMAGED, DAMAGED_KEPT, UNSYNCED_BYTES_MAX, list_paths
+from tara.storage.files import DAMAGED, DAMAGED_KEPT, list_paths
 from tara.storage.log import DecidedLog
+from tara.storage.pacer import RATE_BYTES_PER_S, UNSYNCED_BYTES_MAX, Pacer
 from tara.storage.remote import RemoteFiles
-from tara.storage.store import IDLE_S, LOG_S, RATE_BYTES_PER_S, ExecutorStore, StoreFailed
+from tara.storage.store import IDLE_S, LOG_S, ExecutorStore, StoreFailed
 from tests.live.small_disk import SmallDisk
 from tests.patience import DEADLINE_S
 from tests.storage.logs import settings, simple
@@ -31,11 +32,16 @@ def checkpoint(number: int) -> t.CheckpointId:
 
 
 def bases_of(
-    root: Path, replica: int = 0, disk: Disk = LOCAL, remote: RemoteFiles | None = None, era: int = 1
+    root: Path,
+    replica: int = 0,
+    disk: Disk = LOCAL,
+    remote: RemoteFiles | None = None,
+    era: int = 1,
+    pacer: Pacer | None = None,
 ) -> Bases:
     directories = {other: root / f"bases-{other}" for other in range(3)}
     own = directories.pop(replica)
-    return Bases(own, 7, era, directories, remote, disk)
+    return Bases(own, 7, era, directories, remote, disk, pacer)
 
 
 def put(bases: Bases, number: int, state: bytes = b"state", chunks: tuple[bytes, ...] = ()) -> Path:
@@ -245,6 +251,76 @@ def test_a_damaged_base_of_another_host_is_not_kept(tmp_path: Path) -> None:
     assert bases.counts.bases_refused == 1
 
 
+def test_a_base_of_another_host_is_written_and_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not copied to where it belongs, but renamed."""
+    disk, there = VirtualDisk(random.Random(1)), VirtualDisk(random.Random(2))
+    length = there.size(put(bases_of(tmp_path, 1, there), 5, b"new", (bytes(3 << 20),)))
+    bases = bases_of(tmp_path, 0, disk, remote(tmp_path, disk, there, lambda: False))
+    done: list[tuple[str, Path]] = []
+    taken: list[int] = []
+    disk.trouble = lambda what, path: done.append((what, path))
+    read = VirtualDisk.read
+
+    def counted(self: VirtualDisk, path: Path, offset: int = 0, wanted: int = -1) -> bytes:
+        data = read(self, path, offset, wanted)
+        taken.append(len(data) if self is disk else 0)
+        return data
+
+    monkeypatch.setattr(VirtualDisk, "read", counted)
+    found = newest(bases, 1)
+    assert found is not None
+    assert found.path == base_path(bases.directory, 5)
+    assert {path.parent.name for what, path in done if what in ("create", "write")} == {"incoming"}
+    assert sum(taken) <= 1.1 * length
+    assert sum(map(len, found.chunks())) == 3 << 20
+
+
+def test_a_base_of_another_host_is_durable_when_it_is_here(tmp_path: Path) -> None:
+    for seed in range(20):
+        disk, there = VirtualDisk(random.Random(seed)), VirtualDisk(random.Random(2))
+        put(bases_of(tmp_path, 1, there), 5, b"new", (bytes(3000),))
+        assert newest(bases_of(tmp_path, 0, disk, remote(tmp_path, disk, there, lambda: False)), 1) is not None
+        disk.lose_power()
+        assert state_of(newest(bases_of(tmp_path, 0, disk))) == b"new"
+
+
+@pytest.mark.parametrize("what", ["sync", "rename"])
+def test_a_base_of_another_host_that_is_not_durable_is_not_used(tmp_path: Path, what: str) -> None:
+    """What a disk failed to sync it may show, and lose."""
+    disk, there = VirtualDisk(random.Random(1)), VirtualDisk(random.Random(2))
+    put(bases_of(tmp_path, 1, there), 5, b"new")
+    bases = bases_of(tmp_path, 0, disk, remote(tmp_path, disk, there, lambda: False))
+    disk.errors = [(what, "*.base", errno.EIO)]
+    assert newest(bases, 1) is None
+    assert (disk.paths(tmp_path), bases.counts.store_errors) == ([], 1)
+    assert state_of(newest(bases, 1)) == b"new"
+
+
+def test_a_name_that_is_not_durable_leads_to_nothing(tmp_path: Path) -> None:
+    disk, there = VirtualDisk(random.Random(1)), VirtualDisk(random.Random(2))
+    put(bases_of(tmp_path, 1, there), 5, b"new")
+    bases = bases_of(tmp_path, 0, disk, remote(tmp_path, disk, there, lambda: False))
+    disk.errors = [("sync", "bases-0", errno.EIO)]
+    assert newest(bases, 1) is None
+    assert (disk.errors, bases.numbers) == ([], [])
+
+
+def test_a_base_is_copied_and_fetched_at_the_pace_of_bases(tmp_path: Path) -> None:
+    """Somebody else's journal may be on the same disk."""
+    size = 4 << 20
+    waited_s: list[float] = []
+    pacer = Pacer(lambda: sum(waited_s), waited_s.append)
+    peer = bases_of(tmp_path, 1)
+    put(peer, 4, b"state", (bytes(size),))
+    assert newest(bases_of(tmp_path, pacer=pacer), 1) is not None
+    assert sum(waited_s) > 0.8 * size / RATE_BYTES_PER_S
+    waited_s.clear()
+    disk, there = VirtualDisk(random.Random(1)), VirtualDisk(random.Random(2))
+    put(bases_of(tmp_path, 1, there), 5, b"new", (bytes(size),))
+    assert newest(bases_of(tmp_path, 0, disk, remote(tmp_path, disk, there, lambda: False), pacer=pacer), 1) is not None
+    assert sum(waited_s) > 0.8 * size / RATE_BYTES_PER_S
+
+
 # The store
 
 
@@ -253,9 +329,11 @@ class Stored:
 
     def __init__(self, root: Path, disk: Disk = LOCAL) -> None:
         self.now_s = 100.0
-        self.bases = bases_of(root, 0, disk)
+        #: What the store has waited for the disk in the midst of its work.
+        self.waited_s: list[float] = []
+        self.bases = bases_of(root, 0, disk, pacer=Pacer(lambda: self.now_s, self.waited_s.append))
         self.log = DecidedLog(0, root / "log-0", settings(), self.bases, {}, None, disk)
-        self.store = ExecutorStore(self.bases, self.log, lambda: None, lambda: self.now_s)
+        self.store = ExecutorStore(self.bases, self.log, lambda: None)
         self.events: list[tuple[str, int | str]] = []
         self.store.on_event = lambda event, detail: self.events.append((event, detail))
         self.log.sealed = 1 << 30
@@ -263,8 +341,14 @@ class Stored:
     def give(self, *jobs: t.Tuple) -> list[t.Tuple]:
         for job in jobs:
             self.store.submit(job)
-        self.store.work()
+            self._work()
+        self._work()
         return list(self.store.take())
+
+    def _work(self) -> None:
+        # As long as the disk is left to others for a small file.
+        self.now_s += 0.001
+        self.store.work()
 
     def base(self, number: int, *chunks: bytes, state: bytes = b"state") -> list[t.Tuple]:
         """All of a base, and what comes of it."""
@@ -297,8 +381,9 @@ def test_a_base_is_asked_for_piece_by_piece(tmp_path: Path) -> None:
 def test_the_disk_is_left_to_others_between_the_pieces(tmp_path: Path) -> None:
     stored = Stored(tmp_path)
     stored.give(t.Base(checkpoint(3), b"state"))
-    assert stored.give(t.Drawn(3, [bytes(UNSYNCED_BYTES_MAX)])) == []
+    stored.store.submit(t.Drawn(3, [bytes(UNSYNCED_BYTES_MAX)]))
     pause_s = stored.store.work()
+    assert list(stored.store.take()) == []
     assert UNSYNCED_BYTES_MAX / RATE_BYTES_PER_S <= pause_s < 1.0
     stored.now_s += pause_s
     assert stored.give() == [t.Draw(3)]
@@ -408,10 +493,57 @@ def test_a_store_that_cannot_go_on_says_so(tmp_path: Path, monkeypatch: pytest.M
     def broken(*_: object) -> None:
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr("tara.storage.base_format.BaseFile.add", broken)
+    monkeypatch.setattr("tara.storage.base_format.BaseFile.add_state", broken)
     with pytest.raises(StoreFailed, match="a mistake of ours"):
         stored.give(t.Base(checkpoint(1), b"state"))
     assert isinstance(StoreFailed(""), TaraError)
+
+
+def test_bases_of_former_lives_are_read_when_the_executor_has_come_back(tmp_path: Path) -> None:
+    """Not beside that: it has the disk for itself. And not a second time what was read on the way."""
+    put(bases_of(tmp_path), 3)
+    put(bases_of(tmp_path), 4)
+    stored = Stored(tmp_path, disk := VirtualDisk(random.Random(1)))
+    for number in (3, 4):
+        put(stored.bases, number)
+    read: list[str] = []
+    stored.bases._look_at = lambda path: iter(read.append(path.name) or ())  # type: ignore[method-assign, assignment, return-value, func-returns-value]
+    assert disk.names(stored.bases.directory)
+    stored.give(t.Load(0, -1, 0, (0,)))
+    stored.give()
+    assert read == []
+    assert stored.bases.bring(stored.bases.own()[-1]) is not None
+    stored.give(t.Arrived())
+    stored.give()
+    assert read == ["000000000003.base"]
+
+
+def test_an_old_base_is_read_in_pieces_with_rests_and_set_aside_if_it_is_damaged(tmp_path: Path) -> None:
+    stored = Stored(tmp_path)
+    good = put(stored.bases, 3, b"state", (bytes(1 << 20), bytes(1 << 20)))
+    bad = put(stored.bases, 4, b"state", (bytes(1 << 20), bytes(1 << 20)))
+    data = bytearray(bad.read_bytes())
+    data[-1] ^= 1
+    bad.write_bytes(bytes(data))
+    stored.store.submit(t.Arrived())
+    rests = 0
+    while (pause_s := stored.store.work()) < IDLE_S:
+        rests += 1
+        assert 0.0 <= pause_s < 1.0
+        stored.now_s += pause_s
+    assert rests >= 4
+    assert (good.exists(), bad.exists(), stored.bases.counts.bases_refused) == (True, False, 1)
+
+
+def test_a_state_that_comes_in_pieces_is_one_part_of_the_base(tmp_path: Path) -> None:
+    stored = Stored(tmp_path)
+    stored.give(t.Base(checkpoint(3), b"st"), t.Drawn(3, [b"a", b"t"], True), t.Drawn(3, [b"e"], True))
+    stored.give(t.Drawn(3, [b"chunk"]), t.Drawn(3, []))
+    found = newest(stored.bases)
+    assert found is not None
+    assert (found.state, list(found.chunks()), found.length) == (b"state", [b"chunk"], 10)
+    whole = bases_of(tmp_path / "whole")
+    assert put(whole, 3, b"state", (b"chunk",)).read_bytes() == found.path.read_bytes()
 
 
 def test_the_threads_of_a_store_work_together(tmp_path: Path) -> None:
@@ -419,7 +551,7 @@ def test_the_threads_of_a_store_work_together(tmp_path: Path) -> None:
     woken = threading.Semaphore(0)
     bases = bases_of(tmp_path)
     log = DecidedLog(0, tmp_path / "log-0", settings(), bases, {})
-    store = ExecutorStore(bases, log, woken.release, lambda: 0.0)
+    store = ExecutorStore(bases, log, woken.release)
     workers = [work_for(store), work_for(log)]
     answers: list[t.Tuple] = []
 

@@ -300,6 +300,11 @@ class Container:
         """An operator wants the executors here to take a base at this checkpoint."""
         self._orders += [(t.TakeBase(number, by_operator=True), executor) for executor in self.storage.stores]
 
+    def draw_digests(self) -> None:
+        """An operator wants to compare the states: draw some more of the digest of the one that is here."""
+        if self.site.executor is not None:
+            self.site.executor.draw_digest(begins=False)
+
     def found(self) -> None:
         """Make what the nodes persisted when they were made durable, before anything leaves."""
         for effect in self.site.begin():
@@ -425,17 +430,17 @@ class Container:
     def _on_executes(self, executes: Executes) -> None:
         """Its gateway reads the state of an executor, and ends with it."""
         label, halted = self.graph.label(executes.number), executes.halted
+        if self.gateway is not None:
+            self.gateway.close()
+            self.gateway = None
         if halted.reason:
             self.counters.halted[label] = described(halted)
             self.events.error(
                 "halted", label, counter=halted.counter, checkpoint=halted.checkpoint, reason=halted.reason
             )
-            if self.gateway is not None:
-                self.gateway.close()
-                self.gateway = None
         else:
-            self.counters.halted.pop(label, None)
-            self.events.info("executes_again", label)
+            if self.counters.halted.pop(label, None) is not None:
+                self.events.info("executes_again", label)
             self._start_gateway()
 
     def _on_halt(self, halt: Halt) -> None:

@@ -264,6 +264,8 @@ class Hosted:
             self._take(control.decode(data))
         now_s = time.monotonic()
         self._node_events.look(now_s)
+        if self._with_digest:
+            self._container.draw_digests()
         if now_s < self._heartbeat_due_s:
             return
         # Where commands come in step with heartbeats, replicas would never seem equally far: these lose the step.

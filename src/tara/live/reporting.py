@@ -45,6 +45,7 @@ def status_report(container: "Container", digest: bool) -> dict[str, object]:
                 here["pending"] = node.pending
                 here["backlog"] = node.backlog
             case Executor():
+                drawn = node.draw_digest(begins=True) if digest else None
                 status["executor"] = {
                     "next": node.next,
                     "counter": node.sessions.counter,
@@ -56,7 +57,7 @@ def status_report(container: "Container", digest: bool) -> dict[str, object]:
                     "bases": [{"number": base.number, "digest": base.digest.hex()} for base in node.bases],
                     # Why the last one could not be taken or written.
                     "base_trouble": node.base_trouble or None,
-                    "digest": node.digest().hex() if digest and node.halted is None else None,
+                    "digest": None if drawn is None else drawn.hex(),
                     "halted": None if node.halted is None else halt_report(node.halted),
                     "skip_asked": node.skip_asked,
                     "executed": node.executed,

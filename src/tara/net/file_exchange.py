@@ -4,7 +4,8 @@ them.
 Each container with an executor serves that executor's files on a socket and a thread of its own; its address is
 registered beside the one for tuples. Who lacks a file asks for one piece after the other, writes them to a file of its
 own, and goes on there after a loss, from whichever replica: files are the same on all of them. Memory is bounded by one
-piece on either side. What has arrived is not trusted: its reader verifies the digest that every such file carries.
+piece on either side, and so is what waits for the receiver's disk. What has arrived is not trusted: its reader verifies
+the digest that every such file carries.
 """
 
 import os
@@ -26,6 +27,8 @@ from tara.net.names import Names
 from tara.net.port import OnTrouble, Terms
 from tara.net.server import Address, Server
 from tara.protocol.errors import TaraError
+from tara.storage.disk import LOCAL
+from tara.storage.pacer import PacedFile, Pacer
 from tara.storage.remote import BASES, LOG
 
 PIECE_BYTES = 1 << 19
@@ -158,11 +161,6 @@ def _piece(path: Path, request: FileRequest) -> FileReply:
         os.close(descriptor)
 
 
-def _private(path: str, flags: int) -> int:
-    """Opens a file that is made for its user only."""
-    return os.open(path, flags, 0o600)
-
-
 class FetchedFiles:
     """The files of one kind that other replicas have. One thread uses it, between `with` and its end."""
 
@@ -185,6 +183,8 @@ class FetchedFiles:
         self._names = Names(_TIMEOUT_S)
         #: Set when whoever waits for the files has to end.
         self.closing = threading.Event()
+        #: How fast they are written here.
+        self.pacer = Pacer()
 
     def __enter__(self) -> "FetchedFiles":
         return self
@@ -205,25 +205,32 @@ class FetchedFiles:
         return self._incoming / name
 
     def fetch(self, replica: int, name: str) -> Path:
-        """Bring the file here, or go on with it where it was interrupted; it has still to be verified. If it is no
-        good: `forget`."""
-        self._incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Bring the file here, or go on with it where it was interrupted; it has still to be verified, and to be synced
+        as a whole. If it is no good: `forget`."""
+        LOCAL.make_directory(self._incoming)
         path = self.path(name)
-        with open(path, "ab", opener=_private) as file:
+        opened = LOCAL.open(path) if path.exists() else LOCAL.create(path)
+        file, offset = PacedFile(opened, self.pacer), LOCAL.size(path)
+        try:
             while True:
-                offset = file.tell()
                 reply = self._ask(replica, name, offset)
                 if offset > reply.size:
                     # A leftover of something else.
-                    file.truncate(0)
-                    file.seek(0)
+                    opened.truncate(0)
+                    offset = 0
                     continue
                 if offset == reply.size:
                     return path
                 if not reply.piece:
                     raise ExchangeError(f"{name} of replica {replica}: nothing comes at {offset} of {reply.size}")
-                file.write(reply.piece)
-                file.flush()
+                file.append(reply.piece)
+                offset += len(reply.piece)
+        except OSError:
+            # What was to be synced may never be on the disk, whatever the next sync says.
+            self.forget(name)
+            raise
+        finally:
+            file.close()
 
     def forget(self, name: str) -> None:
         """Remove what has come of this file."""

@@ -8,7 +8,7 @@ of two that is not less than the last base's length. A replica that was busy the
 one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tara.protocol.limits import Limits
 
@@ -53,23 +53,36 @@ class BaseSchedule:
 class Capture:
     """A base that is being drawn."""
 
-    def __init__(self, number: int, bytes_: int, time_ms: int, chunks: Iterator[bytes]) -> None:
+    def __init__(
+        self, number: int, bytes_: int, time_ms: int, chunks: Iterator[bytes], state: Iterable[bytes] = ()
+    ) -> None:
+        """`chunks` are the application's, `state` is the protocol's part, which comes first."""
         self.number = number
         #: As in `BaseSchedule`.
         self.bytes = bytes_
         self.time_ms = time_ms
         self._chunks = chunks
+        self._state = iter(state)
+
+    def draw_state(self) -> list[bytes]:
+        """The next pieces of the protocol's part; none: these were all."""
+        return _some(self._state)
 
     def draw(self) -> list[bytes]:
         """The next chunks; none: these were all. Raises what the application raises."""
-        drawn: list[bytes] = []
-        size = 0
-        for chunk in self._chunks:
-            if type(chunk) is not bytes:
-                raise TypeError("a chunk of a snapshot that is not bytes")
-            if chunk:
-                drawn.append(chunk)
-                size += len(chunk)
-            if size >= DRAW_BYTES:
-                break
-        return drawn
+        return _some(self._chunks)
+
+
+def _some(chunks: Iterator[bytes]) -> list[bytes]:
+    """About as many as may be drawn at once."""
+    drawn: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        if type(chunk) is not bytes:
+            raise TypeError("a chunk of a snapshot that is not bytes")
+        if chunk:
+            drawn.append(chunk)
+            size += len(chunk)
+        if size >= DRAW_BYTES:
+            break
+    return drawn

@@ -7,7 +7,7 @@ differently, not what they hold differently without an answer that shows it; bas
 """
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from itertools import chain, count
 from typing import Any, NamedTuple
@@ -21,9 +21,9 @@ from tara.protocol.errors import NodeHalted
 from tara.protocol.limits import Limits
 from tara.protocol.places import CELLS, EXECUTED, EXECUTING, Cell
 from tara.protocol.progress import SourceProgress, note_all
-from tara.protocol.sessions import Application, Sessions, SessionsState, raised
+from tara.protocol.sessions import Application, Sessions, SessionsState, head_of_list, raised
 from tara.protocol.skips import Barred, Skips
-from tara.protocol.state_digest import DIGEST_BYTES, digest_of
+from tara.protocol.state_digest import DIGEST_BYTES, DrawnDigest, digest_of
 
 _encode = msgspec.msgpack.Encoder().encode
 #: What a request takes in the log beside its commands and results, about.
@@ -201,14 +201,23 @@ class Execution:
         """At a checkpoint."""
         return ExecutionState(
             self.next,
-            [
-                [(progress.epoch, progress.low, sorted(progress.early)) for progress in partition]
-                for partition in self.progress
-            ],
+            self._progress(),
             self.sessions.state(),
             self._digest.last,
             self.bytes,
         )
+
+    def _progress(self) -> list[list[tuple[int, int, list[int]]]]:
+        return [
+            [(progress.epoch, progress.low, sorted(progress.early)) for progress in partition]
+            for partition in self.progress
+        ]
+
+    def capture(self) -> Iterator[bytes]:
+        """The same, encoded piece by piece while it changes: the pieces, one after the other, are its encoding."""
+        first = head_of_list(len(ExecutionState.__struct_fields__)) + _encode(self.next) + _encode(self._progress())
+        last = _encode(self._digest.last) + _encode(self.bytes)
+        return chain((first,), self.sessions.capture().pieces(), (last,))
 
     def restore(self, state: ExecutionState) -> None:
         """The protocol's part of a base; the application restores its own."""
@@ -225,6 +234,13 @@ class Execution:
     def digest(self) -> bytes:
         """Of the whole replicated state: equal wherever equally much was executed."""
         return digest_of(_encode(self.sessions.state()), self.application.snapshot())
+
+    def capture_digest(self) -> DrawnDigest:
+        """The same, to be drawn while the state changes."""
+        chunks = self.application.snapshot()
+        if not self.application.concurrent_snapshot:
+            chunks = iter(list(chunks))
+        return DrawnDigest(chain(self.sessions.capture().pieces(), chunks))
 
 
 def progress_of(state: ExecutionState) -> list[list[SourceProgress]]:

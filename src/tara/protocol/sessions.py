@@ -17,7 +17,9 @@ Its counter begins at the next multiple of `ERA_COMMANDS`, so no id that the oth
 handed out again; and a session whose client has results that are lost ends, as if it had expired.
 """
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -75,6 +77,7 @@ class Application(Protocol):
     def query(self, question: bytes, context: Context) -> bytes: ...
     def snapshot(self) -> Iterator[bytes]: ...
     def restore(self, chunks: Iterable[bytes]) -> None: ...
+    def restore_slices(self, chunks: Iterable[bytes]) -> Iterator[None]: ...
     def opened(self, context: Context) -> None: ...
     def closed(self, context: Context) -> None: ...
 
@@ -134,6 +137,8 @@ NAME_BYTES_MAX = 255
 ERA_COMMANDS = 1 << 40
 SKIPPED = b"skipped by an operator"
 _FORBIDDEN = b"the session belongs to somebody else"
+#: Sessions that are encoded at once.
+SESSIONS_PER_PIECE = 50
 #: Sessions in one answer: with the longest names, it is still shorter than a frame.
 LISTED_MAX = 1_000
 _decode_listing = msgspec.msgpack.Decoder(t.ListSessions).decode
@@ -175,6 +180,11 @@ def _claim_size(claim: t.Claim | None) -> int:
     return 0 if claim is None else len(claim.value) + OVERHEAD_BYTES
 
 
+def _owner_of(sessions: dict[int, Session], session: int) -> bytes:
+    known = sessions.get(session)
+    return b"" if known is None else known.owner
+
+
 class Outcome(NamedTuple):
     """What came of executing."""
 
@@ -182,6 +192,13 @@ class Outcome(NamedTuple):
     executed: list[t.Command]
     passed_over: list[int]
     events: list[t.Event]
+
+
+def _canonical(session: Session) -> Session:
+    """A copy of it, sorted."""
+    return msgspec.structs.replace(
+        session, results=dict(sorted(session.results.items())), early=dict(sorted(session.early.items()))
+    )
 
 
 class SessionsState(Struct, array_like=True):
@@ -194,6 +211,45 @@ class SessionsState(Struct, array_like=True):
     sessions: list[Session]
     #: The newest commands that were skipped, by their counters.
     skipped: list[int] = []
+
+
+class CapturedSessions:
+    """A `SessionsState` that is encoded piece by piece while the sessions change. A session is copied before its first
+    change; `_pending` has those that have not changed and are not encoded yet."""
+
+    __slots__ = ("__weakref__", "_changed", "_ids", "_pending", "_state")
+
+    def __init__(self, state: SessionsState, sessions: dict[int, Session]) -> None:
+        """The state is without the sessions."""
+        self._state = state
+        self._ids = sorted(sessions)
+        self._pending = sessions.copy()
+        self._changed: dict[int, Session] = {}
+
+    def keep(self, session: Session) -> None:
+        """It is about to change."""
+        if self._pending.pop(session.id, None) is not None:
+            self._changed[session.id] = _canonical(session)
+
+    def pieces(self) -> Iterator[bytes]:
+        state, ids = self._state, self._ids
+        before = (state.counter, state.time_ms, state.stamp_ms, state.clock_ms)
+        yield head_of_list(len(SessionsState.__struct_fields__)) + b"".join(map(t.encode, before))
+        yield head_of_list(len(ids))
+        for first in range(0, len(ids), SESSIONS_PER_PIECE):
+            yield b"".join([self._encoded(id_) for id_ in ids[first : first + SESSIONS_PER_PIECE]])
+        yield t.encode(state.skipped)
+
+    def _encoded(self, id_: int) -> bytes:
+        session = self._pending.pop(id_, None)
+        return t.encode(self._changed.pop(id_) if session is None else _canonical(session))
+
+
+def head_of_list(count: int) -> bytes:
+    """What stands before so many values in MessagePack."""
+    if count < 1 << 4:
+        return bytes((0x90 | count,))
+    return b"\xdc" + count.to_bytes(2, "big") if count < 1 << 16 else b"\xdd" + count.to_bytes(4, "big")
 
 
 class Sessions:
@@ -232,7 +288,10 @@ class Sessions:
         self.executed: list[t.Command] = []
         self.passed_over: list[int] = []
         self.events: list[t.Event] = []
-        self._context = Context(self.events, self.owner_of)
+        # Not a method of this: it would keep itself, and the application with it, until somebody looks for such rings.
+        self._context = Context(self.events, partial(_owner_of, self._sessions))
+        #: Captures that may still be drawn.
+        self._captures: list[weakref.ref[CapturedSessions]] = []
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -252,8 +311,7 @@ class Sessions:
 
     def owner_of(self, session: int) -> bytes:
         """Empty if there is no such session."""
-        known = self._sessions.get(session)
-        return b"" if known is None else known.owner
+        return _owner_of(self._sessions, session)
 
     def pass_time(self, stamp_ms: int, moves_sessions: bool = True) -> None:
         """A request with this stamp is about to execute. The requests of one partition move the session clock: clocks
@@ -285,6 +343,8 @@ class Sessions:
         if session.owner != command.principal:
             self._execute_strange(session, command)
             return
+        if self._captures:
+            self._keep(session)
         session.active_ms = self.clock_ms
         if command.acknowledged > session.next and self._is_former(session):
             self._end_lost(session, command)
@@ -339,11 +399,13 @@ class Sessions:
             case _ if session.owner != command.principal:
                 self._execute_strange(session, command)
             case t.CLAIM:
+                self._keep(session)
                 session.active_ms = self.clock_ms
                 self._claim(session, command)
 
     def _keep_alive(self, session: Session, acknowledged: int) -> None:
         """Its client has nothing to send, but may have read results since it last did."""
+        self._keep(session)
         session.active_ms = self.clock_ms
         if session.acknowledged < acknowledged <= session.next:
             self._quotas.add_results(session.owner, -self._acknowledge(session, acknowledged))
@@ -387,6 +449,7 @@ class Sessions:
         if command.kind != t.CLOSE or not is_operator(command.principal):
             self._answer(command, t.FORBIDDEN, _FORBIDDEN)
             return
+        self._keep(session)
         self.counter += 1
         self.executed.append(command)
         self._end(session, command)
@@ -669,20 +732,32 @@ class Sessions:
         self._cell[0] = self.counter
         tell(hook, context)
 
+    def _keep(self, session: Session) -> None:
+        """It is about to change: captures have it as it is."""
+        if self._captures:
+            self._captures = [capture for capture in self._captures if capture() is not None]
+            for known in self._captures:
+                capture = known()
+                if capture is not None:
+                    capture.keep(session)
+
     def state(self) -> SessionsState:
-        sessions = [
-            msgspec.structs.replace(
-                session, results=dict(sorted(session.results.items())), early=dict(sorted(session.early.items()))
-            )
-            for _, session in sorted(self._sessions.items())
-        ]
+        sessions = [_canonical(session) for _, session in sorted(self._sessions.items())]
         return SessionsState(self.counter, self.time_ms, self._stamp_ms, self.clock_ms, sessions, self._skipped)
+
+    def capture(self) -> CapturedSessions:
+        """The state of this moment, to be encoded while it changes."""
+        state = SessionsState(self.counter, self.time_ms, self._stamp_ms, self.clock_ms, [], self._skipped)
+        captured = CapturedSessions(state, self._sessions)
+        self._captures.append(weakref.ref(captured))
+        return captured
 
     def restore(self, state: SessionsState) -> None:
         self.counter, self.time_ms = state.counter, state.time_ms
         self._stamp_ms, self.clock_ms = state.stamp_ms, state.clock_ms
         self._skipped = state.skipped
-        self._sessions, self._named = {}, {}
+        self._sessions.clear()
+        self._named, self._captures = {}, []
         self._quotas = SessionQuotas(self._limits)
         for session in state.sessions:
             self._add(session)

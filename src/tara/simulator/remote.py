@@ -7,6 +7,7 @@ from types import TracebackType
 
 from tara.protocol.errors import TaraError
 from tara.simulator.disk import VirtualDisk
+from tara.storage.pacer import PacedFile, Pacer
 from tara.storage.remote import INCOMING
 
 
@@ -30,6 +31,7 @@ class VirtualRemote:
         self._source = source
         self._breaks_off = breaks_off
         self.closing = threading.Event()
+        self.pacer = Pacer(lambda: 0.0, lambda seconds: None)
 
     def __enter__(self) -> "VirtualRemote":
         return self
@@ -52,7 +54,7 @@ class VirtualRemote:
         except FileNotFoundError as error:
             raise NotThere(f"replica {replica} has no {name}") from error
         self._disk.make_directory(self._incoming)
-        file = self._disk.create(self.path(name))
+        file = PacedFile(self._disk.create(self.path(name)), self.pacer)
         if self._breaks_off():
             file.append(data[: len(data) // 2])
             raise NotThere(f"{name} of replica {replica}: broke off")

@@ -105,7 +105,8 @@ def describe(tuple_: object) -> str:
         case t.Base():
             return f"Base at checkpoint {tuple_.checkpoint.number}"
         case t.Drawn():
-            return f"Drawn {len(tuple_.chunks)} chunks of base {tuple_.number}"
+            what = "pieces of the state" if tuple_.is_state else "chunks"
+            return f"Drawn {len(tuple_.chunks)} {what} of base {tuple_.number}"
         case t.BaseSaved():
             return f"Saved base {tuple_.number}"
         case t.Saved():
@@ -115,6 +116,8 @@ def describe(tuple_: object) -> str:
         case t.Loaded():
             begin = f"base {tuple_.base.number}" if tuple_.base else "nothing"
             return f"Loaded {begin}, and requests up to checkpoint {tuple_.until}"
+        case t.Restoring() | t.Resume():
+            return f"{type(tuple_).__name__} base {tuple_.number}"
         case t.Replay():
             return f"Replay {_slots(tuple_.first, len(tuple_.requests)).replace('slot', 'number')}"
         case t.Executed():

@@ -77,6 +77,14 @@ class Audited(StateMachine):
         self._executed = dict(msgspec.msgpack.decode(next(parts), type=list[tuple[int, int]]))
         self.application.restore(parts)
 
+    def restore_slices(self, chunks: Iterable[bytes]) -> Iterator[None]:
+        """In more slices than so small a state would need: much may happen between them."""
+        parts = iter(chunks)
+        self._executed = dict(msgspec.msgpack.decode(next(parts), type=list[tuple[int, int]]))
+        yield
+        yield from self.application.restore_slices(parts)
+        yield
+
     def opened(self, context: Context) -> None:
         self.application.opened(context)
 

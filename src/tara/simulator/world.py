@@ -305,6 +305,7 @@ class World:
             container.disk,
             self.draw.randbytes,
             lambda: self.now_ms / 1e3,
+            lambda seconds: None,
         )
         start = LifeStart(
             life=admission.life,

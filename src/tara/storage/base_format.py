@@ -7,7 +7,7 @@ temporary name, and renamed; it is read in pieces, too: once to see that it is i
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
@@ -18,8 +18,9 @@ from msgspec import Struct
 from tara.protocol import tuples as t
 from tara.protocol.errors import BaseUnreadable
 from tara.protocol.state_digest import DIGEST_BYTES
-from tara.storage.disk import LOCAL, Disk, File
+from tara.storage.disk import LOCAL, Disk
 from tara.storage.files import list_paths, temporary_name
+from tara.storage.pacer import PacedFile, Pacer
 
 FORMAT_VERSION = 5
 _LENGTH = struct.Struct("<Q")
@@ -67,9 +68,18 @@ def number_of(path: Path) -> int:
 
 
 class BaseFile:
-    """A base that is being written. Any error leaves it unfinished: then `give_up`."""
+    """A base that is being written: first the protocol's state, then the application's chunks. Any error leaves it
+    unfinished: then `give_up`."""
 
-    def __init__(self, directory: Path, cluster: int, era: int, base: t.CheckpointId, disk: Disk = LOCAL) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        cluster: int,
+        era: int,
+        base: t.CheckpointId,
+        disk: Disk = LOCAL,
+        pacer: Pacer | None = None,
+    ) -> None:
         self.number = base.number
         self._path = base_path(directory, base.number)
         self._temporary = temporary_name(self._path)
@@ -77,40 +87,55 @@ class BaseFile:
         self._digest = blake2b(digest_size=DIGEST_BYTES)
         header = msgspec.json.encode(BaseHeader(FORMAT_VERSION, cluster, era, base.number, base.digest.hex())) + b"\n"
         self._checksum = blake2b(header, digest_size=CHECKSUM_BYTES)
+        #: Where the length of the protocol's state belongs, which is known at its end. None: it is there.
+        self._state_at: int | None = len(header)
         #: Of the state.
         self.length = 0
-        #: What was written since the last sync.
-        self.unsynced = len(header)
-        self._file: File = disk.create(self._temporary)
+        self._file = PacedFile(disk.create(self._temporary), pacer)
         try:
-            self._file.append(header)
+            self._file.append(header + _LENGTH.pack(0))
         except BaseException:
             self.give_up()
             raise
 
-    def add(self, parts: Iterable[bytes]) -> None:
-        pieces = []
-        for part in parts:
-            length = _LENGTH.pack(len(part))
-            pieces += [length, part]
-            self._checksum.update(length)
-            self._digest.update(part)
-            self.length += len(part)
-        data = b"".join(pieces)
-        self._file.append(data)
-        self.unsynced += len(data)
+    def add_state(self, pieces: Iterable[bytes]) -> None:
+        """Some more of the protocol's state."""
+        assert self._state_at is not None
+        for piece in pieces:
+            self._take(piece)
+            self._file.append(piece)
 
-    def sync(self) -> None:
-        self._file.sync()
-        self.unsynced = 0
+    def add(self, chunks: Iterable[bytes]) -> None:
+        self._end_state()
+        together = []
+        for chunk in chunks:
+            length = _LENGTH.pack(len(chunk))
+            together += [length, chunk]
+            self._checksum.update(length)
+            self._take(chunk)
+        self._file.append(b"".join(together))
+
+    def _take(self, part: bytes) -> None:
+        self._digest.update(part)
+        self.length += len(part)
+
+    def _end_state(self) -> None:
+        if self._state_at is not None:
+            length = _LENGTH.pack(self.length)
+            self._checksum.update(length)
+            self._file.write(self._state_at, length)
+            self._state_at = None
 
     def finish(self) -> bytes:
         """Durable on return, under its name. Returns the state's digest."""
+        self._end_state()
         digest = self._digest.digest()
         self._checksum.update(_LENGTH.pack(_END) + digest)
         self._file.append(_LENGTH.pack(_END) + digest + self._checksum.digest())
         self._file.sync()
         self._disk.rename(self._temporary, self._path)
+        # From now on: should the name not become durable, nobody must come back to it.
+        self._temporary = self._path
         self._disk.sync_directory(self._path.parent)
         self._file.close()
         return digest
@@ -133,11 +158,9 @@ def write_base(
     """Durable on return; returns the state's digest."""
     file = BaseFile(directory, cluster, era, base, disk)
     try:
-        file.add((state,))
+        file.add_state((state,))
         for chunk in chunks:
             file.add((chunk,))
-            if file.unsynced >= READ_BYTES:
-                file.sync()
         return file.finish()
     except BaseException:
         file.give_up()
@@ -208,6 +231,17 @@ def _parts(pieces: _Pieces) -> Iterator[bytes]:
 
 def read_base(path: Path, cluster: int, era: int, disk: Disk = LOCAL) -> StoredBase:
     """A base of this cluster and era that is intact and is what its name says; `BaseError` if it is not."""
+    reading = reading_base(path, cluster, era, disk)
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            found: StoredBase = end.value
+            return found
+
+
+def reading_base(path: Path, cluster: int, era: int, disk: Disk = LOCAL) -> Generator[int, None, StoredBase]:
+    """The same, part by part: says how long each is."""
     pieces = _Pieces(path, disk)
     header = _header(pieces.header)
     checksum = blake2b(pieces.header, digest_size=CHECKSUM_BYTES)
@@ -218,6 +252,7 @@ def read_base(path: Path, cluster: int, era: int, disk: Disk = LOCAL) -> StoredB
         digest.update(part)
         length += len(part)
         state = part if state is None else state
+        yield len(part)
     found = pieces.take(DIGEST_BYTES)
     checksum.update(_LENGTH.pack(_END) + found)
     intact = found == digest.digest() and pieces.take(CHECKSUM_BYTES) == checksum.digest() and pieces.at_end()

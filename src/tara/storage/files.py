@@ -13,11 +13,9 @@ from pathlib import Path
 
 from tara.protocol.errors import TaraError
 from tara.storage.disk import LOCAL, Disk
+from tara.storage.pacer import PacedFile, Pacer
 
 TEMPORARY = ".tmp"
-#: What may wait for the disk at once while a file is written: the journal's next record has to wait behind it, at
-#: 20 MB/s for 26 ms.
-UNSYNCED_BYTES_MAX = 512 << 10
 #: The directory for what is damaged, beside what is not; and how many are kept there.
 DAMAGED = "damaged"
 DAMAGED_KEPT = 4
@@ -34,18 +32,13 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
 
 
-def write_whole(path: Path, parts: Iterable[bytes], disk: Disk = LOCAL) -> None:
-    """Write a file durably, as a whole or not at all."""
+def write_whole(path: Path, parts: Iterable[bytes], disk: Disk = LOCAL, pacer: Pacer | None = None) -> None:
+    """Write a file durably, as a whole or not at all; in pieces, however long the parts are."""
     temporary = temporary_name(path)
-    file = disk.create(temporary)
+    file = PacedFile(disk.create(temporary), pacer)
     try:
-        unsynced = 0
         for part in parts:
             file.append(part)
-            unsynced += len(part)
-            if unsynced >= UNSYNCED_BYTES_MAX:
-                unsynced = 0
-                file.sync()
         file.sync()
         disk.rename(temporary, path)
     except BaseException:

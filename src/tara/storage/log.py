@@ -82,7 +82,7 @@ class DecidedLog:
         self._bases = bases
         self._others = list(peers)
         self._remote = remote
-        self._peers = PeerSegments(settings.identity, peers, remote, self._report, disk)
+        self._peers = PeerSegments(settings.identity, peers, remote, self._report, disk, bases.pacer)
         #: What the container handed over and the thread has not handled.
         self._queue: deque[EncodedRun | Job] = deque()
         #: Requests handed over (written by the container only) and handled (by the thread only).

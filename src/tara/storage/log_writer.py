@@ -19,7 +19,7 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.protocol.tuples import DECODE_ERRORS
 from tara.storage.disk import LOCAL, Disk, File
-from tara.storage.files import UNSYNCED_BYTES_MAX, remove_if_there, remove_leftovers, temporary_name, write_whole
+from tara.storage.files import remove_if_there, remove_leftovers, temporary_name, write_whole
 from tara.storage.log_format import (
     BLOCK_BYTES,
     CHECKPOINT,
@@ -38,6 +38,7 @@ from tara.storage.log_format import (
     segment_name,
     tail_name,
 )
+from tara.storage.pacer import UNSYNCED_BYTES_MAX
 from tara.storage.segments import PeerSegments, Segments, set_all_aside
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+from tara.storage.pacer import Pacer
+
 #: The kinds of files; and the directory for what arrives, beside the files of the replica that asked for it.
 BASES = "bases"
 LOG = "log"
@@ -18,6 +20,8 @@ class RemoteFiles(Protocol):
 
     #: Set when whoever waits for the files has to end.
     closing: threading.Event
+    #: How fast they are written here.
+    pacer: Pacer
 
     def __enter__(self) -> "RemoteFiles": ...
 
@@ -34,7 +38,7 @@ class RemoteFiles(Protocol):
         ...
 
     def fetch(self, replica: int, name: str) -> Path:
-        """Bring the file here; it has still to be verified. If it is no good: `forget`."""
+        """Bring the file here; it has still to be verified, and to be synced as a whole. If it is no good: `forget`."""
         ...
 
     def forget(self, name: str) -> None:

@@ -35,6 +35,7 @@ from tara.storage.log_format import (
     parse_segment,
     read_segment,
 )
+from tara.storage.pacer import Pacer
 from tara.storage.remote import RemoteFiles
 
 #: How often it is tried again to fetch what is missing while somebody may have it: about as many quarters of a minute.
@@ -61,8 +62,12 @@ class PeerSegments:
         remote: RemoteFiles | None,
         report: Report,
         disk: Disk = LOCAL,
+        pacer: Pacer | None = None,
     ) -> None:
         """`directories` are those of the other replicas' logs, as far as this host can read them."""
+        self._pacer = Pacer() if pacer is None else pacer
+        if remote is not None:
+            remote.pacer = self._pacer
         self._identity = identity
         self._directories = directories
         self._remote = remote
@@ -116,7 +121,7 @@ class PeerSegments:
         if data is None:
             return None
         path = directory / offer.path.name
-        write_whole(path, (data,), self._disk)
+        write_whole(path, (data,), self._disk, self._pacer)
         return offer._replace(path=path)
 
     def _intact(self, file: LogFile) -> bytes | None:

@@ -38,6 +38,7 @@ from tara.storage.journal import (
 from tara.storage.log import DecidedLog, log_directory
 from tara.storage.log_format import LogIdentity
 from tara.storage.log_writer import LogSettings
+from tara.storage.pacer import Pacer
 from tara.storage.remote import BASES, LOG, RemoteFiles
 from tara.storage.store import ExecutorStore
 
@@ -89,6 +90,7 @@ class SiteStorage:
         disk: Disk = LOCAL,
         draw: Callable[[int], bytes] = secrets.token_bytes,
         clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
     ) -> None:
         """`remote` gives what other hosts have of a kind, to be brought to a directory; `on_answer` is called when a
         store has an answer."""
@@ -101,6 +103,7 @@ class SiteStorage:
         self._disk = disk
         self._draw = draw
         self._clock = clock
+        self._wait = wait
         self.graph = Graph(site.limits.f, site.limits.partitions)
         self.journal: FileJournal | None = None
         #: Since when there has been no room for the journal.
@@ -258,8 +261,9 @@ class SiteStorage:
             {other: base_directory(data_dir, other) for other in others},
             self._remote(BASES, directory),
             self._disk,
+            Pacer(self._clock, self._wait),
         )
-        store = ExecutorStore(bases, self._make_log(replica, bases, others), self._on_answer, self._clock)
+        store = ExecutorStore(bases, self._make_log(replica, bases, others), self._on_answer)
         label = self.graph.label(number)
 
         def on_event(event: str, detail: int | str) -> None:

@@ -2,7 +2,9 @@
 
 Jobs of the executor come in by `submit`, answers go back through `take`. The log has a thread of its own
 (`tara.storage.log`), and so have the bases, here: `work` asks the executor for one piece of a base after the other, and
-writes them at a pace that leaves the disk to others. A base is there when it is durable, and the log up to it, too.
+writes them at a pace that leaves the disk to others (`tara.storage.pacer`). A base is there when it is durable, and the
+log up to it, too. When the executor has come as far as its files lead, and there is nothing else to do, the bases of
+former lives are read, to see whether they are intact.
 A disk that fails costs the base; the executor tries again later. Anything else that goes wrong comes up in `take`, and
 ends the container.
 """
@@ -14,19 +16,12 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.storage.base_format import BaseFile
 from tara.storage.bases import GOOD_NEWS, Bases
-from tara.storage.files import UNSYNCED_BYTES_MAX
 from tara.storage.log import DecidedLog, NewBase
 
 #: Whoever has nothing to do looks again after this long; he is woken when there is something.
 IDLE_S = 60.0
-#: The pause between two bases of former lives that are read when there is nothing else to do.
-LOOK_S = 1.0
 #: The pause before it is looked again whether the log is durable.
 LOG_S = 0.25
-#: A base is synced in pieces (`UNSYNCED_BYTES_MAX`), is written at this rate at most, and leaves the disk to others for
-#: so many times as long as it takes itself: the journals' records come first.
-RATE_BYTES_PER_S = 64 << 20
-LEAVE_TIMES = 2
 ERRORS_KEPT = 100
 
 Job = t.Base | t.Drawn | t.GivenUp
@@ -37,16 +32,12 @@ class StoreFailed(TaraError):
 
 
 class ExecutorStore:
-    def __init__(
-        self, bases: Bases, log: DecidedLog, on_answer: Callable[[], None], clock: Callable[[], float]
-    ) -> None:
-        """`clock` tells seconds; only their differences matter."""
+    def __init__(self, bases: Bases, log: DecidedLog, on_answer: Callable[[], None]) -> None:
         self.bases = bases
         self.log = log
         #: Called when there is an answer; and when there is something to do.
         self._on_answer = on_answer
         self.wake: Callable[[], None] = lambda: None
-        self._clock = clock
         log.on_answer = self._answer
         log.on_failure = self._fail
         log.on_sealed = lambda: self.wake()
@@ -58,9 +49,10 @@ class ExecutorStore:
         self._base: t.Base | None = None
         self._file: BaseFile | None = None
         self._digest: bytes | None = None
-        #: Until when the disk is left to others; and whether a piece is to be asked for then.
-        self._rest_until_s = 0.0
+        #: Whether a piece of it is to be asked for, when the disk has rested.
         self._asks = False
+        #: Whether the executor is where its files lead: until then the disk is for its way there.
+        self._has_arrived = False
         self.errors: list[str] = []
         #: Told what happened: an event's name, and the number or message that belongs to it. On any thread.
         self.on_event: Callable[[str, int | str], None] = lambda event, detail: None
@@ -70,8 +62,18 @@ class ExecutorStore:
         match job:
             case t.Executed():
                 self.log.append(job)
-            case t.Mark() | t.Load() | t.More():
+            case t.Load():
+                self._has_arrived = False
                 self.log.submit(job)
+            case t.Mark() | t.More():
+                self.log.submit(job)
+            case t.Restoring(number):
+                # In its turn: what its site has to do meanwhile comes first.
+                self._answer(t.Resume(number))
+                self.wake()
+            case t.Arrived():
+                self._has_arrived = True
+                self.wake()
             case t.Base() | t.Drawn() | t.GivenUp():
                 self._jobs.append(job)
                 self.wake()
@@ -92,7 +94,7 @@ class ExecutorStore:
         nobody wakes it."""
         try:
             while self._failure is None:
-                left_s = self._rest_until_s - self._clock()
+                left_s = self.bases.pacer.left_s
                 if left_s > 0.0:
                     return left_s
                 if self._asks and self._base is not None:
@@ -104,8 +106,8 @@ class ExecutorStore:
                 if pause_s > 0.0:
                     return pause_s
                 self._jobs.popleft()
-            if self._failure is None and self.bases.look_after():
-                return LOOK_S
+            if self._failure is None and self._has_arrived and self.bases.look_after():
+                return self.bases.pacer.left_s
         except Exception as error:
             self._fail(error)
         return IDLE_S
@@ -116,10 +118,10 @@ class ExecutorStore:
             match job:
                 case t.Base():
                     self._begin(job)
-                case t.Drawn(number, chunks) if self._base is not None and number == self._base.checkpoint.number:
+                case t.Drawn(number, chunks, is_state) if self._is_of(number):
                     if not chunks:
                         return self._finish()
-                    self._write(chunks)
+                    self._write(chunks, is_state)
                 case t.GivenUp(number, reason):
                     self._count_given_up(reason)
                     # Also an earlier one, which this one was to take the place of.
@@ -133,19 +135,20 @@ class ExecutorStore:
         self._drop()
         self._base = base
         bases = self.bases
-        self._file = BaseFile(bases.directory, bases.cluster, bases.era, base.checkpoint, bases.disk)
-        self._file.add((base.state,))
+        self._file = BaseFile(bases.directory, bases.cluster, bases.era, base.checkpoint, bases.disk, bases.pacer)
+        self._file.add_state((base.state,))
         self._asks = True
 
-    def _write(self, chunks: list[bytes]) -> None:
+    def _is_of(self, number: int) -> bool:
+        return self._base is not None and self._base.checkpoint.number == number
+
+    def _write(self, chunks: list[bytes], is_state: bool) -> None:
         """Write what was drawn, and ask for more when the disk has rested."""
         assert self._file is not None
-        started_s = self._clock()
-        self._file.add(chunks)
-        if (size := self._file.unsynced) >= UNSYNCED_BYTES_MAX:
-            self._file.sync()
-            now_s = self._clock()
-            self._rest_until_s = now_s + max(LEAVE_TIMES * (now_s - started_s), size / RATE_BYTES_PER_S)
+        if is_state:
+            self._file.add_state(chunks)
+        else:
+            self._file.add(chunks)
         self._asks = True
 
     def _finish(self) -> float:

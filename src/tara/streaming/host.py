@@ -266,11 +266,12 @@ class _Turn:
             self._report_busy()
 
     def _step(self, inputs: Inputs) -> None:
-        for effect in self._site.step(inputs, self._now_ms):
-            self._do(effect)
-        if self._answers:
-            answers, self._answers = self._answers, []
-            self._step(Inputs(tuples=answers))
+        while True:
+            for effect in self._site.step(inputs, self._now_ms):
+                self._do(effect)
+            if not self._answers:
+                return
+            inputs, self._answers = Inputs(tuples=self._answers), []
 
     def _do(self, effect: Effect) -> None:
         """What is to be synced is in the state of its node."""
@@ -283,6 +284,8 @@ class _Turn:
                 self._mark = mark
             case Store(number, t.Load() as load):
                 self._borrow(number, load)
+            case Store(number, t.Restoring(base)):
+                self._answers.append((t.Resume(base), number))
             case Executes(number, halted) if halted.reason:
                 _log.error("%s has %s", self._graph.label(number), described(halted))
             case Halt(number, reason):

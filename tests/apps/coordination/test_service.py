@@ -475,7 +475,7 @@ def test_access_lists_and_paths_are_bounded() -> None:
 def test_a_multi_that_fails_unexpectedly_leaves_the_tree_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine()
     session = machine.open()
-    monkeypatch.setitem(machine.service._writes, Op.DELETE, lambda *_: 1 // 0)
+    monkeypatch.setitem(service._WRITES, Op.DELETE, lambda *_: 1 // 0)
     operations = ((Op.CREATE, create_body("/made")), (Op.DELETE, versioned_body("/made")))
     with pytest.raises(ZeroDivisionError):
         machine.multi(session, *operations)

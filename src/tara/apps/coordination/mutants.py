@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from tara.apps.coordination import commands
+from tara.apps.coordination import commands, service
 from tara.apps.coordination.gateway.connection import Connection
 from tara.apps.coordination.gateway.front_end import FrontEnd, Write
 from tara.apps.coordination.gateway.notifications import Notifications
@@ -54,7 +54,7 @@ def attachments_are_not_compared() -> Iterator[None]:
     def apply(self: CoordinationService, command: bytes, context: Context) -> bytes:
         op, session, _, ids, begin = commands.open_envelope(command)
         record = self.sessions.get(session)
-        if record is not None and op in self._writes:
+        if record is not None and op in service._WRITES:
             command = commands.envelope(op, session, record.attachment, ids) + command[begin:]
         return original(self, command, context)
 

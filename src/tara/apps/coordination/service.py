@@ -59,8 +59,8 @@ _decode_sessions = msgspec.msgpack.Decoder(list[tuple[SessionRecord, int]]).deco
 #: Decoding the ids of a connection once is enough; a pure function.
 _ids = functools.lru_cache(maxsize=4096)(commands.decode_ids)
 
-#: Reader, session, ids, context to the body of the answer.
-Handler = Callable[[Reader, int, Ids, Context], bytes]
+#: Service, reader, session, ids, context to the body of the answer.
+Handler = Callable[["CoordinationService", Reader, int, Ids, Context], bytes]
 
 
 class CoordinationService(StateMachine):
@@ -77,25 +77,12 @@ class CoordinationService(StateMachine):
         #: No session ends before the session clock reaches this.
         self._expiry_ms = 0
         self.observer: Observer | None = None
-        self._writes: dict[int, Handler] = {
-            Op.CREATE: self._create,
-            Op.CREATE2: self._create2,
-            Op.CREATE_CONTAINER: self._create2,
-            Op.CREATE_TTL: self._create_ttl,
-            Op.DELETE: self._delete,
-            Op.SET_DATA: self._set_data,
-            Op.SET_ACL: self._set_acl,
-            Op.CHECK: self._check,
-            Op.MULTI: self._multi,
-            Op.SYNC: self._sync,
-            Op.CLOSE_SESSION: self._close_session,
-        }
 
     def apply(self, command: bytes, context: Context) -> bytes:
         _check_sender(context)
         try:
             op, session, attachment, ids, begin = commands.open_envelope(command)
-            handler = self._writes.get(op)
+            handler = _WRITES.get(op)
             if handler is None:
                 return self._apply_internal(op, session, command[begin:], context)
             record = self.sessions.get(session)
@@ -104,7 +91,7 @@ class CoordinationService(StateMachine):
             if record.attachment != attachment:
                 return commands.refused(Code.SESSION_MOVED)
             self._active_ms[session] = context.clock_ms
-            body = handler(Reader(command, begin), session, _ids(ids), context)
+            body = handler(self, Reader(command, begin), session, _ids(ids), context)
         except Refusal as refusal:
             return commands.refused(refusal.code)
         except (JuteError, *DECODE_ERRORS):
@@ -150,14 +137,19 @@ class CoordinationService(StateMachine):
         return chain(sessions, self.tree.snapshot())
 
     def restore(self, chunks: Iterable[bytes]) -> None:
+        for _ in self.restore_slices(chunks):
+            pass
+
+    def restore_slices(self, chunks: Iterable[bytes]) -> Iterator[None]:
         iterator = iter(chunks)
         self.sessions, self._active_ms = {}, {}
         while sessions := _decode_sessions(next(iterator)):
             for record, active_ms in sessions:
                 self.sessions[record.id] = record
                 self._active_ms[record.id] = active_ms
+            yield
         self._expiry_ms = 0
-        self.tree.restore(iterator)
+        yield from self.tree.restore_slices(iterator)
         if self.observer is not None:
             self.observer.restored()
 
@@ -267,7 +259,7 @@ class CoordinationService(StateMachine):
             for op, body in operations:
                 results += (
                     MULTI_HEADER.pack(_RESULT_TYPES.get(op, op), False, 0),
-                    self._writes[op](body, session, ids, context),
+                    _WRITES[op](self, body, session, ids, context),
                 )
         except Refusal as refusal:
             tree.rollback(before)
@@ -335,3 +327,19 @@ def _encode_sessions(records: list[SessionRecord], active_ms: list[int]) -> Iter
         end = begin + SESSIONS_PER_CHUNK
         yield msgspec.msgpack.encode([*zip(records[begin:end], active_ms[begin:end], strict=True)])
     yield msgspec.msgpack.encode([])
+
+
+#: Not methods of an instance: it would keep itself alive, with its whole tree, when another one takes its place.
+_WRITES: dict[int, Handler] = {
+    Op.CREATE: CoordinationService._create,
+    Op.CREATE2: CoordinationService._create2,
+    Op.CREATE_CONTAINER: CoordinationService._create2,
+    Op.CREATE_TTL: CoordinationService._create_ttl,
+    Op.DELETE: CoordinationService._delete,
+    Op.SET_DATA: CoordinationService._set_data,
+    Op.SET_ACL: CoordinationService._set_acl,
+    Op.CHECK: CoordinationService._check,
+    Op.MULTI: CoordinationService._multi,
+    Op.SYNC: CoordinationService._sync,
+    Op.CLOSE_SESSION: CoordinationService._close_session,
+}

@@ -22,6 +22,8 @@ from tara.apps.coordination.paths import child_of, is_valid, name_of, parent_of
 from tara.table import CHUNK_BYTES_MAX, Table
 
 NODES_PER_CHUNK = 500
+#: What is restored at once, but for the chunks.
+NODES_PER_SLICE = 2000
 #: In place of a time to live, for nodes that have none.
 NO_TTL = -1
 #: Nodes that nobody may delete.
@@ -353,21 +355,31 @@ class Tree:
         return _encode(self.nodes.captured())
 
     def restore(self, chunks: Iterator[bytes]) -> None:
+        for _ in self.restore_slices(chunks):
+            pass
+
+    def restore_slices(self, chunks: Iterator[bytes]) -> Iterator[None]:
+        """As `StateMachine.restore_slices`."""
         self._clear()
         self.changes.clear()
-        nodes: dict[str, Node] = {}
+        parts: list[dict[str, Node]] = []
         for chunk in chunks:
+            part: dict[str, Node] = {}
             for path, data, acl, czxid, mzxid, ctime, mtime, version, creations, aversion, owner, pzxid in _decode_rows(
                 chunk
             ):
                 node = Node(data, acls.intern(acl), czxid, ctime, owner, self._generation)
                 node.mzxid, node.pzxid, node.mtime = mzxid, pzxid, mtime
                 node.version, node.creations, node.aversion = version, creations, aversion
-                nodes[path] = node
-        self.nodes = Table(nodes)
+                part[path] = node
+            parts.append(part)
+            yield
+        yield from self.nodes.fill_slices(parts)
         # Now that the parents are there.
-        for path, node in nodes.items():
+        for count, (path, node) in enumerate(self.nodes.unordered(), 1):
             self._index(path, node)
+            if count % NODES_PER_SLICE == 0:
+                yield
 
 
 def _encode(nodes: Iterable[tuple[str, Node]]) -> Iterator[bytes]:

@@ -7,8 +7,9 @@ n mod P.
 What it executed goes to the store of the host, which writes the decided log. After every `checkpoint_interval` slots is
 a checkpoint: it is announced when the log up to it is durable. Now and then the executor has a base taken there, a
 snapshot of the whole state, which is drawn in pieces between other work (`tara.protocol.bases`). After a start, and
-when slots that it lacks were garbage-collected elsewhere, it restores a base, its own or a peer's, and executes again
-what follows in the log; one that has a state goes on from there, if the log leads on from it.
+when slots that it lacks were garbage-collected elsewhere, it restores a base, its own or a peer's, slice by slice
+between other work of its site (`tara.protocol.restoration`), and executes again what follows in the log; one that has a
+state goes on from there, if the log leads on from it.
 
 What the application raises is the result of its command, except for a `MemoryError`, which another replica may not see:
 then this executor halts, alone and visibly. It goes on learning what is decided, but executes nothing until a base of
@@ -31,7 +32,7 @@ import msgspec
 
 from tara.protocol import depth, places
 from tara.protocol import tuples as t
-from tara.protocol.bases import PAUSE_MAX, BaseSchedule, Capture
+from tara.protocol.bases import DRAW_BYTES, PAUSE_MAX, BaseSchedule, Capture
 from tara.protocol.errors import BaseUnreadable, NodeHalted
 from tara.protocol.execution import Execution, ExecutionState, Run
 from tara.protocol.graph import STORE, Graph, Name, Stage
@@ -40,9 +41,11 @@ from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.nodes.learner import Learner
 from tara.protocol.nodes.reads import ANSWERED_BYTES_MAX, Reads, StartIndex
 from tara.protocol.observer import Observer
-from tara.protocol.places import CELLS, EXECUTING, Cell
+from tara.protocol.places import CELLS, EXECUTED, EXECUTING, Cell
+from tara.protocol.restoration import Restoration
 from tara.protocol.sessions import Application, Sessions, raised
 from tara.protocol.skips import ENDED, MARK, Barred, Skips
+from tara.protocol.state_digest import DrawnDigest
 
 _Drawn = TypeVar("_Drawn")
 #: Before it asks the store again for what it did not get.
@@ -63,6 +66,7 @@ class Executor(Node):
             t.Stable: self._on_stable,
             t.Saved: self._on_saved,
             t.Loaded: self._on_loaded,
+            t.Resume: self._on_resume,
             t.Replay: self._on_replay,
             t.Draw: self._on_draw,
             t.BaseSaved: self._on_base_saved,
@@ -78,6 +82,8 @@ class Executor(Node):
         #: Commands that it must not execute.
         self.skips = Skips(place for place in boot.barred if place < places.SNAPSHOT)
         self._cell: Cell = array("Q", [0] * CELLS) if boot.cell is None else boot.cell
+        #: How often it has started over in this life; and the last command that it had executed by then.
+        self.starts, self._executed = -1, boot.executed
         self._renew()
         #: The newest stable checkpoint it knows of.
         self.stable = Observer(limits.replicas, limits.quorum)
@@ -95,12 +101,12 @@ class Executor(Node):
         self.base_trouble = ""
         #: An operator, or the log, wants a base at this checkpoint; another replica needs one. 0: no.
         self._base_ordered = self._base_wanted = 0
+        #: A digest that is being drawn for an operator, or was; and of which state.
+        self._digest: tuple[tuple[int, int], DrawnDigest] | None = None
         self._reads = Reads(graph, limits.quorum, limits.reads_max, limits.reads_bytes_max)
         self._round = 0
         #: Whether clients may wait for results of this life: not for those of all the history before it.
         self._serves = boot.genesis
-        #: How often it has started over in this life.
-        self.starts = 0
         #: Why it does not execute; None: it does.
         self.halted: t.Halted | None = None
         #: Its host found it broken: from then on it does nothing but say so.
@@ -117,6 +123,8 @@ class Executor(Node):
         self._restored = boot.genesis and boot.threshold == 0
         #: Whether it waits for what the store was asked for; and whether it executes again what came of it.
         self._loading = self._replaying = False
+        #: The base that is being restored.
+        self._restoration: Restoration | None = None
         #: Not before that it asks the store again. What it asks others need not wait for what its own store said.
         self._load_due_ms = boot.now_ms
         #: Not before that it asks for what its own store has alone. If others report meanwhile that they are far ahead,
@@ -130,12 +138,18 @@ class Executor(Node):
 
     def _renew(self) -> None:
         """Begin with a new application and nothing learned, as at the very beginning."""
+        self._renew_application()
         limits, sources = self.limits, self.graph.replicas(Stage.REQUEST_SOURCE)
-        self._execution = Execution(self._make, limits, sources, self._cell, self.skips)
         self._learners = [
             Learner(partition, limits.replicas, sources, limits.quorum, limits.window)
             for partition in range(limits.partitions)
         ]
+
+    def _renew_application(self) -> None:
+        self.starts += 1
+        self._executed = max(self._cell[EXECUTED], self._executed)
+        sources = self.graph.replicas(Stage.REQUEST_SOURCE)
+        self._execution = Execution(self._make, self.limits, sources, self._cell, self.skips)
 
     @property
     def execution(self) -> Execution:
@@ -279,14 +293,18 @@ class Executor(Node):
         return self._restored
 
     @property
+    def is_restoring(self) -> bool:
+        """Whether its application has a part of a base, and is not to be looked at."""
+        return self._restoration is not None
+
+    @property
     def executed(self) -> int | None:
         """The last command that it has executed, in any life that is remembered; None while it catches up, unless that
-        is known from a life before."""
-        known = self.boot.executed or None
+        is known from before."""
         if not self.ready and self.halted is None:
-            return known
+            return self._executed or None
         at_command = self.halted is not None and not self.halted.checkpoint
-        return max(self.sessions.counter - at_command, self.boot.executed)
+        return max(self.sessions.counter - at_command, self._executed)
 
     @property
     def ready(self) -> bool:
@@ -296,6 +314,24 @@ class Executor(Node):
     def digest(self) -> bytes:
         """Of the whole replicated state: equal on all executors that have executed equally much."""
         return self._execution.digest()
+
+    def draw_digest(self, begins: bool) -> bytes | None:
+        """The same, some of it with each call, so that nobody has to wait for it. None: there is more to draw, or none
+        can be had now. It is for comparing replicas at rest: what was drawn is of no use any more when something was
+        executed. `begins`: anew, if so."""
+        at = (self.starts, self.next)
+        if self._digest is not None and self._digest[0] != at:
+            self._digest = None
+        if not self.ready:
+            return None
+        try:
+            if self._digest is None and begins:
+                self._digest = (at, self._execution.capture_digest())
+            return None if self._digest is None else self._digest[1].go_on(DRAW_BYTES)
+        except BaseException:
+            # It is the application's snapshot that failed: the next base will tell.
+            self._digest = None
+            return None
 
     # Halting
 
@@ -307,8 +343,9 @@ class Executor(Node):
         return True
 
     def _halt(self, reason: str, checkpoint: int = 0) -> None:
-        self.halted = t.Halted(self.index, self.sessions.counter, checkpoint, reason[: t.REASON_LENGTH_MAX])
-        self._replaying = False
+        counter = max(self.sessions.counter, self._executed) if checkpoint else self.sessions.counter
+        self.halted = t.Halted(self.index, counter, checkpoint, reason[: t.REASON_LENGTH_MAX])
+        self._replaying, self._restoration = False, None
         self._breakdowns += 1
         self.emit(self.halted, STORE)
         self.emit(self.halted, self._reply_sink)
@@ -364,7 +401,6 @@ class Executor(Node):
         """What the command had half done is not to stay: begin with the newest checkpoint, as after a start. What was
         learned of skips stays."""
         self._renew()
-        self.starts += 1
         self._restored, self._not_restored = False, 0
         self._go_on()
         self._load(0, (self.index,))
@@ -408,7 +444,7 @@ class Executor(Node):
             self._begin_base(checkpoint)
 
     def _begin_base(self, checkpoint: t.CheckpointId) -> None:
-        state = t.encode(self._execution.state())
+        state = self._execution.capture()
 
         def begin() -> Iterator[bytes]:
             chunks = self.application.snapshot()
@@ -417,12 +453,15 @@ class Executor(Node):
         chunks = self._in_snapshot(checkpoint.number, begin)
         if chunks is not None:
             execution, time_ms = self._execution, self.sessions.time_ms
-            self._capture = Capture(checkpoint.number, execution.bytes, time_ms, chunks)
-            self.emit(t.Base(checkpoint, state), STORE)
+            self._capture = Capture(checkpoint.number, execution.bytes, time_ms, chunks, state)
+            self.emit(t.Base(checkpoint, next(state)), STORE)
 
     def _on_draw(self, draw: t.Draw) -> None:
         capture = self._capture
         if capture is None or capture.number != draw.number:
+            return
+        if pieces := capture.draw_state():
+            self.emit(t.Drawn(capture.number, pieces, is_state=True), STORE)
             return
         chunks = self._in_snapshot(capture.number, capture.draw)
         if chunks is not None:
@@ -531,7 +570,8 @@ class Executor(Node):
 
     @property
     def _may_load(self) -> bool:
-        return not (self._loading or self._replaying) and self.now_ms >= self._load_due_ms
+        busy = self._loading or self._replaying or self._restoration is not None
+        return not busy and self.now_ms >= self._load_due_ms
 
     @property
     def _needed_base(self) -> int:
@@ -558,15 +598,18 @@ class Executor(Node):
 
     def _on_loaded(self, loaded: t.Loaded) -> None:
         self._loading = False
-        interval, base = self.limits.checkpoint_interval, loaded.base
-        if base is not None and base.number * interval > self.next:
-            self._restored = False
-            if not self._restore(base, loaded):
-                return
+        base = loaded.base
+        if base is not None and base.number * self.limits.checkpoint_interval > self.next:
+            self._begin_restoration(base, loaded)
         elif self._is_stuck:
             # It was not when it asked, or there is no such base.
             return
-        if loaded.until * interval > self.next:
+        else:
+            self._follow(loaded.until)
+
+    def _follow(self, until: int) -> None:
+        """Execute again what leads to this checkpoint, if it is not there."""
+        if until * self.limits.checkpoint_interval > self.next:
             self._replaying = True
             self.emit(t.More(), STORE)
         else:
@@ -576,6 +619,7 @@ class Executor(Node):
     def _arrive(self) -> None:
         """It has come as far as the store leads."""
         self._replaying = False
+        self.emit(t.Arrived(), STORE)
         if self._restored:
             self._announce()
             self._learn_horizon()
@@ -627,42 +671,67 @@ class Executor(Node):
         if self._must_look and self._horizon.until is None:
             self.emit(t.StartIndexRequest(self.index, self.boot.life), self._reply_sink)
 
-    def _restore(self, base: t.CheckpointId, loaded: t.Loaded) -> bool:
-        """Take the state of a base; false if the application could not. Then it has none."""
+    def _begin_restoration(self, base: t.CheckpointId, loaded: t.Loaded) -> None:
+        """Take the state of a base. The store is asked for each turn, so that the site does its other work meanwhile;
+        also for the first one: by then nobody holds the former application, and memory has one state, not two."""
         state = msgspec.msgpack.decode(loaded.state, type=ExecutionState)
         if (state.next, state.digest) != (base.number * self.limits.checkpoint_interval, base.digest):
             raise NodeHalted(f"base {base.number} is of execution number {state.next}, or of another history")
+        self._restored, self._capture, self._digest = False, None, None
         if self.halted is not None:
             self._renew()
-        self._capture = None
-        place = places.RESTORATION | base.number
+        elif self.next:
+            # What it has learned meanwhile may be what follows.
+            self._renew_application()
+            # Whoever reads the application is to let go of it.
+            self.emit(t.Halted(self.index, 0, 0, ""), STORE)
+        self._restoration = Restoration(base, state, loaded)
+        self.emit(t.Restoring(base.number), STORE)
+
+    def _on_resume(self, resume: t.Resume) -> None:
+        restoration = self._restoration
+        if restoration is None or restoration.base.number != resume.number:
+            return
+        more = self._restore_some(restoration)
+        if more:
+            self.emit(t.Restoring(resume.number), STORE)
+        elif more is not None:
+            self._end_restoration(restoration)
+
+    def _restore_some(self, restoration: Restoration) -> bool | None:
+        """Whether there is more to restore; None: the application could not. Then it has no state."""
+        number = restoration.base.number
+        place = places.RESTORATION | number
         former = depth.enter()
         self._cell[EXECUTING] = place
         try:
             if place in self.boot.barred:
                 raise Barred
-            self.application.restore(loaded.chunks)
+            return restoration.go_on(self.application)
         except BaseUnreadable:
             # It begins again, as after a start.
+            self._restoration = None
             self._renew()
             self._go_on()
-            return False
         except BaseException as error:
-            self._not_restored = base.number
-            said = ENDED if isinstance(error, Barred) else f"{raised(error)} when it was to restore base {base.number}"
-            self._halt(said, base.number)
-            return False
+            self._not_restored = number
+            said = ENDED if isinstance(error, Barred) else f"{raised(error)} when it was to restore base {number}"
+            self._halt(said, number)
         finally:
             self._cell[EXECUTING] = 0
             depth.leave(former)
-        self._not_restored = 0
+        return None
+
+    def _end_restoration(self, restoration: Restoration) -> None:
+        base, state, loaded = restoration.base, restoration.state, restoration.loaded
+        self._restoration, self._not_restored = None, 0
         self._execution.restore(state)
         self._jump()
         self._go_on()
         self._has_durable(base)
         self._has_base(t.CheckpointId(base.number, loaded.digest))
         self._schedule.note(loaded.length, state.bytes, state.sessions.time_ms)
-        return True
+        self._follow(loaded.until)
 
     # Reports
 

@@ -103,6 +103,7 @@ from tara.protocol.tuples.reads import (
     SubmitStaleReads,
 )
 from tara.protocol.tuples.storing import (
+    Arrived,
     Base,
     BaseSaved,
     Draw,
@@ -114,6 +115,8 @@ from tara.protocol.tuples.storing import (
     Mark,
     More,
     Replay,
+    Restoring,
+    Resume,
     Saved,
     TakeBase,
     Unbarred,
@@ -146,8 +149,8 @@ __all__ = [  # noqa: RUF022 (by module)
     "SubmitStaleReads",
     "CheckpointId", "CommitterStatus", "ExecutorStatus", "Stable",
     "Accepted", "Advance", "Credential", "Presence", "Progress", "Record", "Start", "Target", "View", "Vote",
-    "Base", "BaseSaved", "Draw", "Drawn", "Executed", "GivenUp", "Load", "Loaded", "Mark", "More", "Replay", "Saved",
-    "TakeBase", "Unbarred",
+    "Arrived", "Base", "BaseSaved", "Draw", "Drawn", "Executed", "GivenUp", "Load", "Loaded", "Mark", "More", "Replay",
+    "Restoring", "Resume", "Saved", "TakeBase", "Unbarred",
     "Collected", "Installed", "JournalEntry", "Lost", "Promised", "ReplayedEntry", "Restored", "Resumed",
     "Started", "Voted",
     "Sized", "WireTuple", "decode_tuple", "split",

@@ -58,7 +58,8 @@ REASON_LENGTH_MAX = 1000
 
 class Halted(Tuple, frozen=True, tag=21):
     """executor → reply sink of its site → client → request source, and → store: this replica does not execute any more,
-    although all others may; said again and again. Without a reason: it executes again."""
+    although all others may; said again and again. Without a reason: it executes again, or is about to, with another
+    copy of the application."""
 
     executor: Number
     #: The command that it could not execute, by its counter; or the base that it could not restore.

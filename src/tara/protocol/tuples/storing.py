@@ -2,7 +2,8 @@
 
 A checkpoint is a *base*, a snapshot of the whole state that is taken now and then, and the decided requests from there
 on, which the storage writes as they come. So taking a checkpoint writes nothing of the state (`Mark`, `Saved`), and
-coming back to one is to restore its base and to execute again what follows (`Load`, `Loaded`, `More`, `Replay`).
+coming back to one is to restore its base, slice by slice (`Load`, `Loaded`, `Restoring`, `Resume`), and to execute
+again what follows (`More`, `Replay`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -59,15 +60,16 @@ class Saved(Tuple, frozen=True, tag=102):
 
 
 class Base(Tuple, frozen=True, tag=106):
-    """executor → store: a base begins, at a checkpoint that was marked before. Its chunks come one after the other,
-    when the store asks for them. An earlier one that is not complete is given up."""
+    """executor → store: a base begins, at a checkpoint that was marked before. The rest of it comes piece by piece,
+    when the store asks for it. An earlier one that is not complete is given up."""
 
     checkpoint: CheckpointId
+    #: The beginning of the protocol's part.
     state: bytes
 
 
 class Draw(Tuple, frozen=True, tag=107):
-    """store → executor: the next chunks of the base."""
+    """store → executor: the next piece of the base."""
 
     number: int
 
@@ -77,6 +79,8 @@ class Drawn(Tuple, frozen=True, tag=115):
 
     number: int
     chunks: list[bytes]
+    #: Whether they go on with the protocol's part. All of that comes before the application's.
+    is_state: bool = False
 
 
 class GivenUp(Tuple, frozen=True, tag=116):
@@ -125,6 +129,22 @@ class Loaded(Tuple, frozen=True, tag=104):
     length: int
     #: The checkpoint that the requests lead to; if it is not newer than the base, there are none.
     until: int
+
+
+class Restoring(Tuple, frozen=True, tag=119):
+    """executor → store: there is more to restore of this base. Say when my site has done its other work."""
+
+    number: int
+
+
+class Resume(Tuple, frozen=True, tag=120):
+    """store → executor: restore some more of the base."""
+
+    number: int
+
+
+class Arrived(Tuple, frozen=True, tag=121):
+    """executor → store: I am where what you have leads."""
 
 
 class More(Tuple, frozen=True, tag=113):

@@ -464,7 +464,7 @@ class Monitor:
                     kept = max(len(session.early), len(session.results))
                     self.require(kept <= limits.session_pipeline_max, "bounds", "session {} keeps {}", session.id, kept)
                 application = node.application
-                if isinstance(application, Audited):
+                if isinstance(application, Audited) and not node.is_restoring:
                     twice = application.twice
                     self.require(not twice, "exactly_once", "{} executed operations {} twice", number, twice)
                     self.checks["invariant"] += 1

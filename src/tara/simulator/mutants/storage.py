@@ -236,7 +236,10 @@ def loaded_base_is_not_kept() -> Iterator[None]:
     def copy(self: Bases, number: int, source: Path) -> base_format.StoredBase | None:
         return self._read_or_refuse(source)
 
-    with replace(Bases, "_copy", copy):
+    def move_in(self: Bases, found: base_format.StoredBase) -> base_format.StoredBase | None:
+        return found
+
+    with replace(Bases, "_copy", copy), replace(Bases, "_move_in", move_in):
         yield
 
 
