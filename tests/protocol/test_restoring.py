@@ -8,7 +8,7 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from tara.application import KeyValueStore, StateMachine
+from tara.application import Context, KeyValueStore, StateMachine
 from tara.apps.coordination.service import CoordinationService
 from tara.protocol import places
 from tara.protocol import tuples as t
@@ -121,7 +121,7 @@ def test_what_is_not_restored_yet_answers_nothing_and_tells_nothing() -> None:
     more = [batch(INTERVAL + number, []) for number in range(3)]
     said = driven.feed(
         *commits(more, first=INTERVAL),
-        t.SubmitStaleReads([t.ReadRequest(0, 1, 0, b"question", b"")], 1000),
+        t.SubmitStaleReads([t.ReadRequest(1, b"question")], 1000),
         *made_by.stables(1, digest=b"", executors=[made_by.status(1, checkpoints=[t.CheckpointId(1, b"")])]),
         t.Saved(t.CheckpointId(1, b"")),
         t.Draw(1),
@@ -244,10 +244,11 @@ def test_one_call_is_one_slice() -> None:
         def __init__(self) -> None:
             self.restored: list[bytes] = []
 
-        def apply(self, command: bytes, context: object) -> bytes:
+        def apply(self, command: bytes, context: Context) -> bytes:
             return b""
 
-        query = apply
+        def query(self, question: bytes, context: Context) -> bytes:
+            return b""
 
         def snapshot(self) -> Iterator[bytes]:
             yield b"state"

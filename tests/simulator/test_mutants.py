@@ -54,6 +54,7 @@ QUICK = {
     "older_directory_is_trusted": 16,
     "log_is_left_behind": 0,
     "base_of_a_later_state": 0,
+    "sessions_change_while_they_are_encoded": 0,
     "digest_begins_anew": 0,
     "learners_stay_behind": 0,
     "runs_are_passed_over": 0,

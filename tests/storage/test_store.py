@@ -4,7 +4,7 @@ import errno
 import os
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -507,7 +507,13 @@ def test_bases_of_former_lives_are_read_when_the_executor_has_come_back(tmp_path
     for number in (3, 4):
         put(stored.bases, number)
     read: list[str] = []
-    stored.bases._look_at = lambda path: iter(read.append(path.name) or ())  # type: ignore[method-assign, assignment, return-value, func-returns-value]
+    look_at = stored.bases._look_at
+
+    def looked_at(path: Path) -> Generator[int, None, None]:
+        read.append(path.name)
+        return look_at(path)
+
+    stored.bases._look_at = looked_at  # type: ignore[method-assign]
     assert disk.names(stored.bases.directory)
     stored.give(t.Load(0, -1, 0, (0,)))
     stored.give()

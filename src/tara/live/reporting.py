@@ -55,6 +55,8 @@ def status_report(container: "Container", digest: bool) -> dict[str, object]:
                     "stable": node.stable.current,
                     "checkpoints": [checkpoint.number for checkpoint in node.checkpoints],
                     "bases": [{"number": base.number, "digest": base.digest.hex()} for base in node.bases],
+                    # The one that is being written: its number, and its bytes so far.
+                    "base_growing": container.storage.stores[number].growing,
                     # Why the last one could not be taken or written.
                     "base_trouble": node.base_trouble or None,
                     "digest": None if drawn is None else drawn.hex(),

@@ -5,6 +5,8 @@ shows only in a base, and bases are not taken often. This is for whoever wants t
 """
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from tara.operations.fresh_checkpoint import NEWS_S, bring_to, executors, next_c
 from tara.operations.health import halted
 from tara.operations.registry_client import ask
 
-#: How long the executors may take to write their bases.
+#: How long to wait while nothing comes. A base that grows may take as long as it needs: that depends on the state and
+#: on the disk.
 TIMEOUT_S = 120.0
 #: A cluster that is faster than it was a moment ago passes by the checkpoint before all are told.
 ATTEMPTS = 3
@@ -47,22 +50,33 @@ def compare_states(data_dir: Path, timeout_s: float = TIMEOUT_S) -> StateCompari
         ask(data_dir, control.AskBase(number))
         time.sleep(NEWS_S)
         bring_to(data_dir, number, deadline_s)
-        found, late = _await_bases(data_dir, number, deadline_s)
+        found, late = await_bases(partial(_status, data_dir), number, timeout_s)
         if not late:
             break
     return found
 
 
-def _await_bases(data_dir: Path, number: int, deadline_s: float) -> tuple[StateComparison, bool]:
-    """What came of it; and whether somebody was told too late, and has another base instead."""
+def await_bases(
+    status_of: Callable[[], dict[str, Any]],
+    number: int,
+    timeout_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], None] = time.sleep,
+) -> tuple[StateComparison, bool]:
+    """What came of it; and whether somebody was told too late, and has another base instead. Gives up when there was no
+    progress for so long."""
+    deadline_s, before = clock() + timeout_s, None
     while True:
-        status = _status(data_dir)
+        status = status_of()
         found = _comparison(status, number)
+        progress = (found, _growing(status))
+        if progress != before:
+            deadline_s, before = clock() + timeout_s, progress
         missing = {label for label, digest in found.digests.items() if digest is None}
         late = any(base["number"] > number for label in missing for base in _bases(status)[label])
-        if late or missing <= found.halted.keys() or time.monotonic() >= deadline_s:
+        if late or missing <= found.halted.keys() or clock() >= deadline_s:
             return found, late
-        time.sleep(NEWS_S)
+        wait(NEWS_S)
 
 
 def _comparison(status: dict[str, Any], number: int) -> StateComparison:
@@ -76,8 +90,17 @@ def _comparison(status: dict[str, Any], number: int) -> StateComparison:
 
 def _bases(status: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """What each executor has told of its newest bases."""
+    return {label: told.get("bases", []) for label, told in _told(status).items()}
+
+
+def _growing(status: dict[str, Any]) -> dict[str, Any]:
+    """How much each executor has written of a base."""
+    return {label: told.get("base_growing") for label, told in _told(status).items()}
+
+
+def _told(status: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {
-        label: container.get("executor", {}).get("bases", [])
+        label: container.get("executor", {})
         for container in status["containers"]
         for label in container["hosted"]
         if label.startswith(_EXECUTOR)

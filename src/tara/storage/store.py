@@ -85,6 +85,12 @@ class ExecutorStore:
         while self._answers:
             yield self._answers.popleft()
 
+    @property
+    def growing(self) -> tuple[int, int] | None:
+        """The base that is being written: its number, and its bytes so far."""
+        file = self._file
+        return None if file is None else (file.number, file.length)
+
     def interrupt(self) -> None:
         """Whatever is being fetched from other hosts is not needed any more."""
         self.log.interrupt()

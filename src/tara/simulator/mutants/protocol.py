@@ -711,6 +711,12 @@ def base_of_a_later_state() -> Iterator[None]:
         yield
 
 
+@mutant("a base has the sessions as they were at its checkpoint, however late they are encoded")
+def sessions_change_while_they_are_encoded() -> Iterator[None]:
+    with replace(Sessions, "_keep", nothing):
+        yield
+
+
 @mutant("the running digest goes on from a base")
 def digest_begins_anew() -> Iterator[None]:
     original = Execution.restore
