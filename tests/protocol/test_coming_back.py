@@ -164,7 +164,10 @@ def test_what_the_log_answers_otherwise_than_before_halts_the_executor() -> None
     executor.feed(until(original.base, 2))
     *run, mark, _ = original.led(1, 2)
     assert mark.checkpoint is not None
-    executor.feed(*run, msgspec.structs.replace(mark, checkpoint=t.CheckpointId(2, b"another")))
+    named = t.CheckpointId(2, b"another")
+    step = executor.feed(*run, msgspec.structs.replace(mark, checkpoint=named))
+    assert step.only(t.Doubted) == t.Doubted(named, original.marks[1].checkpoint.digest)
+    executor.feed(t.Settled(named, again=False))
     assert executor.node.halted is not None
     assert re.search(r"checkpoint 2: executing the log again .* not deterministic", executor.node.halted.reason)
 
@@ -174,10 +177,45 @@ def test_a_log_that_does_not_lead_to_its_checkpoint_halts_the_executor() -> None
     made_by, requests = bench(), puts(2 * INTERVAL)
     original, executor = Original(made_by, requests), restarted(made_by)
     *run, mark, _ = original.led(1, 2)
-    executor.feed(until(original.base, 2), *run[:-1], mark)
+    step = executor.feed(until(original.base, 2), *run[:-1], mark)
+    executor.feed(t.Settled(step.only(t.Doubted).checkpoint, again=False))
     assert executor.node.halted is not None
     assert "does not lead to checkpoint 2" in executor.node.halted.reason
     assert executor.node.checkpoints == [original.marks[0].checkpoint]
+
+
+def test_where_others_have_something_else_it_begins_again() -> None:
+    """Until then it says nothing and executes nothing, because its state is not what was decided."""
+    made_by, requests = bench(), puts(2 * INTERVAL)
+    original, executor = Original(made_by, requests), restarted(made_by)
+    executor.feed(until(original.base, 2))
+    *run, mark, last = original.led(1, 2)
+    named = t.CheckpointId(2, b"another")
+    executor.feed(*run, msgspec.structs.replace(mark, checkpoint=named))
+
+    assert executor.feed(last, t.Saved(named), *votes(requests, INTERVAL, 2 * INTERVAL)).emitted == []
+    assert executor.tick(10_000.0).emitted == []
+    assert not executor.node.restored
+
+    assert executor.feed(t.Settled(named, again=True)).only(t.Load).next == 0
+    executor.feed(until(original.base, 2), *original.led(1, 2))
+    assert (executor.node.halted, executor.node.checkpoints[-1]) == (None, original.marks[1].checkpoint)
+    assert executor.node.digest() == original.executor.node.digest()
+
+
+def test_who_has_come_elsewhere_is_no_holder() -> None:
+    made_by = bench()
+    agreed, another = t.CheckpointId(2, b"agreed"), t.CheckpointId(2, b"another")
+    statuses = [
+        made_by.status(0, checkpoints=[another]),
+        made_by.status(1, checkpoints=[agreed]),
+        made_by.status(2, checkpoints=[t.CheckpointId(1, b""), t.CheckpointId(3, b"newer")]),
+    ]
+    executor = restarted(made_by)
+    executor.feed(t.Loaded(None, b"", (), b"", 0, 0))
+    executor.tick(10_000.0)
+    load = executor.feed(*made_by.stables(2, digest=b"agreed", executors=statuses)).only(t.Load)
+    assert load.holders == [1, 2]
 
 
 def test_a_log_with_a_gap_halts_the_executor() -> None:

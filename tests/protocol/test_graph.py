@@ -61,9 +61,9 @@ HOST_EDGES: set[tuple[Stage, type[t.Tuple], Stage]] = {
     (S.CLIENT, t.Halted, S.REQUEST_SOURCE),
     *((S.EXECUTOR, kind, S.STORE) for kind in (t.Executed, t.Mark, t.Base, t.Drawn, t.GivenUp, t.Load, t.More)),
     *((S.EXECUTOR, kind, S.STORE) for kind in (t.Restoring, t.Arrived)),
-    *((S.EXECUTOR, kind, S.STORE) for kind in (t.Halted, t.Unbarred)),
+    *((S.EXECUTOR, kind, S.STORE) for kind in (t.Halted, t.Unbarred, t.Doubted)),
     *((S.STORE, kind, S.EXECUTOR) for kind in (t.Saved, t.Draw, t.BaseSaved, t.GivenUp, t.TakeBase)),
-    *((S.STORE, kind, S.EXECUTOR) for kind in (t.Loaded, t.Resume, t.Replay)),
+    *((S.STORE, kind, S.EXECUTOR) for kind in (t.Loaded, t.Resume, t.Replay, t.Settled)),
 }
 
 

@@ -1,5 +1,6 @@
 """What a container keeps, for whom, and how long it waits for room."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tara.protocol.graph import Graph, Stage
 from tara.protocol.limits import Limits
 from tara.storage.journal import FULL_DISK_PATIENCE_S, FULL_DISK_PAUSE_S, FileJournal, Identity, NoRoom
 from tara.storage.site_storage import LifeStart, SiteStorage, StorageSpec
+from tara.storage.store import IDLE_S
 from tests.storage.logs import simple
 
 GRAPH = Graph(1, 1)
@@ -83,7 +85,9 @@ def started(tmp_path: Path, life: int, **settings: int) -> tuple[SiteStorage, Re
 def work(storage: SiteStorage) -> list[t.Tuple]:
     for store in storage.stores.values():
         store.log.work()
-        store.work()
+        while (pause_s := store.work()) < IDLE_S:
+            # It leaves the disk to others for a moment.
+            time.sleep(pause_s)
     return [answer for answer, _ in storage.answers()]
 
 

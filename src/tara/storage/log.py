@@ -52,7 +52,7 @@ class NewBase(NamedTuple):
     number: int
 
 
-Job = t.Mark | t.Load | t.More | NewBase
+Job = t.Mark | t.Load | t.More | t.Doubted | NewBase
 
 
 def log_directory(data_dir: Path, replica: int) -> Path:
@@ -185,6 +185,8 @@ class DecidedLog:
                     self._hold(mark.checkpoint)
                     self._note_sealed(writer)
                     self._answer_held(writer)
+                case t.Doubted() as doubted:
+                    self._settle(writer, doubted)
                 case NewBase(number):
                     self._add_root(number)
                     self._answer_held(writer)
@@ -300,6 +302,15 @@ class DecidedLog:
             if checkpoint is not None and (durable := self._reach(writer) >= checkpoint.number) is False:
                 self._hold(checkpoint)
             self.on_answer(t.Replay(piece.first, piece.requests, piece.skipped, checkpoint, asks, False, durable))
+
+    def _settle(self, writer: LogWriter, doubted: t.Doubted) -> None:
+        checkpoint = doubted.checkpoint
+        again = writer.segments.doubt(checkpoint.number, checkpoint.digest, doubted.digest, self._others)
+        # What led to it, or on from it, is not what it was.
+        self._pieces, self._leads = iter(()), False
+        for number in [number for number in self._held if number >= checkpoint.number]:
+            del self._held[number]
+        self.on_answer(t.Settled(checkpoint, again))
 
     def _follow(self, writer: LogWriter, way: Way) -> Iterator["_Piece"]:
         """The requests that lead to the end, as far as the segments can be had."""

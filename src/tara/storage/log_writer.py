@@ -389,16 +389,17 @@ class LogWriter:
             return
         if (number, self.position) != (self._head.number, number * self._interval):
             raise RowsLost(f"{self._directory}: is at {self.position}, behind {self.segments.sealed}, not at {number}")
-        self.segments.adopt(self._head.seal(end))
+        self.segments.adopt(self._head.seal(end), end.digest)
         self.segments.jump(number)
         self._head = self._part(number + 1)
 
     def _seal_gap(self, end: SegmentEnd) -> None:
         gap = self._gap
         if gap is None or gap.number != end.number:
+            self.segments.compare(end.number, end.digest)
             return
         if gap.position == end.number * self._interval and not self.segments.holds(end.number):
-            self.segments.adopt(gap.seal(end))
+            self.segments.adopt(gap.seal(end), end.digest)
             self._gap = None
         else:
             self._end_gap()

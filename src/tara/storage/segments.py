@@ -9,8 +9,9 @@ other replicas have of it, and what is kept.
 """
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -65,9 +66,10 @@ class PeerSegments:
         pacer: Pacer | None = None,
     ) -> None:
         """`directories` are those of the other replicas' logs, as far as this host can read them."""
-        self._pacer = Pacer() if pacer is None else pacer
+        #: For all that is brought here.
+        self.pacer = Pacer() if pacer is None else pacer
         if remote is not None:
-            remote.pacer = self._pacer
+            remote.pacer = self.pacer
         self._identity = identity
         self._directories = directories
         self._remote = remote
@@ -80,7 +82,7 @@ class PeerSegments:
         for holder in holders:
             try:
                 for file in list_segments(self._directories[holder], self._disk):
-                    offers.add(file, None, self._disk.size(file.path))
+                    offers.add(Copy(file, holder, remote=False), self._disk.size(file.path))
             except FileNotFoundError:
                 # One went meanwhile.
                 offers.silent = True
@@ -100,36 +102,42 @@ class PeerSegments:
             for name, size in remote.names(holder).items():
                 file = parse_segment(remote.path(name))
                 if file is not None:
-                    offers.add(file, holder, size)
+                    offers.add(Copy(file, holder, remote=True), size)
         except TaraError as error:
             offers.silent = True
             self._report(str(error))
 
-    def copy(self, offer: LogFile, holder: int | None, directory: Path) -> LogFile | None:
-        """Write it to this directory, durably; None if it cannot be had, or is damaged."""
-        if holder is not None:
-            assert self._remote is not None
-            with self._remote as remote:
-                try:
-                    remote.fetch(holder, offer.path.name)
-                except TaraError as error:
-                    self._report(str(error))
-                    return None
-        data = self._intact(offer)
-        if holder is not None:
-            remote.forget(offer.path.name)
-        if data is None:
-            return None
-        path = directory / offer.path.name
-        write_whole(path, (data,), self._disk, self._pacer)
-        return offer._replace(path=path)
+    def read(self, copy: "Copy") -> tuple[bytes, SegmentEnd] | None:
+        """What is in it; None if it cannot be had, or is damaged."""
+        if not copy.remote:
+            return self._intact(copy.file)
+        assert self._remote is not None
+        with self._remote as remote:
+            try:
+                remote.fetch(copy.holder, copy.file.path.name)
+            except TaraError as error:
+                self._report(str(error))
+                return None
+        found = self._intact(copy.file)
+        remote.forget(copy.file.path.name)
+        return found
 
-    def _intact(self, file: LogFile) -> bytes | None:
+    def _intact(self, file: LogFile) -> tuple[bytes, SegmentEnd] | None:
         try:
-            return read_segment(file, self._identity, self._disk)[0].getvalue()
+            found, end = read_segment(file, self._identity, self._disk)
         except (LogError, OSError) as error:
             self._report(str(error))
             return None
+        return found.getvalue(), end
+
+
+class Copy(NamedTuple):
+    """A segment that another replica has, at this host or at its own."""
+
+    #: Where it is, or will be.
+    file: LogFile
+    holder: int
+    remote: bool
 
 
 class Offers:
@@ -139,34 +147,40 @@ class Offers:
         self._peers = peers
         #: Whether somebody could not be asked.
         self.silent = False
-        self._files: dict[int, list[tuple[LogFile, int | None]]] = {}
+        self._copies: dict[int, list[Copy]] = {}
         self._sizes: dict[int, int] = {}
 
-    def add(self, file: LogFile, holder: int | None, size: int) -> None:
-        self._files.setdefault(file.number, []).append((file, holder))
-        self._sizes[file.number] = size
+    def add(self, copy: Copy, size: int) -> None:
+        self._copies.setdefault(copy.file.number, []).append(copy)
+        self._sizes[copy.file.number] = size
 
     def size(self, number: int) -> int:
         return self._sizes[number]
 
     def __contains__(self, number: int) -> bool:
-        return number in self._files
+        return number in self._copies
 
     @property
     def newest(self) -> int:
-        return max(self._files, default=0)
+        return max(self._copies, default=0)
 
     @property
     def names(self) -> list[str]:
-        return [file.path.name for files in self._files.values() for file, _ in files]
+        return [copy.file.path.name for copies in self._copies.values() for copy in copies]
 
-    def bring(self, number: int, directory: Path) -> LogFile | None:
-        """This segment, from whoever has it intact."""
-        for file, holder in self._files.get(number, ()):
-            found = self._peers.copy(file, holder, directory)
+    def leave_out(self, holder: int, number: int) -> None:
+        """What this replica has from this segment on."""
+        for other in [other for other in self._copies if other >= number]:
+            self._copies[other] = [copy for copy in self._copies[other] if copy.holder != holder]
+            if not self._copies[other]:
+                del self._copies[other]
+
+    def intact(self, number: int, but: Collection[int] = ()) -> Iterator[tuple[Copy, bytes, SegmentEnd]]:
+        """What replicas other than these have of this segment, one after the other."""
+        for copy in self._copies.get(number, ()):
+            found = None if copy.holder in but else self._peers.read(copy)
             if found is not None:
-                return found
-        return None
+                yield copy, *found
 
 
 class Segments:
@@ -185,10 +199,16 @@ class Segments:
         self._sizes = {number: disk.size(file.path) for number, file in self._files.items()}
         #: Those that this life has neither written nor read yet, oldest first; and how often one could not be read.
         self._unread: dict[int, LogFile] = {}
+        #: The digests of the checkpoints at the ends of those that were read or written.
+        self._digests: dict[int, bytes] = {}
         #: Checkpoints between which nothing is missing or unread.
         self._whole = (0, 0)
         self._unreadable: dict[int, int] = {}
         self._heal_attempts = self._heal_due = 0
+        #: From which replicas the segments are that this life has brought; and, by replica, the digests to which copies
+        #: did not lead, though they name them.
+        self._origins: dict[int, int] = {}
+        self._doubted: dict[int, dict[int, bytes]] = {}
         #: What others had when something was fetched from them: there is more of that, most likely.
         self._offers: Offers | None = None
         #: The newest checkpoint that the log, or a base beside it, leads to.
@@ -255,15 +275,24 @@ class Segments:
             begin -= 1
         return begin
 
-    def adopt(self, file: LogFile) -> None:
-        """A segment is in place, instead of another copy if there is one."""
+    def adopt(self, file: LogFile, digest: bytes) -> None:
+        """A segment is in place, instead of another copy if there is one. `digest` is that of the checkpoint at its
+        end."""
         if self._begin is None or file.number < self._begin:
             self.set_begin(file.number)
         size, former = self._disk.size(file.path), self._files.get(file.number)
         if former is not None and former.path != file.path:
             remove_if_there(former.path, self._disk)
         self._files[file.number], self._sizes[file.number] = file, size
+        self._digests[file.number] = digest
         self._unread.pop(file.number, None)
+        self._origins.pop(file.number, None)
+
+    def compare(self, number: int, digest: bytes) -> None:
+        """The executor is at this checkpoint: a segment that says something else does not lead there."""
+        if self._digests.get(number, digest) != digest:
+            self._report(f"{self._files[number].path}: does not lead to the checkpoint that the executor has come to")
+            self._lose(self._files[number])
 
     def jump(self, number: int, begin: int | None = None) -> None:
         """The log leads to this checkpoint, by its segment or by a base: it goes on behind it, and what lies between is
@@ -279,6 +308,7 @@ class Segments:
         try:
             found = read_segment(file, self._identity, self._disk)
             self._unread.pop(number, None)
+            self._digests[number] = found[1].digest
             return found
         except (LogError, FileNotFoundError) as error:
             self._report(str(error))
@@ -289,14 +319,60 @@ class Segments:
         return None
 
     def offers(self, holders: Iterable[int]) -> Offers:
-        return self._peers.offers(holders)
+        """What these replicas have and nobody doubts."""
+        offers = self._peers.offers(holders)
+        for number, doubted in self._doubted.items():
+            for holder in doubted:
+                offers.leave_out(holder, number)
+        return offers
 
     def bring(self, number: int, offers: Offers) -> bool:
         """Fetch a segment from those who offer it."""
-        file = offers.bring(number, self.directory)
-        if file is not None:
-            self.adopt(file)
-        return file is not None
+        for copy, data, end in offers.intact(number):
+            self._put(copy, data, end)
+            return True
+        return False
+
+    def _put(self, copy: Copy, data: bytes, end: SegmentEnd, instead: bool = False) -> None:
+        number, path = copy.file.number, self.directory / copy.file.path.name
+        write_whole(path, (data,), self._disk, self._peers.pacer)
+        if instead:
+            self._give_way(number)
+        self.adopt(copy.file._replace(path=path), end.digest)
+        self._origins[number] = copy.holder
+
+    # What does not lead to where it says
+
+    def doubt(self, number: int, claimed: bytes, found: bytes, holders: Sequence[int]) -> bool:
+        """Executing this segment again led to a checkpoint with the digest `found`, and it says `claimed`. Either it is
+        not what was decided, or the application that is here does not do again what it did. Put another replica's copy
+        in its place; or at least do not keep one that came from elsewhere. Whether it is worth another attempt.
+
+        A segment of our own gives way only to what was found; one that was brought here, to whatever says something
+        else, unless two replicas say the same."""
+        origin = self._origins.get(number)
+        same = self._doubted.setdefault(number, {})
+        if origin is not None:
+            same[origin] = claimed
+            # What follows rests on it.
+            for other in [other for other, holder in self._origins.items() if holder == origin and other > number]:
+                self._give_way(other)
+                del self._origins[other]
+        for copy, data, end in self._peers.offers(holders).intact(number, same):
+            if end.digest == claimed:
+                same[copy.holder] = claimed
+            elif origin is not None or end.digest == found:
+                self._put(copy, data, end, instead=True)
+                return True
+        if origin is None:
+            return False
+        self._give_way(number)
+        del self._origins[number]
+        return list(same.values()).count(claimed) < 2
+
+    def _give_way(self, number: int) -> None:
+        if number in self._files:
+            self._lose(self._files[number])
 
     # What is damaged or missing
 
@@ -357,6 +433,7 @@ class Segments:
     def _forget(self, file: LogFile) -> None:
         del self._files[file.number], self._sizes[file.number]
         self._unread.pop(file.number, None)
+        self._digests.pop(file.number, None)
         self._whole = (0, 0)
 
     def _set_aside(self, reason: str, files: list[LogFile]) -> None:

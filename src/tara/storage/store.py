@@ -65,7 +65,7 @@ class ExecutorStore:
             case t.Load():
                 self._has_arrived = False
                 self.log.submit(job)
-            case t.Mark() | t.More():
+            case t.Mark() | t.More() | t.Doubted():
                 self.log.submit(job)
             case t.Restoring(number):
                 # In its turn: what its site has to do meanwhile comes first.

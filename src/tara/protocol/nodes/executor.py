@@ -68,6 +68,7 @@ class Executor(Node):
             t.Loaded: self._on_loaded,
             t.Resume: self._on_resume,
             t.Replay: self._on_replay,
+            t.Settled: self._on_settled,
             t.Draw: self._on_draw,
             t.BaseSaved: self._on_base_saved,
             t.GivenUp: self._on_given_up,
@@ -125,6 +126,8 @@ class Executor(Node):
         self._loading = self._replaying = False
         #: The base that is being restored.
         self._restoration: Restoration | None = None
+        #: What it has executed again, and led elsewhere; None: nothing.
+        self._doubted: t.Doubted | None = None
         #: Not before that it asks the store again. What it asks others need not wait for what its own store said.
         self._load_due_ms = boot.now_ms
         #: Not before that it asks for what its own store has alone. If others report meanwhile that they are far ahead,
@@ -517,6 +520,8 @@ class Executor(Node):
                 self._execute()
 
     def _on_saved(self, saved: t.Saved) -> None:
+        if self._doubted is not None and self._doubted.checkpoint.number <= saved.checkpoint.number:
+            return
         self._has_durable(saved.checkpoint)
         if self._restored:
             self._announce()
@@ -541,11 +546,7 @@ class Executor(Node):
             self.checkpoints = [own for own in self.checkpoints if own.number >= threshold]
         behind = self.next < self.stable.current * self.limits.checkpoint_interval
         if behind and self._may_load:
-            holders = [
-                status.executor
-                for status in stable.executors
-                if status.checkpoints and status.checkpoints[-1].number >= self.stable.current
-            ]
+            holders = [status.executor for status in stable.executors if self._may_lead(status, stable.checkpoint)]
             # Also if nobody else has it: its own store may not have been able to read what it has.
             self._load(self.stable.current, holders)
             if not holders:
@@ -586,6 +587,12 @@ class Executor(Node):
         this replica down again and again is not to cost the others a base each time."""
         needed = self._needed_base
         return needed and needed - 1 + min(1 << max(self._breakdowns - 1, 0), PAUSE_MAX)
+
+    def _may_lead(self, status: t.ExecutorStatus, agreed: t.CheckpointId) -> bool:
+        """Whether this executor has come as far as the threshold, and not elsewhere."""
+        known = {own.number: own.digest for own in status.checkpoints}
+        same = not agreed.digest or known.get(agreed.number, agreed.digest) == agreed.digest
+        return same and max(known, default=0) >= self.stable.current
 
     def _load(self, minimum: int, holders: Sequence[int]) -> None:
         """Ask the store for a way to a checkpoint: from the state that this executor has, if it is of any use."""
@@ -639,7 +646,8 @@ class Executor(Node):
                 self._halt(run.failure)
                 return
         if replay.checkpoint is not None:
-            self._come_to(replay.checkpoint)
+            if not self._comes_to(replay.checkpoint):
+                return
             if replay.durable:
                 self._has_durable(replay.checkpoint)
         if replay.last:
@@ -648,16 +656,31 @@ class Executor(Node):
         elif replay.asks:
             self.emit(t.More(), STORE)
 
-    def _come_to(self, checkpoint: t.CheckpointId) -> None:
-        """What was executed again leads to this checkpoint."""
+    def _comes_to(self, checkpoint: t.CheckpointId) -> bool:
+        """Whether what was executed again leads to this checkpoint. If not, that may be another replica's fault: it has
+        no state until the store has looked for what others have."""
         own = self._execution.checkpoint
+        if own.number > checkpoint.number or own == checkpoint:
+            return True
+        self._doubted = t.Doubted(checkpoint, own.digest)
+        self._restored, self._replaying, self._loading = False, False, True
+        self.emit(self._doubted, STORE)
+        return False
+
+    def _on_settled(self, settled: t.Settled) -> None:
+        doubted, self._doubted = self._doubted, None
+        if doubted is None or doubted.checkpoint != settled.checkpoint:
+            return
+        if settled.again:
+            self._start_over()
+            return
+        checkpoint, own = doubted.checkpoint, self._execution.checkpoint
         if own.number < checkpoint.number:
             raise NodeHalted(f"the log does not lead to checkpoint {checkpoint.number}, but to {self.next}")
-        if own.number == checkpoint.number and own != checkpoint:
-            raise NodeHalted(
-                f"checkpoint {own.number}: executing the log again gives digest {own.digest.hex()}, but it was "
-                f"{checkpoint.digest.hex()}: the application is not deterministic"
-            )
+        raise NodeHalted(
+            f"checkpoint {own.number}: executing the log again gives digest {own.digest.hex()}, but it was "
+            f"{checkpoint.digest.hex()}: the application is not deterministic"
+        )
 
     def _jump(self) -> None:
         """Requests were executed that the learners need not learn any more."""

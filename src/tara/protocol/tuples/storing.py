@@ -167,6 +167,22 @@ class Replay(Tuple, frozen=True, tag=114):
     durable: bool = True
 
 
+class Doubted(Tuple, frozen=True, tag=122):
+    """executor → store: the requests that were to lead to this checkpoint have led to one with another digest. Have
+    others got something else?"""
+
+    checkpoint: CheckpointId
+    digest: bytes
+
+
+class Settled(Tuple, frozen=True, tag=123):
+    """store → executor: an answer to `Doubted`."""
+
+    checkpoint: CheckpointId
+    #: Whether to begin again: what was doubted is not here any more. If not, others have the same, or nobody has it.
+    again: bool
+
+
 class Unbarred(Tuple, frozen=True, tag=108):
     """executor → store: this command, which has ended the process, is tried again; an operator wants it. Or snapshots,
     which have ended it, do not any more."""
