@@ -92,7 +92,7 @@ def test_the_command_writes_a_file_that_replays(tmp_path: Path) -> None:
     file = tmp_path / "shrunk.json"
     options = ["--mutant", "records_ignored", "--runs", "12", "--output", str(file)]
 
-    result = runner.invoke(app, ["sim", "shrink", "7", *options])
+    result = runner.invoke(app, ["sim", "shrink", "8", *options])
 
     assert result.exit_code == 0, result.output
     assert f"tara sim replay --plan {file} --trace" in result.output
