@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _LOOK_MS = 60
 #: Before the operator orders the same again. Each order takes a slot, and nothing makes room until one has helped.
 _AGAIN_MS = 600
+#: Commands that do nothing, which are sent then to have checkpoints taken.
+_FILLING = 24
 _NAME = OPERATOR + bytes(16)
 
 
@@ -78,7 +80,10 @@ class FatalCommand:
         elif step is Step.REFUSE and any(report.halted_at == self.counter for report in reports):
             self.cured = True
             self._world.count_fault("command_tried_again")
-            self._order(t.WITHDRAW_SKIP)
+            if self._order(t.WITHDRAW_SKIP):
+                # Whoever has halted behind the windows does not hear of that, and waits for a base of the others: these
+                # take it at the next checkpoint.
+                self._fill()
         # Nobody waits for it any more, and no life that begins later can come to it again.
         interval = self._world.plan.limits.checkpoint_interval
         done = all(report.executed is not None and report.executed >= self.counter for report in reports)
@@ -107,13 +112,21 @@ class FatalCommand:
             found.append(ReplicaReport(f"executor-{replica}", True, node.executed, halted_at, node.skip_asked))
         return found
 
-    def _order(self, step: int) -> None:
+    def _order(self, step: int) -> bool:
+        """Whether it is time for that."""
         world = self._world
         last, ordered_ms = self._ordered
         if step == last and world.now_ms - ordered_ms < _AGAIN_MS:
-            return
+            return False
         self._ordered = (step, world.now_ms)
         payload = skips.encode(self.counter, step)
         command = t.Command(0, world.next_unique() * 16 + 15, 0, payload, t.SKIP, _NAME)
         for site in range(world.graph.sites):
             world.client_links.submit_to(site, world.draw.randrange(world.graph.partitions), [command])
+        return True
+
+    def _fill(self) -> None:
+        world = self._world
+        for number in range(_FILLING):
+            command = t.Command(0, world.next_unique() * 16 + 15, 0, b"\0", t.KEEPALIVE, _NAME)
+            world.client_links.submit_to(number % world.graph.sites, 0, [command])
