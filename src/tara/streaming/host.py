@@ -286,6 +286,8 @@ class _Turn:
                 self._borrow(number, load)
             case Store(number, t.Restoring(base)):
                 self._answers.append((t.Resume(base), number))
+            case Store(_, t.Arrived()):
+                self._keep_borrowed()
             case Executes(number, halted) if halted.reason:
                 _log.error("%s has %s", self._graph.label(number), described(halted))
             case Halt(number, reason):
@@ -400,6 +402,14 @@ class _Turn:
         if kept is None or kept.checkpoint.number < max(load.minimum, load.bases_from):
             return _NOTHING
         return kept.loaded()
+
+    def _keep_borrowed(self) -> None:
+        """Else the next micro-batch would begin with what was here before."""
+        (executor,) = self._seat.nodes
+        assert isinstance(executor, Executor)
+        checkpoint = executor.execution.checkpoint
+        if executor.restored and (self._seat.kept is None or self._seat.kept.checkpoint.number < checkpoint.number):
+            self._mark = t.Mark(checkpoint, executor.sessions.counter)
 
     def keep(self) -> None:
         """An executor's state, as it is after this micro-batch, which is all that is needed of its checkpoints."""

@@ -211,7 +211,7 @@ class Monitor:
 
     def processed(self, number: int, life: int, tuple_: t.Tuple, node: Node) -> None:
         """It has processed it: of a state that was restored, or executed again, nothing else tells."""
-        if isinstance(tuple_, t.Loaded) and isinstance(node, Executor):
+        if isinstance(tuple_, t.Loaded | t.Resume) and isinstance(node, Executor):
             # Also where it starts over.
             self._reached[number, life] = node.next
         elif isinstance(tuple_, t.Replay) and isinstance(node, Executor):
