@@ -386,12 +386,24 @@ class VirtualDisk:
         there = [path for path in self._files if _is_in(path, within) and path.name.endswith(suffixes)]
         return sorted(there, key=lambda path: path.parts)
 
+    def there(self, directory: Path, suffix: str) -> list[Path]:
+        """The files in a directory with such names, and those that were harmed there. Quick: it is asked for often."""
+        prefix, found = f"{directory}/", []
+        for path in (*self._files, *self.harmed):
+            name = str(path)
+            if name.endswith(suffix) and name.startswith(prefix) and "/" not in name[len(prefix) :]:
+                found.append(path)
+        return found
+
     def version(self, path: Path) -> tuple[Inode, int] | None:
-        """Which file is here under this name, and how often it was changed; None: a power cut would take some of it."""
+        """Which file is here under this name, and how often it was changed; None: there is none."""
         inode = self._files.get(path)
-        if inode is None or self._durable.get(path) is not inode or not inode.is_durable:
-            return None
-        return inode, inode.version
+        return None if inode is None else (inode, inode.version)
+
+    def is_durable(self, path: Path) -> bool:
+        """Whether a power cut would leave this file as it is."""
+        inode = self._files.get(path)
+        return inode is not None and self._durable.get(path) is inode and inode.is_durable
 
     def forget(self, directory: Path) -> None:
         """All that is in it is gone, and was never there."""

@@ -2,7 +2,6 @@
 slow or fails meanwhile."""
 
 import errno
-from collections.abc import Iterator
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -124,10 +123,11 @@ class Stores:
             self._world.after(took_ms + owed_ms, self._answer, container, life, answers)
 
     def _note_answers(self, container: SimulatedContainer, answers: list[Parcel]) -> None:
+        newest: dict[int, int] = {}
         for answer, number in answers:
             if isinstance(answer, t.Saved):
                 self._world.monitor.saved(answer.checkpoint)
-                self._check_durable(container, number, answer.checkpoint.number)
+                newest[number] = max(answer.checkpoint.number, newest.get(number, 0))
                 if container in self._world.zombies:
                     # It tells of a copy that nobody will find.
                     known = self._world.wiped.get(container.index, 0)
@@ -140,7 +140,9 @@ class Stores:
             elif isinstance(answer, t.Replay):
                 self._world.replayed += len(answer.requests)
                 if answer.checkpoint is not None and answer.durable:
-                    self._check_durable(container, number, answer.checkpoint.number)
+                    newest[number] = max(answer.checkpoint.number, newest.get(number, 0))
+        for number, checkpoint in newest.items():
+            self._check_durable(container, number, checkpoint)
 
     def _answer(self, container: SimulatedContainer, life: int, answers: list[Parcel]) -> None:
         if not container.alive or container.life != life:
@@ -180,12 +182,14 @@ class Stores:
 
     def _check_durable(self, container: SimulatedContainer, number: int, checkpoint: int) -> None:
         """Whether what a power cut would leave here leads to a checkpoint."""
-        replica = self._world.graph.names[number].replica
-        bases = map(number_of, self._for_good(container, base_directory(DATA, replica), ".base"))
-        segments = map(parse_segment, self._for_good(container, log_directory(DATA, replica), ".segment"))
-        there = {file.number for file in segments if file is not None}
-        reached = max([0 if self._world.threshold == 0 else -1, *bases])
-        while reached < checkpoint and reached + 1 in there:
+        replica, disk = self._world.graph.names[number].replica, container.disk
+        reached = 0 if self._world.threshold == 0 else -1
+        for path in disk.there(base_directory(DATA, replica), ".base"):
+            if self._is_for_good(disk, path):
+                reached = max(number_of(path), reached)
+        # The name of a segment begins with its number.
+        segments = {int(path.name[:12]): path for path in disk.there(log_directory(DATA, replica), ".segment")}
+        while reached < checkpoint and reached + 1 in segments and self._is_for_good(disk, segments[reached + 1]):
             reached += 1
         self._world.monitor.require(
             reached >= checkpoint,
@@ -196,22 +200,19 @@ class Stores:
             reached,
         )
 
-    def _for_good(self, container: SimulatedContainer, directory: Path, suffix: str) -> Iterator[Path]:
-        """What is intact and durable. What was harmed in this life counts until that was noticed."""
-        disk = container.disk
-        for path in {*self._files(disk, directory, suffix), *disk.harmed}:
-            if path in disk.harmed:
-                if path.parent == directory and path.suffix == suffix:
-                    yield path
-                continue
-            version, key = disk.version(path), (disk, self._world.era, path)
-            if version is not None and self._intact.get(key) != version:
-                trouble, disk.trouble = disk.trouble, None
-                if self._is_intact(disk, path):
-                    self._intact[key] = version
-                disk.trouble = trouble
-            if version is not None and self._intact.get(key) == version:
-                yield path
+    def _is_for_good(self, disk: VirtualDisk, path: Path) -> bool:
+        """Whether it is intact and durable. What was harmed in this life counts until that was noticed."""
+        if path in disk.harmed:
+            return True
+        version, known = disk.version(path), self._intact.get((disk, self._world.era, path))
+        if version == known:
+            return version is not None
+        trouble, disk.trouble = disk.trouble, None
+        intact = disk.is_durable(path) and self._is_intact(disk, path)
+        disk.trouble = trouble
+        if intact and version is not None:
+            self._intact[disk, self._world.era, path] = version
+        return intact
 
     def _is_intact(self, disk: VirtualDisk, path: Path) -> bool:
         """Whether a base or a segment can be read, and is of this era."""
