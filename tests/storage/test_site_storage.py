@@ -121,6 +121,7 @@ def test_it_is_told_what_became_of_bases(tmp_path: Path) -> None:
     store.submit(t.Base(t.CheckpointId(9, b"digest"), b"state"))
     store.submit(t.Drawn(9, []))
     work(storage)
+    store.bases.pacer.rest()
     store.submit(t.GivenUp(10, "the application raised KeyError"))
     work(storage)
     assert events.events[-2:] == [("info", "base_saved"), ("flood", "base_given_up")]
