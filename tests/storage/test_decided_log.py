@@ -395,6 +395,40 @@ def test_rows_whose_sync_failed_are_written_again(tmp_path: Path) -> None:
     assert (again.first, again.last, reports) == (1, INTERVAL, [])
 
 
+def test_rows_whose_sync_failed_in_a_former_life_are_written_again(tmp_path: Path) -> None:
+    disk = VirtualDisk(random.Random(1))
+    _, checkpoint = unsynced(tmp_path, disk)
+    disk.end_process()
+    writer, _ = opened(tmp_path, disk=disk)
+    write(writer, checkpoint)
+
+    disk.lose_power()
+    disk.end_process()
+    again, reports = opened(tmp_path, disk=disk)
+    looked_after(again)
+    assert (again.first, again.last, reports) == (1, INTERVAL, [])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_name_that_a_former_life_gave_to_a_segment_is_durable_when_it_counts(tmp_path: Path, seed: int) -> None:
+    disk = VirtualDisk(random.Random(seed))
+    writer, _ = opened(tmp_path, disk=disk)
+    handed = simple(2 * INTERVAL)
+    end = behind(handed, 1)
+    write(writer, handed[:end])
+    disk.errors = [("sync", tmp_path.name, errno.EIO)]
+    with pytest.raises(OSError, match="Input/output"):
+        write(writer, handed[end:])
+    disk.end_process()
+    opened(tmp_path, disk=disk)
+
+    disk.lose_power()
+    disk.end_process()
+    again, reports = opened(tmp_path, disk=disk)
+    looked_after(again)
+    assert (again.first, again.last, again.segments.sealed, reports) == (1, 2 * INTERVAL, 2, [])
+
+
 def test_rows_that_are_gone_after_a_failed_sync_are_not_taken_for_durable(tmp_path: Path) -> None:
     disk = VirtualDisk(random.Random(1))
     writer, checkpoint = unsynced(tmp_path, disk)

@@ -133,8 +133,8 @@ class Tail:
             return None
         tail = cls(found._replace(last=last), position, end, zlib.crc32(memoryview(data)[:end]), disk)
         tail.ended = ended
-        # Whether it is durable, nobody knows.
-        tail._unsynced = end
+        # Whether it is durable, nobody knows: the last sync of a former life may have failed.
+        tail._unsynced, tail._unsure = end, True
         if end < len(data):
             # Readers would take it for damage.
             tail._torn = True
@@ -284,6 +284,8 @@ class LogWriter:
         self._report = report
         disk.make_directory(directory)
         remove_leftovers(directory, disk)
+        # What the life before has renamed leads on from now on, whatever happens to the machine.
+        disk.sync_directory(directory)
         self._refuse_others(settings.identity)
         self.segments = Segments(directory, settings.identity, peers, report, disk)
         self._head = self._part(self.segments.sealed + 1)
