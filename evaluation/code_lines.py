@@ -99,6 +99,7 @@ CATEGORIES: dict[str, str] = {
     "protocol/principals.py": SESSIONS,
     "protocol/progress.py": DATA_STRUCTURES,
     "protocol/resend.py": RESENDING,
+    "protocol/restoration.py": STORAGE,
     "protocol/session_quotas.py": SESSIONS,
     "protocol/sessions.py": SESSIONS,
     "protocol/skips.py": APPLICATIONS,

@@ -84,7 +84,7 @@ def test_a_mutant_is_gone_afterwards() -> None:
 
 #: Stories, and the rules that they are told for: partitions, durability, and a seed whose world has what it takes.
 STORIES = {
-    "outdated_record": ("records_of_past_incarnations", 1, "both", 10),
+    "outdated_record": ("records_of_past_incarnations", 1, "both", 1),
     "half_remembered": ("recovering_committer_in_segment_head", 2, "disk", 2),
     "forgetful_witness": ("recovering_committer_answers_reads", 1, "both", 1),
     "forgotten_standby": ("presence_announced_once", 1, "disk", 3),

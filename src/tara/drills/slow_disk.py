@@ -27,7 +27,7 @@ from tara.storage.disk import LocalDisk, LocalFile
 RATE_BYTES_PER_S = 20_000_000
 CLIENTS = 64
 #: The state, which each base has to carry to the disk while the clients go on: some seconds of its time.
-VALUES = 20_000
+VALUES = 8_000
 VALUE_BYTES = 4096
 #: When a base is asked for, if none is due by then.
 BASE_AT_S = 4.0

@@ -286,6 +286,8 @@ class ZooKeeperClient:
         self._since_ms = 0.0
         self._served = False
         self._own = f"/own-{index}"
+        #: What former lives have written there whose sessions live on, and nobody knows whether it has happened.
+        self._abandoned: set[int] = set()
         self._number = 0
         self._forget()
 
@@ -322,7 +324,8 @@ class ZooKeeperClient:
     def restart(self, orderly: bool = False) -> None:
         """Its process died, or forgot to end its session: that lives on for a while, and its next life begins anew."""
         self._hang_up()
-        # What it wrote may still happen.
+        # What it wrote may still happen, also when its next life has written more.
+        self._abandoned |= self._possible
         possible = {*self._possible, *(() if self._known is None else (self._known,))}
         self._forget()
         self._possible = possible
@@ -484,9 +487,11 @@ class ZooKeeperClient:
                 return
             self._require(error == Code.OK, f"a read of {self._own} was answered {error}")
             number = int(reader.buffer() or b"0")
-            allowed = self._known is None or number == self._known or number in self._possible
-            self._require(allowed, f"{self._own} is {number}, not {self._known} or one of {self._possible}")
+            possible = self._possible | self._abandoned
+            allowed = self._known is None or number == self._known or number in possible
+            self._require(allowed, f"{self._own} is {number}, not {self._known} or one of {possible}")
             self._known = number
+            self._abandoned.discard(number)
             self._possible = {later for later in self._possible if later > number}
 
         return check
