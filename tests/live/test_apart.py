@@ -44,6 +44,7 @@ def test_a_container_that_lost_its_disk_gets_everything_from_the_others(tmp_path
         counter = processes.status(1)["executor"]["counter"]
         await_condition(lambda: processes.status(0)["executor"]["counter"] >= counter, "the executor to be there")
         assert processes.status(0)["counters"]["bases_loaded"] >= 1
+        await_condition(lambda: processes.status(0)["log"]["gaps"] == 0, "the log to be whole")
         # The rejoined one counts: the others alone are no majority.
         processes.kill(2)
         put(processes, range(5))
