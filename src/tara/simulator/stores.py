@@ -156,18 +156,20 @@ class Stores:
         if container.alive and container.life == life:
             container.kept.stores[number].submit(job)
 
-    def reach(self, number: int, intact: bool = False) -> int:
-        """The newest checkpoint that what an executor has leads to; 0: none. `intact`: what can be read of that."""
+    def reach(self, number: int, intact: bool = False, harmed: bool = False) -> int:
+        """The newest checkpoint that what an executor has leads to; 0: none. `intact`: what can be read of that;
+        `harmed`: also with what somebody has removed or damaged since it was written."""
         world, replica = self._world, self._world.graph.names[number].replica
         disk = world.host_of(number).disk
+        files = disk.there if harmed else partial(self._files, disk)
         bases = [
             number_of(path)
-            for path in self._files(disk, base_directory(DATA, replica), ".base")
+            for path in files(base_directory(DATA, replica), ".base")
             if not intact or self._is_intact(disk, path)
         ]
         segments = {
             file.number
-            for path in self._files(disk, log_directory(DATA, replica), ".segment")
+            for path in files(log_directory(DATA, replica), ".segment")
             if (file := parse_segment(path)) and (not intact or self._is_intact(disk, path))
         }
         reached = 0
@@ -238,12 +240,12 @@ class Stores:
         segments = self._files(disk, log_directory(DATA, replica), ".segment")[::-1]
         return [path for pair in zip_longest(bases, segments) for path in pair if path is not None]
 
-    def copies(self, checkpoint: int, intact: bool = False) -> int:
+    def copies(self, checkpoint: int, intact: bool = False, harmed: bool = False) -> int:
         """Executors whose files lead to this checkpoint or a newer one."""
         return sum(
             1
             for number, name in enumerate(self._world.graph.names)
-            if name.stage is Stage.EXECUTOR and self.reach(number, intact) >= checkpoint
+            if name.stage is Stage.EXECUTOR and self.reach(number, intact, harmed) >= checkpoint
         )
 
     def lacks_checkpoints(self, container: SimulatedContainer) -> bool:

@@ -341,8 +341,8 @@ class Monitor:
         number = stable.checkpoint.number
         if number > self.stable:
             self.stable = number
-            copies = self._world.stores.copies(number)
-            # Of the f+1 that held it when they said so, some may have lost their disks since.
+            copies = self._world.stores.copies(number, harmed=True)
+            # Of the f+1 that held it when they said so, some may have lost their disks since, or a file.
             needed = self._limits.quorum - sum(1 for lost in self._world.wiped.values() if lost >= number)
             self.require(copies >= max(needed, 1), "stability", "checkpoint {} has {} copies", number, copies)
 
