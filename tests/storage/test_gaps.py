@@ -1,6 +1,7 @@
 """Logs in which something is missing: nothing is announced that they do not lead to, and they become whole again."""
 
 import contextlib
+import errno
 import random
 from pathlib import Path
 
@@ -85,6 +86,23 @@ def test_what_is_executed_behind_a_gap_is_written_again_before_it_is_announced(
     assert [checkpoint.number for checkpoint in life.saved] == list(range(missing[0], NEWEST + 1))
     assert numbers(disk) == list(range(1, NEWEST + 1))
     assert Watched(disk, life=3).come_back() == NEWEST
+
+
+def test_what_the_disk_cannot_read_now_comes_from_another_replica(disk: VirtualDisk) -> None:
+    """Nobody waits until it can."""
+    for replica in (0, 1):
+        Watched(disk, replica=replica).decide(REQUESTS)
+    bad = segment(disk, 4)
+    inode = disk._files[bad]
+
+    def cannot(what: str, path: Path) -> None:
+        if what == "read" and disk._files.get(path) is inode:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+
+    disk.trouble = cannot
+    life = Watched(disk, life=2)
+    assert life.come_back() == NEWEST
+    assert disk._files[segment(disk, 4)] is not inode
 
 
 def lose(life: Watched, number: int) -> None:

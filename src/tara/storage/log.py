@@ -331,8 +331,10 @@ class DecidedLog:
                 if found is not None:
                     file: LogFile = segments[number]
                     return runs_of(found[0], file.path), found[1]
+            # Also one that cannot be read now: whoever asked for the way need not wait until it can.
+            offers = way.offers if number in way.offers else segments.offers(self._others)
             try:
-                if number in segments or not segments.bring(number, way.offers):
+                if not segments.bring(number, offers):
                     return None
             except OSError as error:
                 # No room, or no disk: the executor comes again.
