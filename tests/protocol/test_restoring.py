@@ -224,7 +224,8 @@ def test_what_was_executed_before_a_restoration_is_remembered() -> None:
 
 
 def test_a_digest_is_drawn_in_pieces_and_only_of_a_state_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tara.protocol.nodes.executor.DRAW_BYTES", 10)
+    for name in ("DRAW_BYTES", "DIGEST_BYTES"):
+        monkeypatch.setattr(f"tara.protocol.nodes.executor.{name}", 10)
     driven = bench().make(Executor, Stage.EXECUTOR, application=KeyValueStore)
     driven.feed(*commits([batch(0, [open_session(number) for number in range(300)])]))
     node = driven.node
@@ -237,6 +238,13 @@ def test_a_digest_is_drawn_in_pieces_and_only_of_a_state_at_rest(monkeypatch: py
     driven.feed(*commits([batch(1, [open_session(1)])], first=1))
     assert node.draw_digest(begins=False) is None
     assert node.draw_digest(begins=True) is None
+
+
+def test_a_digest_of_a_small_state_comes_at_once() -> None:
+    driven = bench().make(Executor, Stage.EXECUTOR, application=KeyValueStore)
+    driven.feed(*commits([batch(0, [open_session(number) for number in range(300)])]))
+
+    assert driven.node.draw_digest(begins=True) == driven.node.digest()
 
 
 def test_one_call_is_one_slice() -> None:

@@ -50,6 +50,8 @@ from tara.protocol.state_digest import DrawnDigest
 _Drawn = TypeVar("_Drawn")
 #: Before it asks the store again for what it did not get.
 LOAD_PAUSE_MS = 500.0
+#: What is drawn at once of a digest that somebody asks for: it may take some hundredths of a second.
+DIGEST_BYTES = 4 << 20
 #: The newest bases whose digests it announces.
 BASES_KEPT = 2
 
@@ -321,7 +323,7 @@ class Executor(Node):
     def draw_digest(self, begins: bool) -> bytes | None:
         """The same, some of it with each call, so that nobody has to wait for it. None: there is more to draw, or none
         can be had now. It is for comparing replicas at rest: what was drawn is of no use any more when something was
-        executed. `begins`: anew, if so."""
+        executed. `begins`: anew, if so; then all of a small state at once, because signs of life are executed, too."""
         at = (self.starts, self.next)
         if self._digest is not None and self._digest[0] != at:
             self._digest = None
@@ -330,7 +332,7 @@ class Executor(Node):
         try:
             if self._digest is None and begins:
                 self._digest = (at, self._execution.capture_digest())
-            return None if self._digest is None else self._digest[1].go_on(DRAW_BYTES)
+            return None if self._digest is None else self._digest[1].go_on(DIGEST_BYTES if begins else DRAW_BYTES)
         except BaseException:
             # It is the application's snapshot that failed: the next base will tell.
             self._digest = None
