@@ -128,21 +128,22 @@ class Stores:
             if isinstance(answer, t.Saved):
                 self._world.monitor.saved(answer.checkpoint)
                 newest[number] = max(answer.checkpoint.number, newest.get(number, 0))
-                if container in self._world.zombies:
-                    # It tells of a copy that nobody will find.
-                    known = self._world.wiped.get(container.index, 0)
-                    self._world.wiped[container.index] = max(answer.checkpoint.number, known)
             elif isinstance(answer, t.BaseSaved):
                 self._world.monitor.base_saved(answer)
                 self._world.bases_saved += 1
             elif isinstance(answer, t.Loaded) and answer.base is not None:
                 self._world.bases_loaded += 1
+                newest[number] = max(answer.base.number, newest.get(number, 0))
             elif isinstance(answer, t.Replay):
                 self._world.replayed += len(answer.requests)
                 if answer.checkpoint is not None and answer.durable:
                     newest[number] = max(answer.checkpoint.number, newest.get(number, 0))
         for number, checkpoint in newest.items():
             self._check_durable(container, number, checkpoint)
+            if container in self._world.zombies:
+                # It tells of a copy that nobody will find.
+                known = self._world.wiped.get(container.index, 0)
+                self._world.wiped[container.index] = max(checkpoint, known)
 
     def _answer(self, container: SimulatedContainer, life: int, answers: list[Parcel]) -> None:
         if not container.alive or container.life != life:
