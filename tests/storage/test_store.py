@@ -305,6 +305,15 @@ def test_a_name_that_is_not_durable_leads_to_nothing(tmp_path: Path) -> None:
     assert (disk.errors, bases.numbers) == ([], [])
 
 
+def test_a_copy_whose_name_is_not_durable_leads_to_nothing(tmp_path: Path) -> None:
+    disk = VirtualDisk(random.Random(1))
+    put(bases_of(tmp_path, 1, disk), 5, b"new")
+    bases = bases_of(tmp_path, 0, disk)
+    disk.errors = [("sync", "bases-0", errno.EIO)]
+    assert newest(bases, 1) is None
+    assert (disk.errors, bases.numbers) == ([], [])
+
+
 def test_a_base_is_copied_and_fetched_at_the_pace_of_bases(tmp_path: Path) -> None:
     """Somebody else's journal may be on the same disk."""
     size = 4 << 20

@@ -223,6 +223,8 @@ class Bases:
             write_whole(target, pieces, self.disk, self.pacer)
         except OSError as error:
             self.on_disk_error(f"{target}: cannot be written: {error}")
+            # Its name may be there, and gone after a power cut.
+            self._remove(target)
             return None
         self._foreign.discard(number)
         return self._read_or_refuse(target, own=True)
