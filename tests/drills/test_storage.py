@@ -38,7 +38,9 @@ def harvested(tmp_path_factory: pytest.TempPathFactory) -> Harvest:
         with ProcessCluster.whole(root / "data", flags) as cluster, KeyValueClient(cluster.endpoints) as client:
             for number in range(400):
                 client.put(f"{turn}-{number}", b"value" * 10)
-            cluster.await_status(health.full_strength, "full strength")
+            cluster.await_status(
+                lambda found: health.full_strength(found) and health.logs_whole(found), "full strength and whole logs"
+            )
             for process in cluster.processes.values():
                 process.kill()
                 process.join()

@@ -57,6 +57,8 @@ class Found(Struct, frozen=True, kw_only=True):
 
     #: Why it did not start, in words; empty: it did.
     refused: str = ""
+    #: Whether its executor had a state, and its log was whole, in time.
+    ready: bool = True
     cluster: tuple[int, int] | None = None
     founded: bool = False
     #: The life that would be the newest one, to registry and container together.
@@ -123,8 +125,9 @@ def start(directory: Path, spec_json: bytes, app: str) -> Found:
     end_s = time.monotonic() + PATIENCE_S
 
     def look() -> None:
-        if _is_ready(container) or time.monotonic() > end_s:
-            looked.append(_look(container, directory))
+        ready = _is_ready(container)
+        if ready or time.monotonic() > end_s:
+            looked.append(_look(container, directory, ready))
             container.stopping = True
 
     try:
@@ -173,7 +176,7 @@ def _logs(container: Container) -> list[DecidedLog]:
     return [store.log for store in container.storage.stores.values()]
 
 
-def _look(container: Container, directory: Path) -> Found:
+def _look(container: Container, directory: Path, ready: bool) -> Found:
     committers: dict[int, CommitterFound] = {}
     checkpoint, state, counter = -1, b"", 0
     for number, node in container.nodes.items():
@@ -193,6 +196,7 @@ def _look(container: Container, directory: Path) -> Found:
     except LogError as error:
         container.events.error("log_unreadable", reason=str(error))
     return Found(
+        ready=ready,
         committers=committers,
         checkpoint=checkpoint,
         state=state,
@@ -249,6 +253,8 @@ def judge(found: Found, truth: Found, states: dict[int, bytes]) -> Judgement:
     if found.refused:
         return Judgement(wrong=[], noticed=True, rejoined=False, repaired=False)
     wrong: list[str] = []
+    if not found.ready:
+        wrong.append(f"not ready after {PATIENCE_S:.0f} s: {found.noticed[-1:]}")
     if found.cluster != truth.cluster or found.founded != truth.founded:
         wrong.append(f"cluster {found.cluster}, founded: {found.founded}")
     if found.life < truth.life:

@@ -237,7 +237,8 @@ def bare_starts(
     with multiprocessing.get_context("spawn").Pool(PROCESSES, maxtasksperchild=200) as pool:
         truths = [found for _, _, found, _ in pool.map(try_start, [task(None, site) for site in range(sites)])]
         for site, truth in enumerate(truths):
-            if truth.refused or truth.noticed or any(found.holes for found in truth.committers.values()):
+            whole = truth.ready and not any(found.holes for found in truth.committers.values())
+            if truth.refused or truth.noticed or not whole:
                 raise DrillError(f"site {site} does not start on its own files: {truth.refused or truth.noticed}")
         states = _states(harvested, state, msgspec.json.decode(told[0], type=ContainerSpec))
         total_s = 0.0

@@ -102,7 +102,8 @@ class DecidedLog:
         self._leads = False
         self._put_off = 0
         self.errors: list[str] = []
-        #: How long readers may have to wait for what nobody has hurried with.
+        #: How long readers may have to wait for what nobody has hurried with, and a segment for the one before it to be
+        #: looked after.
         self.pause_s = FLUSH_S
         #: Called when there is something to do at once.
         self.wake: Callable[[], None] = lambda: None
@@ -243,14 +244,14 @@ class DecidedLog:
         started_s = self._clock()
         if started_s < self.look_due_s:
             return
-        self.look_due_s = started_s + FLUSH_S
+        self.look_due_s = started_s + self.pause_s
         self._put_off += 1
         if self._put_off > PUT_OFF_MAX or not (self._queue or self._leads):
             # Who was led may have halted.
             self._put_off, self._leads = 0, False
             writer.segments.look_after(self._bases.newest, self._others)
             ended_s = self._clock()
-            self.look_due_s = ended_s + max(FLUSH_S, LEAVE_TIMES * (ended_s - started_s))
+            self.look_due_s = ended_s + max(self.pause_s, LEAVE_TIMES * (ended_s - started_s))
         self._answer_held(writer)
         self._ask_for_base(writer)
 
