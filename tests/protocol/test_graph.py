@@ -22,6 +22,8 @@ EDGE_TABLE: list[tuple[list[Stage], list[list[Stage]], list[type[t.Tuple]]]] = [
     ([S.REQUEST_SOURCE], [[S.EXECUTOR]], [t.PendingReads]),
     # A skip is a proposal of no-ops.
     ([S.PROPOSER], [[S.COMMITTER]], [t.Start, t.Proposal]),
+    # How far their records have come.
+    ([S.PROPOSER], [[S.COMMITTER]], [t.Collecting]),
     ([S.COMMITTER], [[S.EXECUTOR]], [t.Commit, t.ReadIndex]),
     ([S.COMMITTER], [[S.RECORD_SINK, S.RECORD_SOURCE, S.PROPOSER]], [t.Record]),
     # An executor's status names its checkpoints and bases.

@@ -4,13 +4,13 @@ import msgspec
 import pytest
 
 from tara.protocol import tuples as t
-from tara.protocol.graph import Stage
+from tara.protocol.graph import Receivers, Stage
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.controller import CALM_TIMEOUTS, CALM_TIMES, Controller
 from tara.protocol.nodes.request_source import LONG_BYTES, OVERTAKEN_MS, STANDSTILL_MS, TOLD_BYTES, RequestSource
 from tara.protocol.resend import burst
-from tests.protocol.driver import Bench, Driven
+from tests.protocol.driver import Bench, Driven, Step
 
 
 def command(number: int, length: int, session: int = 1) -> t.Command:
@@ -90,20 +90,88 @@ def test_a_long_record_is_given_more_time_before_it_is_sent_again(length: int, p
     assert rounds[1] == 2 * pause
 
 
-def test_a_record_that_is_longer_than_what_may_wait_for_a_link_goes_portion_by_portion() -> None:
-    """Sent at once, its end would be dropped each time, and no view would ever start."""
-    bench = Bench(command_bytes_max=100, run_bytes_max=150, frame_bytes_max=1_000, link_bytes_max=1_000)
-    committer = bench.make(Committer, Stage.COMMITTER)
-    committer.feed(*bench.views(1), bench.start(1))
-    committer.feed(bench.proposal(1, 0, [t.Request(0, 1, number, 0, bytes(100)) for number in range(8)]))
-    steps = [committer.feed(*bench.views(2))]
-    steps += [committer.tick(round_ * bench.limits.report_interval_ms) for round_ in range(1, 40)]
+class LongRecord:
+    """A committer in view 2 whose record is longer than what may wait for a link: eight slots, three at a time. Sent at
+    once, its end would be dropped each time, and no view would ever start."""
 
-    portions = [[part.first for part in step.of(t.Record)] for step in steps if step.of(t.Record)]
-    assert portions[:4] == [[0, 1, 2], [3, 4, 5], [6, 7], [0, 1, 2]]
-    receivers = [step.receivers(t.Record)[0] for step in steps if step.of(t.Record)]
-    assert len(set(receivers[:3])) == 1, "a record takes one way"
-    assert receivers[3] != receivers[2], "and then another one"
+    def __init__(self) -> None:
+        self.bench = Bench(command_bytes_max=100, run_bytes_max=150, frame_bytes_max=1_000, link_bytes_max=1_000)
+        self.committer = self.bench.make(Committer, Stage.COMMITTER)
+        self.committer.feed(*self.bench.views(1), self.bench.start(1))
+        requests = [t.Request(0, 1, number, 0, bytes(100)) for number in range(8)]
+        self.committer.feed(self.bench.proposal(1, 0, requests))
+        self.now_ms = 0.0
+        self.ways: list[Receivers] = []
+        self.entering = self.sent(self.committer.feed(*self.bench.views(2)))
+
+    def sent(self, step: Step) -> list[int]:
+        """The slots of the record that it sends."""
+        self.ways += step.receivers(t.Record)
+        return [slot for part in step.of(t.Record) for slot in range(part.first, part.first + len(part.slots))]
+
+    def has_come(self, missing: int) -> list[int]:
+        """The proposer says so; what is sent then."""
+        return self.sent(self.committer.feed(t.Collecting(0, 0, 2, [(0, missing)])))
+
+    def has_not_come(self) -> list[int]:
+        return self.sent(self.committer.feed(t.Collecting(0, 0, 2, [])))
+
+    def wait(self, rounds: int) -> list[int]:
+        """The first slots that it sends again within so many reports."""
+        for _ in range(rounds):
+            self.now_ms += self.bench.limits.report_interval_ms
+            if sent := self.sent(self.committer.tick(self.now_ms)):
+                return sent
+        return []
+
+
+def test_a_long_record_goes_portion_by_portion_as_fast_as_it_comes() -> None:
+    record = LongRecord()
+    assert record.entering == [0, 1, 2]
+    assert record.has_come(2) == []
+    assert record.has_come(3) == [3, 4, 5]
+    assert record.has_come(3) == [], "it is on its way"
+    assert record.has_come(6) == [6, 7]
+    assert record.has_come(8) == []
+    assert record.wait(200) == []
+    assert len(set(record.ways)) == 1, "a record takes one way"
+
+
+def test_a_record_of_which_nothing_comes_goes_another_way() -> None:
+    record = LongRecord()
+    assert record.wait(40) == [0, 1, 2]
+    assert record.wait(40) == [0, 1, 2]
+    assert len(set(record.ways)) == 3
+
+
+def test_what_is_lost_of_a_record_is_sent_again_from_there_on() -> None:
+    record = LongRecord()
+    record.has_come(2)
+    assert record.wait(40) == [2, 3, 4]
+    assert record.has_come(5) == [5, 6, 7]
+
+
+def test_what_is_still_coming_of_a_record_is_not_sent_again() -> None:
+    record = LongRecord()
+    for missing in (1, 2):
+        assert record.wait(record.bench.limits.resend_rounds - 1) == []
+        assert record.has_come(missing) == []
+    assert record.wait(record.bench.limits.resend_rounds - 1) == []
+    assert record.wait(40) == [2, 3, 4]
+
+
+def test_a_proposer_that_has_lost_the_record_is_sent_it_anew() -> None:
+    record = LongRecord()
+    record.has_come(3)
+    record.has_come(6)
+    record.has_come(8)
+    assert record.has_not_come() == []
+    assert record.wait(40) == [0, 1, 2]
+
+
+def test_a_record_that_has_come_in_another_view_is_not_meant() -> None:
+    record = LongRecord()
+    assert record.sent(record.committer.feed(t.Collecting(0, 0, 1, [(0, 3)]))) == []
 
 
 class Watched:

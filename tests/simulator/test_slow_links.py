@@ -5,6 +5,7 @@ import pytest
 from tara.application import Put
 from tara.protocol.graph import Stage
 from tara.protocol.limits import Limits
+from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.controller import Controller
 from tara.simulator.checks.bulk import VIEW_CHANGES_MAX
 from tara.simulator.scene import Scene
@@ -65,3 +66,31 @@ def test_a_proposer_that_dies_among_large_commands_is_replaced() -> None:
     scene.world.lose(leader)
     scene.wait(key, 60_000)
     assert scene.leader() is not leader
+
+
+def test_what_a_view_begins_with_comes_as_fast_as_the_links_carry_it() -> None:
+    """Longer than half of what may wait for a link, it goes portion by portion. Each came after a pause that is right
+    for 10 Mbit/s."""
+    limits = Limits(checkpoint_bytes_max=1 << 30)
+    scene = Scene(limits, rate_mbit=1_000)
+    session = scene.open()
+    while (length := max(record_bytes(scene))) <= limits.link_bytes_max // 2:
+        scene.wait(scene.send(session, Put("key", bytes(MEGABYTE - 100))), 60_000)
+    leader = scene.leader()
+    assert leader is not None
+    scene.world.lose(leader)
+    begin_ms = scene.world.now_ms
+    scene.wait(scene.send(session, Put("key", b"")), 60_000)
+    carried_ms = 8 * length / (1_000 * 1_000)
+    assert scene.world.now_ms - begin_ms < 10 * carried_ms
+
+
+def record_bytes(scene: Scene) -> list[int]:
+    """What each committer would have to tell the proposer of a new view."""
+    committers = [node for _, node in scene.world.nodes_of(Stage.COMMITTER)]
+    assert all(isinstance(node, Committer) for node in committers)
+    return [
+        sum(len(request.body) for request in node.commits.slice(node.commits.min, node.commits.pos))
+        for node in committers
+        if isinstance(node, Committer)
+    ]

@@ -96,6 +96,7 @@ class Admission:
             t.View: lambda view: view.source < self._sites and self._knows_all(view.incarnations),
             t.Record: self._record,
             t.Start: self._start,
+            t.Collecting: self._collecting,
         }
         #: Who here takes a kind of tuple; where the kind names a partition, who takes it of that one.
         self._takers: dict[object, frozenset[int]] = {}
@@ -201,6 +202,13 @@ class Admission:
             and record.minimum <= record.first
             and record.first + len(record.slots) <= record.end
             and self._sources_exist([slot.request for slot in record.slots])
+        )
+
+    def _collecting(self, collecting: t.Collecting) -> bool:
+        return (
+            collecting.proposer < self._proposers
+            and len(collecting.missing) <= self._sites
+            and all(committer < self._sites for committer, _ in collecting.missing)
         )
 
     def _start(self, start: t.Start) -> bool:

@@ -50,6 +50,7 @@ EDGES: frozenset[tuple[Stage, type[t.Tuple], Stage]] = frozenset(
         (S.REQUEST_SOURCE, t.PendingReads, S.EXECUTOR),
         (S.PROPOSER, t.Start, S.COMMITTER),
         (S.PROPOSER, t.Proposal, S.COMMITTER),
+        (S.PROPOSER, t.Collecting, S.COMMITTER),
         (S.PROPOSER, t.Presence, S.VIEW_SINK),
         (S.PROPOSER, t.Advance, S.CONTROLLER),
         (S.COMMITTER, t.Commit, S.EXECUTOR),

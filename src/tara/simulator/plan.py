@@ -353,7 +353,7 @@ def _with_late_faults(plan: Plan, draw: random.Random) -> Plan:
 
 def _with_bulk(plan: Plan, draw: random.Random) -> Plan:
     """Nothing is lost or late but for what the links cannot carry; at most, the controllers are wrong once. The limits
-    are the usual ones, so that they have room for it."""
+    are the usual ones, so that they have room for it; or records are longer than what may wait for a link."""
     wrong = Fault(
         kind="suspicion",
         at_ms=draw.randrange(2_000, plan.faults_end_ms - 1_000),
@@ -361,10 +361,14 @@ def _with_bulk(plan: Plan, draw: random.Random) -> Plan:
         target=draw.randrange(1 << 30),
         other=draw.randrange(1 << 30),
     )
+    limits = Limits(f=plan.limits.f, partitions=plan.limits.partitions)
+    if draw.random() < 0.5:
+        frame_bytes_max = 4 * (limits.command_bytes_max + limits.run_bytes_max)
+        limits = msgspec.structs.replace(limits, frame_bytes_max=frame_bytes_max, link_bytes_max=frame_bytes_max)
     return msgspec.structs.replace(
         plan,
         bulk=True,
-        limits=Limits(f=plan.limits.f, partitions=plan.limits.partitions),
+        limits=limits,
         batch_writers=0,
         commands_per_client=BULK_COMMANDS // plan.clients,
         value_bytes=draw.choice((200_000, 1_000_000)),
@@ -379,7 +383,7 @@ def _with_bulk(plan: Plan, draw: random.Random) -> Plan:
         faults=[wrong] if draw.random() < 0.5 else [],
         clock_drift=0.0,
         work_megabyte_ms=0.0,
-        rate_mbit=draw.choice((20.0, 100.0)) * plan.limits.f**2 * plan.limits.partitions,
+        rate_mbit=draw.choice((20.0, 100.0, 1_000.0)) * plan.limits.f**2 * plan.limits.partitions,
     )
 
 

@@ -48,6 +48,7 @@ class Committer(Node):
         self.handlers = {
             t.Proposal: self._on_proposal,
             t.Start: self._on_start,
+            t.Collecting: self._on_collecting,
             t.Stable: self._on_stable,
             t.View: self._on_view,
             t.IndexRequest: self._on_index_request,
@@ -82,10 +83,13 @@ class Committer(Node):
         self._thresholds = Observer(limits.replicas, limits.quorum)
         self._member = graph.member(Stage.COMMITTER, name.replica)
         self._round = 0
-        self._record_sends = 0
+        #: How often the record of this view was sent although nothing of it had come.
+        self._record_repeats = 0
         self._record_due = 0
-        #: The first slot of it that is sent next.
-        self._record_next = 0
+        #: What has been sent of it ends there; and the first slot that the proposer lacks, as it said last (-1: it has
+        #: nothing).
+        self._record_sent = 0
+        self._record_missing = -1
         self._lagging_sources = False
         self._executors = graph.all(Stage.EXECUTOR)
         self._executor = [graph.one(Stage.EXECUTOR, index) for index in range(limits.replicas)]
@@ -190,7 +194,7 @@ class Committer(Node):
             self.records.clear()
             return
         self.persist(t.Promised(view, self._known))
-        self._record_sends = self._record_next = 0
+        self._record_repeats, self._record_missing = 0, -1
         self._send_record()
 
     def _promise(self, view: int, incarnations: list[int]) -> None:
@@ -212,29 +216,42 @@ class Committer(Node):
             self.holes.remove(slot)
             self.records.put(slot, t.Accepted(0, t.NOOP))
 
+    def _on_collecting(self, collecting: t.Collecting) -> None:
+        """The proposer says how far the records have come. While this one comes, there is no need to send it again; and
+        when all has come that was sent, the next portion is due."""
+        if collecting.view != self.view or self.started or self.recovering:
+            return
+        missing = dict(collecting.missing).get(self.index, -1)
+        if missing > self._record_missing:
+            part = self.limits.run_bytes_max + self.limits.command_bytes_max
+            self._record_due = self._round + max(self.limits.resend_rounds, rounds_for(part))
+        self._record_missing = missing
+        if self._record_sent <= missing < self.records.pos:
+            self._send_record()
+
     def _send_record(self) -> None:
-        """Send the record through one sink, another one each time: f of them may be down. With holes it has none.
+        """Send what the proposer lacks of the record, through one sink, another one each time that nothing comes: f of
+        them may be down. With holes it has none.
 
         What is longer than what may wait for a link goes portion by portion: sent at once, its end would be dropped
         each time, and the proposer would never have it."""
+        minimum, end = self.records.min, self.records.pos
         if self.holes:
             return
-        sink = self._record_sinks[(self.index + self._record_sends) % len(self._record_sinks)]
-        minimum, end = self.records.min, self.records.pos
-        first = self._record_next if minimum < self._record_next < end else minimum
+        sink = self._record_sinks[(self.index + self._record_repeats) % len(self._record_sinks)]
+        first = max(self._record_missing, minimum)
         rest = self.records.slice(first, end)
         slots = next(t.split(rest, len(rest), self.limits.link_bytes_max // 2), [])
         size = sum([len(slot.request.body) for slot in slots])
         # All sinks in turn first: with f sinks and f sources down, one way may be all that is left. Then less often.
         # A long record is on its way for longer.
-        rotations = self._record_sends // len(self._record_sinks)
+        rotations = self._record_repeats // len(self._record_sinks)
         bursts = 1 + size // self.limits.resend_bytes_max
         pause = min(bursts, max(BACKOFF_MAX // len(self._record_sinks), 1)) << rotations
         rounds = self.limits.resend_rounds * min(pause, BACKOFF_MAX)
         self._record_due = self._round + max(rounds, rounds_for(size))
-        self.resent += self._record_sends > 0
-        self._record_next = first + len(slots)
-        self._record_sends += self._record_next >= end
+        self.resent += self._record_repeats > 0
+        self._record_sent = first + len(slots)
         head = (self.index, self.partition, self.view, self.incarnation, self.incarnations, minimum, end)
         for part in [*t.split(slots, self.limits.run_length_max, self.limits.run_bytes_max)] or [[]]:
             self.emit(t.Record(*head, first, part), sink)
@@ -279,7 +296,9 @@ class Committer(Node):
             self._lagging_sources = False
             presence = t.Presence(self._member, self.partition, self.incarnation, self.view, self.incarnations)
             self.emit(presence, self._view_sinks)
-        if not self.started and self.view > 0 and self._round >= self._record_due:
+        lacks_record = not self.started and self.view > 0 and self._record_missing < self.records.pos
+        if lacks_record and self._round >= self._record_due:
+            self._record_repeats += 1
             self._send_record()
         if self.holes:
             self._ask_for_view()

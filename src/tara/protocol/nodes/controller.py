@@ -32,6 +32,9 @@ from tara.protocol.transfer import Transfer
 #: the shortest time-outs.
 CALM_TIMES = 4
 CALM_TIMEOUTS = 8
+#: While requests of others are decided, the proposer is alive, and a source may be overtaken for so many times as long:
+#: its requests may have a longer way, or long ones before them.
+OVERTAKEN_TIMES = 5
 
 
 class Controller(Node):
@@ -54,7 +57,7 @@ class Controller(Node):
         #: Per source, and last for the partition's skips: since when it waits without progress.
         self._since_ms: list[float | None] = [None] * (sources + 1)
         self.timeout_ms = limits.controller_timeout_ms
-        #: When something was decided last, or nothing waited; and since when that has never taken long.
+        #: When requests were decided last, or nothing waited; and since when that has never taken long.
         self._moved_ms = self._calm_since_ms = boot.now_ms
         self._transfer = Transfer()
         self._stalls = Stalls(boot.now_ms, 2 * limits.report_interval_ms)
@@ -197,7 +200,9 @@ class Controller(Node):
             # An executor that has fallen silent may have been what excused the partition.
             self._watch(item, advanced=False)
         waiting = [since_ms for since_ms in self._since_ms if since_ms is not None]
-        if waiting and self.now_ms >= min(waiting) + self.patience_ms:
+        others_move = self.now_ms < self._moved_ms + self.patience_ms
+        patience_ms = self.patience_ms * (OVERTAKEN_TIMES if others_move else 1)
+        if waiting and self.now_ms >= min(waiting) + patience_ms:
             if min(waiting) > self._lost_patience_ms:
                 # Once for each wait, however often it is interrupted.
                 self._transfer.was_too_short()

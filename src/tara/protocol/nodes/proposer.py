@@ -104,49 +104,45 @@ class HeldRequests:
 
 
 class RecordParts:
-    """One committer's record of the view, as far as it has come."""
+    """One committer's record of the view, as far as it has come.
 
-    __slots__ = ("bytes", "credential", "end", "minimum", "parts")
+    Invariant: every slot in [minimum, missing) is in `slots`."""
+
+    __slots__ = ("bytes", "credential", "end", "minimum", "missing", "slots")
 
     def __init__(self, record: t.Record) -> None:
         self.credential = t.Credential(record.committer, record.incarnation, record.incarnations)
         self.minimum, self.end = record.minimum, record.end
-        self.parts: dict[int, list[t.Accepted]] = {}
-        #: Of the requests in the parts.
+        self.slots: dict[int, t.Accepted] = {}
+        #: The first slot that has not come.
+        self.missing = record.minimum
+        #: Of the requests in the slots.
         self.bytes = 0
 
     def add(self, record: t.Record) -> None:
-        if record.first not in self.parts:
-            self.bytes += sum([len(slot.request.body) for slot in record.slots]) + 1
-        self.parts[record.first] = record.slots
+        self.minimum = max(record.minimum, self.minimum)
+        for slot, accepted in enumerate(record.slots, record.first):
+            if slot not in self.slots:
+                self.slots[slot] = accepted
+                self.bytes += len(accepted.request.body) + 1
+        self.missing = max(self.minimum, self.missing)
+        while self.missing in self.slots:
+            self.missing += 1
 
     def same(self, record: t.Record) -> bool:
+        """Whether it is a part of this one. A stable checkpoint may have moved its lower end since; what it says of a
+        slot is frozen."""
         mine = self.credential
-        return (mine.incarnation, mine.incarnations, self.minimum, self.end) == (
+        return (mine.incarnation, mine.incarnations, self.end) == (
             record.incarnation,
             record.incarnations,
-            record.minimum,
             record.end,
         )
 
     @property
     def complete(self) -> bool:
-        """Whether the parts that came cover the record without a gap."""
-        covered = self.minimum
-        while covered < self.end:
-            part = self.parts.get(covered)
-            if not part:
-                return False
-            covered += len(part)
-        return True
-
-    def slots(self, minimum: int) -> list[tuple[int, t.Accepted]]:
-        return [
-            (slot, accepted)
-            for first, part in self.parts.items()
-            for slot, accepted in enumerate(part, first)
-            if slot >= minimum
-        ]
+        """Whether what came covers the record without a gap."""
+        return self.missing >= self.end
 
 
 class Proposer(Node):
@@ -378,9 +374,12 @@ class Proposer(Node):
             self._resend()
 
     def _report_advance(self) -> None:
-        """Tell the controllers that the view's beginning takes its time, but is on its way."""
+        """Tell the controllers that the view's beginning takes its time, but is on its way; and the committers what is
+        missing."""
         records = slots = 0
         if self.mode is Mode.COLLECTING:
+            missing = [(committer, parts.missing) for committer, parts in self._records.items()]
+            self.emit(t.Collecting(self.index, self.partition, self.view, missing), self._to_committers)
             records = sum([parts.bytes for parts in self._records.values()])
         elif self._start is not None:
             first, end = self._start.first, self._start.next
@@ -420,9 +419,9 @@ def _newest(records: list[RecordParts], first: int) -> list[t.Request]:
     """Per slot from `first` on, the request that was accepted in the highest view; a no-op where there is none."""
     best: dict[int, t.Accepted] = {}
     for parts in records:
-        for slot, accepted in parts.slots(first):
+        for slot, accepted in parts.slots.items():
             known = best.get(slot)
-            if known is None or accepted.view > known.view:
+            if slot >= first and (known is None or accepted.view > known.view):
                 best[slot] = accepted
     end = max(best, default=first - 1) + 1
     return [best[slot].request if slot in best else t.NOOP for slot in range(first, end)]

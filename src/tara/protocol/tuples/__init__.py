@@ -126,6 +126,7 @@ from tara.protocol.tuples.storing import (
 from tara.protocol.tuples.view_change import (
     Accepted,
     Advance,
+    Collecting,
     Credential,
     Presence,
     Progress,
@@ -150,7 +151,8 @@ __all__ = [  # noqa: RUF022 (by module)
     "ReadResults", "SESSIONS", "START_NONCE", "SessionRow", "StartIndexRequest", "Subject", "SubmitReads",
     "SubmitStaleReads",
     "CheckpointId", "CommitterStatus", "ExecutorStatus", "Stable",
-    "Accepted", "Advance", "Credential", "Presence", "Progress", "Record", "Start", "Target", "View", "Vote",
+    "Accepted", "Advance", "Collecting", "Credential", "Presence", "Progress", "Record", "Start", "Target", "View",
+    "Vote",
     "Arrived", "Base", "BaseSaved", "Doubted", "Draw", "Drawn", "Executed", "GivenUp", "Load", "Loaded", "Mark", "More",
     "Replay", "Restoring", "Resume", "Saved", "Settled", "TakeBase", "Unbarred",
     "Collected", "Installed", "JournalEntry", "Lost", "Promised", "ReplayedEntry", "Restored", "Resumed",

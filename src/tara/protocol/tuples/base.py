@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 from tara.protocol.principals import PRINCIPAL_BYTES_MAX
 
 #: The version of the wire format; a frame of a newer one is refused.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 #: What the protocol counts: views, slots, lives. Far beyond what is ever reached, and so far below what the wire format
 #: can hold that sums of such numbers can be sent, too.
 Number = Annotated[int, Meta(ge=0, lt=1 << 62)]

@@ -21,7 +21,18 @@ from tara.protocol.tuples.reads import (
     StartIndexRequest,
     SubmitReads,
 )
-from tara.protocol.tuples.view_change import Accepted, Advance, Presence, Progress, Record, Start, Target, View, Vote
+from tara.protocol.tuples.view_change import (
+    Accepted,
+    Advance,
+    Collecting,
+    Presence,
+    Progress,
+    Record,
+    Start,
+    Target,
+    View,
+    Vote,
+)
 
 WireTuple = (
     Submit
@@ -46,6 +57,7 @@ WireTuple = (
     | Presence
     | View
     | Record
+    | Collecting
     | Start
 )
 _decode_tuple: Callable[[bytes], WireTuple] = msgspec.msgpack.Decoder(WireTuple).decode

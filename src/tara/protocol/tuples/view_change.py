@@ -105,6 +105,16 @@ class Record(Tuple, frozen=True, tag=16):
     slots: list[Accepted]
 
 
+class Collecting(Tuple, frozen=True, tag=24):
+    """proposer → committers of its partition: how far their records have come. Sent while it collects them."""
+
+    proposer: Number
+    partition: Number
+    view: Number
+    #: Committers whose record has begun to come, each with the first slot of it that is missing.
+    missing: list[tuple[Number, Number]]
+
+
 class Credential(Value, frozen=True):
     """Whose record a start was computed from, and which incarnations that record names."""
 

@@ -1,7 +1,9 @@
-"""Runs in which nothing fails, but commands are long and links are slow: the system has to let them take their time.
+"""Runs in which nothing fails, but commands are long, and links may be slow: the system has to let them take their
+time, and no more.
 
 The active proposer does what it can, and is not to be deposed again and again; and what is on its way is not to be
-ordered again, however long it takes: what the links carry in vain, nobody else gets.
+ordered again, however long it takes: what the links carry in vain, nobody else gets. What a new view begins with comes
+as fast as the links carry it.
 """
 
 from collections import Counter
@@ -22,6 +24,10 @@ REPEATED_SHARE_MAX = 0.2
 #: How often each byte leaves the site that has the most to send: from a source to the proposer, from there to all
 #: committers, from those to the executors; and as much again for what is sent twice.
 TRIPS = 10
+#: What a view takes to begin where there is little to carry; and how often each byte is carried for it: with the
+#: records, and when it is proposed again.
+BEGINNING_MS = 1_000.0
+BEGINNING_TRIPS = 2
 
 
 def transfer_ms(plan: Plan) -> float:
@@ -34,12 +40,21 @@ def transfer_ms(plan: Plan) -> float:
     return TRIPS * waiting * 8 / (plan.rate_mbit * 1e3)
 
 
+def beginning_ms(plan: Plan) -> float:
+    """How long it may take from the first promise of a view until one starts, at most with all that there ever was."""
+    ordered = plan.clients * plan.commands_per_client * plan.value_bytes
+    return BEGINNING_MS + BEGINNING_TRIPS * ordered * 8 / (plan.rate_mbit * 1e3)
+
+
 def check(world: "World") -> None:
     monitor = world.monitor
     monitor.checks["bulk"] += 1
     wrong = sum(fault.kind == "suspicion" for fault in world.plan.faults)
     if monitor.view_changes > VIEW_CHANGES_MAX + wrong:
         raise Violation("bulk", f"{monitor.view_changes} view changes, though nothing fails")
+    allowed_ms = beginning_ms(world.plan)
+    if monitor.longest_beginning_ms > allowed_ms:
+        raise Violation("bulk", f"a new view took {monitor.longest_beginning_ms:.0f} ms to begin")
     ordered, repeated = _ordered(world)
     if not wrong and repeated > REPEATED_SHARE_MAX * ordered:
         raise Violation("bulk", f"{ordered} bytes were ordered, {repeated} of them again")

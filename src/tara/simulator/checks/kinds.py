@@ -44,7 +44,7 @@ CHECKS: dict[str, str] = {
         "a new era begins with the furthest state that bases and logs lead to, and that has exactly what was executed "
         "before it"
     ),
-    "bulk": "long commands over slow links depose no proposer, and are not ordered again and again",
+    "bulk": "long commands depose no proposer, do not hold up a new view, and are not ordered again and again",
     "sleeps": "a client that has something to do does not sleep",
     "log": "the decided log of each replica has the commands that were executed, without a gap",
     "storage": "nothing is found damaged that no fault has damaged",

@@ -66,6 +66,10 @@ class Monitor:
         #: Slots of which a view has started since without anything there: what was accepted in them means nothing.
         self._void: dict[Acceptor, set[int]] = {}
         self._views: dict[int, int] = {}
+        #: By partition: since when a higher view is promised by some committer and has started for none; and how long
+        #: that has taken where one did.
+        self._between_views_ms: dict[int, float] = {}
+        self._beginnings_ms: list[float] = []
         self._seen: dict[tuple[int, int, int], tuple[int, ...]] = {}
         #: Of each life of a view source: when which controller's votes reached it, and for which view.
         self._suspicions: dict[tuple[int, int], list[tuple[float, int, int]]] = {}
@@ -84,6 +88,12 @@ class Monitor:
         after._owners, after._commands = self._owners, self._commands
         after._results = {key: result for key, result in self._results.items() if result.counter <= counter}
         return after
+
+    @property
+    def longest_beginning_ms(self) -> float:
+        """How long a partition was between two views, or has been so far."""
+        begun = [self._world.now_ms - since_ms for since_ms in self._between_views_ms.values()]
+        return max([*begun, *self._beginnings_ms], default=0.0)
 
     def violation(self, kind: str, detail: str) -> NoReturn:
         raise Violation(kind, detail)
@@ -104,11 +114,15 @@ class Monitor:
                 self._promised[acceptor] = entry.view
                 if entry.view > self._views.get(name.partition, 1):
                     self._views[name.partition] = entry.view
+                    self._between_views_ms.setdefault(name.partition, self._world.now_ms)
                     self.view_changes += 1
             elif isinstance(entry, t.Installed):
                 self.require(acceptor not in self._promised, "promises", "{} installed over a promise", number)
                 self._promised[acceptor] = entry.view
             elif isinstance(entry, t.Started):
+                if entry.view == self._views.get(name.partition):
+                    since_ms = self._between_views_ms.pop(name.partition, self._world.now_ms)
+                    self._beginnings_ms.append(self._world.now_ms - since_ms)
                 behind = {slot for slot in self._accepted.get(acceptor, {}) if slot >= entry.next}
                 self._void.setdefault(acceptor, set()).update(behind)
             if isinstance(entry, t.Voted | t.Installed):

@@ -163,9 +163,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "clock_jump": "the clock of a container jumps up to 20 s ahead, or up to 100 s back with its next life",
         "clock_drift": "clocks run up to 5 % fast or slow",
         "bulk": (
-            "in one of 25 runs nothing fails, but most commands are up to a megabyte long and links carry 20 or "
-            "100 Mbit/s; at most, the controllers are wrong once. Then views must not change again and again, and what "
-            "is on its way must not be ordered again"
+            "in one of 25 runs nothing fails, but most commands are up to a megabyte long and links carry 20, 100 or "
+            "1000 Mbit/s; at most, the controllers are wrong once. Then views must not change again and again, must "
+            "begin as fast as the links carry the records, and what is on its way must not be ordered again"
         ),
     },
     "clients and commands": {

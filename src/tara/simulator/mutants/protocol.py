@@ -531,6 +531,16 @@ def beginning_is_no_progress() -> Iterator[None]:
         yield
 
 
+@mutant("the next portion of a long record leaves when the last one has come", kind="bulk")
+def portions_wait_for_time() -> Iterator[None]:
+    def on_collecting(self: Committer, collecting: t.Collecting) -> None:
+        if collecting.view == self.view:
+            self._record_missing = dict(collecting.missing).get(self.index, -1)
+
+    with replace(Committer, "_on_collecting", on_collecting):
+        yield
+
+
 @mutant("a client whose long command waits is told that it is on its way", kind="bulk")
 def who_waits_is_not_told() -> Iterator[None]:
     with replace(RequestSource, "_tell_who_waits", nothing):
@@ -627,7 +637,7 @@ def early_tuples_dropped() -> Iterator[None]:
             on_record(self, record)
 
     def record_once(self: Committer) -> None:
-        if self._record_sends == 0:
+        if self._record_repeats == 0:
             send_record(self)
 
     send_record = Committer._send_record
