@@ -7,10 +7,11 @@ import pytest
 
 from tara.application import Context, StateMachine
 from tara.protocol import tuples as t
+from tara.protocol.base_taker import BASES_KEPT
 from tara.protocol.bases import DRAW_BYTES, PAUSE_MAX, BaseSchedule, Capture
 from tara.protocol.graph import STORE, Stage
 from tara.protocol.limits import Limits
-from tara.protocol.nodes.executor import BASES_KEPT, Executor
+from tara.protocol.nodes.executor import Executor
 from tests.protocol.driver import Bench, Driven, Step, base_of, batch, commits, open_session, request
 
 HOUR_MS = 3_600_000
@@ -239,7 +240,7 @@ def test_what_is_drawn_of_a_base_that_was_given_up_is_nothing() -> None:
     assert len(replica.executor.feed(t.Draw(1)).only(t.Drawn).chunks) == 2
     replica.executor.feed(t.GivenUp(1, "no room"))
     assert replica.executor.feed(t.Draw(1)).emitted == []
-    assert replica.executor.node.base_trouble == "no room"
+    assert replica.executor.node.bases.trouble == "no room"
     assert replica.executor.node.halted is None
 
 
@@ -250,7 +251,7 @@ def test_what_the_store_gives_up_late_does_not_concern_the_next_base() -> None:
     replica.executor.feed(t.TakeBase(2))
     replica.interval(b"x")
     replica.executor.feed(t.GivenUp(1, "no room"), t.BaseSaved(1, b"digest", 10))
-    assert (replica.executor.node.base_trouble, replica.executor.node.bases) == ("", [])
+    assert (replica.executor.node.bases.trouble, replica.executor.node.bases.known) == ("", [])
     assert replica.executor.feed(t.Draw(2)).only(t.Drawn).number == 2
 
 

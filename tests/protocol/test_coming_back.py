@@ -243,10 +243,10 @@ def test_a_base_says_when_the_next_one_is_due() -> None:
     made_by = bench()
     original, executor = Original(made_by, puts(INTERVAL)), restarted(made_by)
     executor.feed(original.base)
-    schedule = executor.node._schedule
+    schedule = executor.node.bases._schedule
     state = msgspec.msgpack.decode(original.base.state, type=ExecutionState)
     assert (schedule._length, schedule._bytes) == (original.base.length, state.bytes)
-    assert executor.node.bases == [t.CheckpointId(1, original.base.digest)]
+    assert executor.node.bases.known == [t.CheckpointId(1, original.base.digest)]
 
 
 @pytest.mark.parametrize(("threshold", "next_"), [(0, 0), (5, -1)])

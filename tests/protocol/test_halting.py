@@ -283,7 +283,7 @@ def test_a_snapshot_that_fails_costs_nothing_but_the_base() -> None:
     step = replica.feed(*([] for _ in range(9)))
     reason = "the application raised SystemExit when it was to give a snapshot for checkpoint 1"
     assert step.of(t.GivenUp) == [t.GivenUp(1, reason)]
-    assert (replica.node.base_trouble, step.of(t.Base), halts(step)) == (reason, [], [])
+    assert (replica.node.bases.trouble, step.of(t.Base), halts(step)) == (reason, [], [])
     assert replica.node.next == 10
     # It is tried again, but not at once; and then all is well.
     replica.application.snapshot_fails = False
@@ -292,7 +292,7 @@ def test_a_snapshot_that_fails_costs_nothing_but_the_base() -> None:
     step = replica.feed(*([] for _ in range(8)))
     assert step.only(t.Base).checkpoint.number == 3
     replica.driven.feed(t.BaseSaved(3, b"state", 100))
-    assert replica.node.base_trouble == ""
+    assert replica.node.bases.trouble == ""
 
 
 def test_a_snapshot_that_fails_when_it_is_drawn_costs_nothing_but_the_base() -> None:

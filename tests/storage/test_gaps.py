@@ -145,7 +145,7 @@ def test_a_base_is_asked_for_again_while_there_is_none(disk: VirtualDisk) -> Non
     life.decide(REQUESTS[:40])
     lose(life, 3)
     life.step()
-    life.node._base_wanted = -(1 << 30)
+    life.node.bases._wanted = -(1 << 30)
     life.feed(*commits(REQUESTS[40:56], first=40))
     for _ in range(20):
         life.step()

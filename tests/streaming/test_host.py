@@ -185,7 +185,7 @@ def test_no_base_is_ever_due() -> None:
     for n in range(10):
         query.run([("a", n, b"x" * 100_000)])
     query.settle()
-    assert all(not executor.bases and executor.base_trouble == "" for executor in executors(query))
+    assert all(not executor.bases.known and executor.bases.trouble == "" for executor in executors(query))
 
 
 # What clients may do wrong

@@ -54,11 +54,11 @@ def status_report(container: "Container", digest: bool) -> dict[str, object]:
                     "time_ahead_ms": max(round(node.sessions.time_ms - time.time() * 1e3), 0),
                     "stable": node.stable.current,
                     "checkpoints": [checkpoint.number for checkpoint in node.checkpoints],
-                    "bases": [{"number": base.number, "digest": base.digest.hex()} for base in node.bases],
+                    "bases": [{"number": base.number, "digest": base.digest.hex()} for base in node.bases.known],
                     # The one that is being written: its number, and its bytes so far.
                     "base_growing": container.storage.stores[number].growing,
                     # Why the last one could not be taken or written.
-                    "base_trouble": node.base_trouble or None,
+                    "base_trouble": node.bases.trouble or None,
                     "digest": None if drawn is None else drawn.hex(),
                     "halted": None if node.halted is None else halt_report(node.halted),
                     "skip_asked": node.skip_asked,

@@ -42,7 +42,7 @@ from tara.streaming.rows import Row
 
 _log = logging.getLogger(__name__)
 #: The version of the states' format; a state of another one is refused.
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 _decode = msgspec.msgpack.Decoder(t.WireTuple | t.Load | t.Loaded).decode
 #: The answer to an executor that asks for a checkpoint which is not here.
 _NOTHING = t.Loaded(None, b"", [], b"", 0, 0)

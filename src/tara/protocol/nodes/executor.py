@@ -24,15 +24,15 @@ from the committers what may be decided, as for a read, and looks through all of
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import cycle, islice
-from typing import TypeVar
 
 import msgspec
 
 from tara.protocol import depth, places
 from tara.protocol import tuples as t
-from tara.protocol.bases import DRAW_BYTES, PAUSE_MAX, BaseSchedule, Capture
+from tara.protocol.base_taker import BaseTaker
+from tara.protocol.bases import DRAW_BYTES, PAUSE_MAX
 from tara.protocol.errors import BaseUnreadable, NodeHalted
 from tara.protocol.execution import Execution, ExecutionState, Run
 from tara.protocol.graph import STORE, Graph, Name, Stage
@@ -47,13 +47,10 @@ from tara.protocol.sessions import Application, Sessions, raised
 from tara.protocol.skips import ENDED, MARK, Barred, Skips
 from tara.protocol.state_digest import DrawnDigest
 
-_Drawn = TypeVar("_Drawn")
 #: Before it asks the store again for what it did not get.
 LOAD_PAUSE_MS = 500.0
 #: What is drawn at once of a digest that somebody asks for: it may take some hundredths of a second.
 DIGEST_BYTES = 4 << 20
-#: The newest bases whose digests it announces.
-BASES_KEPT = 2
 
 
 class Executor(Node):
@@ -63,6 +60,8 @@ class Executor(Node):
         self, name: Name, graph: Graph, limits: Limits, boot: Boot, outbox: Outbox, make: Callable[[], Application]
     ) -> None:
         super().__init__(name, graph, limits, boot, outbox)
+        self._cell: Cell = array("Q", [0] * CELLS) if boot.cell is None else boot.cell
+        self.bases = BaseTaker(limits, boot, self._cell, self._tell_store)
         self.handlers = {
             t.Commit: self._on_commit,
             t.Stable: self._on_stable,
@@ -71,20 +70,17 @@ class Executor(Node):
             t.Resume: self._on_resume,
             t.Replay: self._on_replay,
             t.Settled: self._on_settled,
-            t.Draw: self._on_draw,
+            t.Draw: self.bases.draw,
             t.BaseSaved: self._on_base_saved,
-            t.GivenUp: self._on_given_up,
+            t.GivenUp: self.bases.could_not_be_written,
             t.TakeBase: self._on_take_base,
             t.PendingReads: self._on_pending_reads,
             t.SubmitStaleReads: self._on_stale_reads,
             t.ReadIndex: self._on_read_index,
         }
-        #: Snapshots have ended the process, as the host has it on record: none is taken unless an operator wants it.
-        self._snapshots_ended = self.snapshots_barred = places.SNAPSHOT in boot.barred
         self._make = make
         #: Commands that it must not execute.
         self.skips = Skips(place for place in boot.barred if place < places.SNAPSHOT)
-        self._cell: Cell = array("Q", [0] * CELLS) if boot.cell is None else boot.cell
         #: How often it has started over in this life; and the last command that it had executed by then.
         self.starts, self._executed = -1, boot.executed
         self._renew()
@@ -96,14 +92,6 @@ class Executor(Node):
         #: that is slow holds its executor back.
         self._durable = boot.threshold
         self._ahead_max = max(limits.window // limits.checkpoint_slots, 2) * limits.checkpoint_interval
-        #: The newest bases that are durable here, with the digests of their states.
-        self.bases: list[t.CheckpointId] = []
-        self._schedule = BaseSchedule(limits)
-        #: The base that is being drawn; and why the last one failed, if it did.
-        self._capture: Capture | None = None
-        self.base_trouble = ""
-        #: An operator, or the log, wants a base at this checkpoint; another replica needs one. 0: no.
-        self._base_ordered = self._base_wanted = 0
         #: A digest that is being drawn for an operator, or was; and of which state.
         self._digest: tuple[tuple[int, int], DrawnDigest] | None = None
         self._reads = Reads(graph, limits.quorum, limits.reads_max, limits.reads_bytes_max)
@@ -173,8 +161,6 @@ class Executor(Node):
         """The next execution number. Falls only when it starts over."""
         return self._execution.next
 
-    # Request handling
-
     def _on_commit(self, commit: t.Commit) -> None:
         if self._restored and self._learners[commit.partition].commit(commit):
             self._execute()
@@ -195,9 +181,9 @@ class Executor(Node):
             if self.halted is None and self.next % interval == 0:
                 self._checkpoint()
             self._mind_skips()
-        if self._base_ordered and self.halted is None and not self._replaying and self.next >= end:
+        if self.bases.is_ordered and self.halted is None and not self._replaying and self.next >= end:
             # It may be that the log cannot become durable without the base.
-            self._take_ordered_base()
+            self.bases.take_ordered(self._execution)
         self._answer()
 
     def _due(self, count: int) -> list[t.Request]:
@@ -232,8 +218,6 @@ class Executor(Node):
             self.emit(t.Results(self.index, some, []), self._reply_sink)
         for few in t.split(run.events, limits.run_length_max, limits.run_bytes_max):
             self.emit(t.Results(self.index, [], few), self._reply_sink)
-
-    # Reads
 
     def _on_pending_reads(self, pending: t.PendingReads) -> None:
         self._reads.add(pending)
@@ -338,8 +322,6 @@ class Executor(Node):
             self._digest = None
             return None
 
-    # Halting
-
     def give_up(self, reason: str) -> bool:
         """From now on it does nothing but say so, to the front end of its site."""
         self._broken = True
@@ -361,8 +343,6 @@ class Executor(Node):
             self.halted = None
             self.emit(t.Halted(self.index, 0, 0, ""), STORE)
             self.emit(t.Halted(self.index, 0, 0, ""), self._reply_sink)
-
-    # Skips
 
     @property
     def skip_asked(self) -> bool:
@@ -426,100 +406,20 @@ class Executor(Node):
             found.append(request)
         return found
 
-    # Checkpoints
-
     def _checkpoint(self) -> None:
-        checkpoint = self._execution.checkpoint
-        self.emit(t.Mark(checkpoint, self.sessions.counter), STORE)
-        execution, number = self._execution, checkpoint.number
-        ordered = 0 < self._base_ordered <= number
-        wanted = 0 < self._base_wanted <= number
-        due = self._schedule.is_due(number, execution.bytes, self.sessions.time_ms, wanted)
-        if self.boot.keeps_bases and (ordered or (due and self._capture is None)):
-            self._base_ordered = 0 if ordered else self._base_ordered
-            self._base_wanted = 0 if wanted else self._base_wanted
-            self._begin_base(checkpoint)
+        self.emit(t.Mark(self._execution.checkpoint, self.sessions.counter), STORE)
+        self.bases.come_to(self._execution)
 
-    def _take_ordered_base(self) -> None:
-        """Where it stands, if that is at a checkpoint, rather than at the next one: it may wait there for long."""
-        checkpoint = self._execution.checkpoint
-        is_there = self.next == checkpoint.number * self.limits.checkpoint_interval
-        if self.boot.keeps_bases and is_there and self._base_ordered <= checkpoint.number:
-            self._base_ordered = 0
-            self._begin_base(checkpoint)
-
-    def _begin_base(self, checkpoint: t.CheckpointId) -> None:
-        state = self._execution.capture()
-
-        def begin() -> Iterator[bytes]:
-            chunks = self.application.snapshot()
-            return chunks if self.application.concurrent_snapshot else iter(list(chunks))
-
-        chunks = self._in_snapshot(checkpoint.number, begin)
-        if chunks is not None:
-            execution, time_ms = self._execution, self.sessions.time_ms
-            self._capture = Capture(checkpoint.number, execution.bytes, time_ms, chunks, state)
-            self.emit(t.Base(checkpoint, next(state)), STORE)
-
-    def _on_draw(self, draw: t.Draw) -> None:
-        capture = self._capture
-        if capture is None or capture.number != draw.number:
-            return
-        if pieces := capture.draw_state():
-            self.emit(t.Drawn(capture.number, pieces, is_state=True), STORE)
-            return
-        chunks = self._in_snapshot(capture.number, capture.draw)
-        if chunks is not None:
-            self.emit(t.Drawn(capture.number, chunks), STORE)
-
-    def _in_snapshot(self, number: int, draw: Callable[[], _Drawn]) -> _Drawn | None:
-        """Let the application give its snapshot, or a piece of it; None: the base is given up."""
-        former = depth.enter()
-        self._cell[EXECUTING] = places.SNAPSHOT | number
-        try:
-            if self.snapshots_barred:
-                raise Barred
-            return draw()
-        except BaseException as error:
-            reason = ENDED if isinstance(error, Barred) else raised(error)
-            self._give_up_base(number, f"{reason} when it was to give a snapshot for checkpoint {number}")
-            return None
-        finally:
-            self._cell[EXECUTING] = 0
-            depth.leave(former)
-
-    def _give_up_base(self, number: int, reason: str) -> None:
-        self._capture, self.base_trouble = None, reason
-        self._schedule.failed(number)
-        self.emit(t.GivenUp(number, reason), STORE)
-
-    def _on_given_up(self, given_up: t.GivenUp) -> None:
-        """The store could not write it."""
-        if self._capture is not None and self._capture.number == given_up.number:
-            self._capture, self.base_trouble = None, given_up.reason
-            self._schedule.failed(given_up.number)
+    def _tell_store(self, told: t.Tuple) -> None:
+        self.emit(told, STORE)
 
     def _on_base_saved(self, saved: t.BaseSaved) -> None:
-        capture = self._capture
-        if capture is not None and capture.number == saved.number:
-            self._capture, self.base_trouble, self._breakdowns = None, "", 0
-            if self._snapshots_ended:
-                self._snapshots_ended = False
-                self.emit(t.Unbarred(places.SNAPSHOT), STORE)
-            self._schedule.note(saved.length, capture.bytes, capture.time_ms)
-            self._has_base(t.CheckpointId(saved.number, saved.digest))
-
-    def _has_base(self, base: t.CheckpointId) -> None:
-        others = [known for known in self.bases if known.number != base.number]
-        self.bases = sorted([*others, base], key=lambda known: known.number)[-BASES_KEPT:]
+        if self.bases.saved(saved):
+            self._breakdowns = 0
 
     def _on_take_base(self, take: t.TakeBase) -> None:
-        if take.by_operator:
-            self.snapshots_barred = False
-        if self._capture is None or self._capture.number < take.number:
-            self._base_ordered = max(take.number, self._base_ordered)
-            if self._restored:
-                self._execute()
+        if self.bases.order(take) and self._restored:
+            self._execute()
 
     def _on_saved(self, saved: t.Saved) -> None:
         if self._doubted is not None and self._doubted.checkpoint.number <= saved.checkpoint.number:
@@ -538,11 +438,11 @@ class Executor(Node):
 
     def _on_stable(self, stable: t.Stable) -> None:
         self._compare(self.checkpoints, stable.checkpoint, "what it executed")
-        self._help(max([status.base_wanted for status in stable.executors], default=0))
+        self.bases.help(max([status.base_wanted for status in stable.executors], default=0))
         others = Counter(base for status in stable.executors for base in status.bases)
         for base, count in others.items():
             if count >= self.limits.quorum:
-                self._compare(self.bases, base, "its state")
+                self._compare(self.bases.known, base, "its state")
         if self.stable.update(stable.source, stable.checkpoint.number):
             threshold = self.stable.current
             self.checkpoints = [own for own in self.checkpoints if own.number >= threshold]
@@ -555,12 +455,6 @@ class Executor(Node):
                 # Who has it may be known with the next report.
                 self._load_due_ms = self.now_ms
 
-    def _help(self, number: int) -> None:
-        """Somebody needs a base at this checkpoint or a later one: take one, unless there is one."""
-        newest = max([0, *(base.number for base in self.bases), self._capture.number if self._capture else 0])
-        if newest < number:
-            self._base_wanted = max(number, self._base_wanted)
-
     def _compare(self, own: list[t.CheckpointId], agreed: t.CheckpointId, what: str) -> None:
         for checkpoint in own:
             if checkpoint.number == agreed.number and agreed.digest not in (b"", checkpoint.digest):
@@ -568,8 +462,6 @@ class Executor(Node):
                     f"checkpoint {checkpoint.number}: {what} has digest {checkpoint.digest.hex()} at this replica, "
                     f"but f+1 others have {agreed.digest.hex()}: it diverged"
                 )
-
-    # Coming back to a checkpoint
 
     @property
     def _may_load(self) -> bool:
@@ -702,7 +594,8 @@ class Executor(Node):
         state = msgspec.msgpack.decode(loaded.state, type=ExecutionState)
         if (state.next, state.digest) != (base.number * self.limits.checkpoint_interval, base.digest):
             raise NodeHalted(f"base {base.number} is of execution number {state.next}, or of another history")
-        self._restored, self._capture, self._digest = False, None, None
+        self._restored, self._digest = False, None
+        self.bases.drop()
         if self.halted is not None:
             self._renew()
         elif self.next:
@@ -754,11 +647,9 @@ class Executor(Node):
         self._jump()
         self._go_on()
         self._has_durable(base)
-        self._has_base(t.CheckpointId(base.number, loaded.digest))
-        self._schedule.note(loaded.length, state.bytes, state.sessions.time_ms)
+        own = t.CheckpointId(base.number, loaded.digest)
+        self.bases.note(own, loaded.length, state.bytes, state.sessions.time_ms)
         self._follow(loaded.until)
-
-    # Reports
 
     def report(self) -> None:
         if self.halted is not None:
@@ -812,7 +703,7 @@ class Executor(Node):
                 [learner.position for learner in self._learners],
                 [[source.reach for source in learner.progress] for learner in self._learners],
                 self.checkpoints,
-                self.bases,
+                self.bases.known,
                 self._execution.checkpoint.number,
                 self._execution.bytes_since,
                 self._wanted_base,

@@ -47,7 +47,7 @@ class FatalSnapshot:
         if self.cured and world.now_ms - self._asked_ms >= _AGAIN_MS:
             self._asked_ms = world.now_ms
             for name, node in world.nodes_of(Stage.EXECUTOR):
-                if isinstance(node, Executor) and node.ready and node.snapshots_barred:
+                if isinstance(node, Executor) and node.ready and node.bases.barred:
                     number = world.graph.number(name.stage, name.replica)
                     order = t.TakeBase(node.next // world.plan.limits.checkpoint_interval + 1, by_operator=True)
                     world.count_fault("base_ordered")

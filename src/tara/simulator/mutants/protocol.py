@@ -1,7 +1,7 @@
 """Mutants of the protocol: amendments to the paper, and rules that everything rests on."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from tara.host.nodes import Nodes
 from tara.host.skipping import ReplicaReport, Step
 from tara.protocol import depth
 from tara.protocol import tuples as t
+from tara.protocol.base_taker import BaseTaker
 from tara.protocol.execution import Execution, ExecutionState, RunningDigest
 from tara.protocol.graph import Graph
 from tara.protocol.journal import Written
@@ -709,15 +710,15 @@ def threshold_forgotten() -> Iterator[None]:
 
 @mutant("a base is the state at its checkpoint, however late it is drawn")
 def base_of_a_later_state() -> Iterator[None]:
-    original = Executor._in_snapshot
+    original = BaseTaker._begin
 
-    def in_snapshot(self: Executor, number: int, draw: Callable[[], Any]) -> Any:
-        if self._capture is None:
+    def begin(self: BaseTaker, execution: Execution) -> None:
+        original(self, execution)
+        if self._capture is not None:
             # Nothing is captured before the first piece is drawn.
-            return (chunk for _ in range(1) for chunk in self.application.snapshot())
-        return original(self, number, draw)
+            self._capture._chunks = (chunk for _ in range(1) for chunk in execution.application.snapshot())
 
-    with replace(Executor, "_in_snapshot", in_snapshot):
+    with replace(BaseTaker, "_begin", begin):
         yield
 
 
