@@ -410,7 +410,8 @@ def test_a_segment_is_obsolete_when_every_vote_is_below_its_nodes_window(
     kept = [
         slot for _, number, first, length in runs for slot in range(first, first + length) if slot >= minimums[number]
     ]
-    if segment.obsolete(minimums.__getitem__):
+    promised = [(number, t.Resumed(1, 1, [], True, at, at, at)) for number, at in enumerate(minimums)]
+    if segment.obsolete(promised):
         assert kept == []
     else:
         # A run without slots has an end all the same; keeping a segment longer is never wrong.
@@ -421,7 +422,15 @@ def test_promises_alone_do_not_keep_a_segment() -> None:
     """The next segment begins with them."""
     segment = journal.Segment()
     segment.note([(0, t.Promised(1, [])), (0, t.Started(1, 0, 0)), (1, t.Collected(4))], 30)
-    assert segment.obsolete(lambda number: 0)
+    assert segment.obsolete([])
+
+
+def test_votes_of_a_node_that_has_promised_nothing_keep_a_segment() -> None:
+    segment = journal.Segment()
+    segment.note([(0, t.Voted(1, 0, [t.NOOP])), (1, t.Voted(1, 0, [t.NOOP]))], 30)
+    above = t.Resumed(1, 1, [], True, 1, 1, 1)
+    assert not segment.obsolete([(1, above)])
+    assert segment.obsolete([(0, above), (1, above)])
 
 
 def test_the_size_of_a_segment_adds_up() -> None:

@@ -29,7 +29,6 @@ def test_a_full_disk_is_waited_for_and_not_for_ever(tmp_path: Path, monkeypatch:
     storage = SiteStorage(
         SPEC, StorageSpec(data_dir=tmp_path), EventLog(None, 1, ""), Counters(), lambda *_: None, lambda: None
     )
-    site = Site(SPEC, 1, Counters())
     storage.journal = FileJournal(tmp_path / "journal", Identity(1, 1, 0))
     storage.journal.replay()
     full = True
@@ -43,7 +42,7 @@ def test_a_full_disk_is_waited_for_and_not_for_ever(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(storage.journal, "append", append_if_there_is_room)
 
     def sync(now_s: float) -> float:
-        return storage.sync(site, WRITTEN, False, now_s)
+        return storage.sync(WRITTEN, False, now_s)
 
     assert [sync(100.0), sync(100.0 + FULL_DISK_PATIENCE_S)] == [FULL_DISK_PAUSE_S] * 2
     full = False

@@ -25,9 +25,9 @@ from tara.host.pacing import Pacing
 from tara.host.peer_wire import PackedCommit
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph, Receivers, Stage
+from tara.protocol.journal import Written
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
-from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.factory import create
 from tara.protocol.sessions import Application
 
@@ -87,9 +87,15 @@ class BareSite:
         """Whether nothing is left to do until something arrives."""
         return self._nodes.is_idle
 
-    def committers(self) -> dict[int, Committer]:
-        """One that has halted is not sure of anything any more."""
-        return {number: node for number, node in self.nodes.items() if isinstance(node, Committer)}
+    def promised(self) -> list[Written]:
+        """How a new segment of the journal begins. A node that has halted is not sure of anything any more."""
+        return [(number, promised) for number, node in self.nodes.items() if (promised := node.promised()) is not None]
+
+    def remembered(self) -> dict[int, t.Restored]:
+        """How a new journal begins."""
+        return {
+            number: remembered for number, node in self.nodes.items() if (remembered := node.remembered()) is not None
+        }
 
     def step(self, inputs: Inputs, now_ms: float) -> Iterator[Effect]:
         """What is to be done, one after the other."""

@@ -400,7 +400,7 @@ class Container:
         if self.storage.journal is None:
             return
         started_s = time.monotonic()
-        while pause_s := self.storage.sync(self.site, sync.entries, sync.collected, started_s):
+        while pause_s := self.storage.sync(sync.entries, sync.collected, started_s):
             time.sleep(pause_s)
             started_s = time.monotonic()
         self.sync_times.add(time.monotonic() - started_s)

@@ -446,6 +446,7 @@ class Segment:
                 continue
             self._ends[number] = max(end, self._ends.get(number, 0))
 
-    def obsolete(self, minimum: Callable[[int], int]) -> bool:
-        """Whether every vote in it is below its node's window."""
-        return all(end <= minimum(number) for number, end in self._ends.items())
+    def obsolete(self, promised: Iterable[Written]) -> bool:
+        """Whether every vote in it is below its node's window. `promised` is how the next segment would begin."""
+        windows = {number: entry.minimum for number, entry in promised if isinstance(entry, t.Resumed)}
+        return all(end <= windows.get(number, 0) for number, end in self._ends.items())

@@ -99,6 +99,15 @@ class Node:
         as if it had crashed."""
         return False
 
+    def promised(self) -> t.Resumed | None:
+        """All that it has promised so far: how a new segment of a journal begins. None: nothing."""
+        return None
+
+    def remembered(self) -> t.Restored | None:
+        """All that it knows of what it has promised: how a journal begins that takes the place of a damaged one. None:
+        it has promised nothing."""
+        return None
+
     def report(self) -> None:
         """Called once per report interval: tell the others what they may have missed."""
 

@@ -221,7 +221,7 @@ class Driver:
         world = self._world
         container.uncertain = written
         try:
-            pause_s = container.kept.sync(container.running, written, collected, world.now_ms / 1e3)
+            pause_s = container.kept.sync(written, collected, world.now_ms / 1e3)
         except JournalError:
             world.count_fault("journal_failed")
             self.die(container)

@@ -326,7 +326,7 @@ class World:
             return False
         self.repairs_due.discard(container.index)
         # Some may not have come back from an earlier loss.
-        forgot = all(committer.recovering for committer in container.host.committers().values())
+        forgot = not any(container.host.promised())
         if damaged and forgot and container.generation == generation:
             # The life before has set the journal aside, and ended before it could say so.
             self.journal_lost(container)

@@ -104,7 +104,7 @@ class FileJournal:
         self._draw = draw
         self._boot = disk.boot_id()
         #: What every committer that is not recovering has promised so far.
-        self.resumed: Callable[[], list[format.Written]] = list
+        self.promised: Callable[[], list[format.Written]] = list
         self._reset()
         self._lock: Lock | None = self._open()
 
@@ -239,7 +239,7 @@ class FileJournal:
             old = self._paths()
             self._begin_segment(entries, restored=True)
             self._segments = self._segments[-1:]
-            self._make_marker(self.resumed())
+            self._make_marker(self.promised())
             self.broken = False
             return self._set_segments_aside(old)
 
@@ -247,7 +247,7 @@ class FileJournal:
         """State what is durable, durably: when the committers have come back from the journal."""
         if self._segments:
             with _naming(self._directory):
-                self._make_marker(self.resumed())
+                self._make_marker(self.promised())
 
     def _set_segments_aside(self, paths: list[Path]) -> Path | None:
         if not paths:
@@ -285,7 +285,7 @@ class FileJournal:
             self._sync_marker()
         if not self._marker_late:
             self._write_record(entries)
-            self._states, self._marker_late = self.resumed(), True
+            self._states, self._marker_late = self.promised(), True
         self._write_marker()
 
     def _write_record(self, entries: list[format.Written]) -> None:
@@ -309,12 +309,13 @@ class FileJournal:
             self._failure = f"a part of a record cannot be cut off: {error.strerror}"
             raise
 
-    def roll(self, minimum: Callable[[int], int]) -> None:
+    def roll(self) -> None:
         """Begin a new segment if the last one is full, and drop those that are not needed any more."""
+        promised = self.promised()
         try:
             if self._segments and self._segments[-1][1].size > self.segment_bytes:
-                self._begin_segment(self.resumed())
-            while len(self._segments) > 1 and self._segments[0][1].obsolete(minimum):
+                self._begin_segment(promised)
+            while len(self._segments) > 1 and self._segments[0][1].obsolete(promised):
                 self._obsolete.append(self._path(self._segments.pop(0)[0]))
                 self._marker_unsynced = True
             if self._marker_unsynced:

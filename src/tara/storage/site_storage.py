@@ -19,7 +19,6 @@ from tara.protocol.graph import Graph, Stage
 from tara.protocol.incarnations import FIRST_INCARNATION
 from tara.protocol.journal import Written
 from tara.protocol.node import Boot
-from tara.protocol.nodes.committer import segment_head
 from tara.protocol.sessions import Application
 from tara.storage.base_format import base_directory
 from tara.storage.bases import GOOD_NEWS, Bases
@@ -134,7 +133,7 @@ class SiteStorage:
         self._events.info("started", how=how, journal_entries=entries, nodes=len(site.nodes))
         return site
 
-    def sync(self, site: Site, entries: list[Written], collected: bool, now_s: float) -> float:
+    def sync(self, entries: list[Written], collected: bool, now_s: float) -> float:
         """Returns after how many seconds to try again, because there is no room; 0: it is durable. Raises `NoRoom` when
         that has been so for too long."""
         if self.journal is None:
@@ -142,8 +141,7 @@ class SiteStorage:
         try:
             self.journal.append(entries)
             if collected:
-                committers = site.committers()
-                self.journal.roll(lambda number: committers[number].commits.min if number in committers else 0)
+                self.journal.roll()
         except NoRoom as error:
             if self._full_since_s is None:
                 self._full_since_s = now_s
@@ -216,13 +214,11 @@ class SiteStorage:
 
     def _go_on_with(self, journal: FileJournal, site: Site) -> None:
         """The committers have come back from the journal: say what was damaged, and what they do not know any more."""
-        committers = site.committers()
-        journal.resumed = lambda: segment_head(site.committers())
+        journal.promised = site.promised
+        remembered = site.remembered() if journal.broken or journal.problems else {}
         aside = None
         if journal.broken:
-            aside = journal.restore(
-                [(number, node.restored()) for number, node in committers.items() if not node.recovering]
-            )
+            aside = journal.restore([*remembered.items()])
         else:
             journal.mark()
         if journal.notes:
@@ -232,7 +228,7 @@ class SiteStorage:
             self._events.error(
                 "journal_repaired",
                 damage=journal.problems[:DAMAGE_SHOWN],
-                holes={self.graph.label(number): len(node.holes) for number, node in committers.items()},
+                holes={self.graph.label(number): len(known.holes) for number, known in remembered.items()},
                 kept_in=str(aside) if aside is not None else None,
             )
 

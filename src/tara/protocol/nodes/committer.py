@@ -17,7 +17,7 @@ The rules that make it safe:
   it everything that may have been decided before.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 
 from tara.protocol import tuples as t
@@ -25,7 +25,6 @@ from tara.protocol.backoff import BACKOFF_MAX, Backoff
 from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Graph, Name, Stage
 from tara.protocol.incarnations import FIRST_INCARNATION, newest
-from tara.protocol.journal import Written
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot, Node, Outbox
 from tara.protocol.observer import Observer
@@ -448,15 +447,20 @@ class Committer(Node):
         self.records.extend(entry.records)
         self.holes = {slot for slot in entry.holes if slot >= self.commits.min}
 
+    def promised(self) -> t.Resumed | None:
+        """While it is recovering, nothing: at the next start an entry of it would pass for the whole."""
+        return None if self.recovering else self.resumed()
+
+    def remembered(self) -> t.Restored | None:
+        return None if self.recovering else self.restored()
+
     def resumed(self) -> t.Resumed:
-        """Its first entry in a new segment; see `segment_head`."""
         commits, records = self.commits, self.records
         return t.Resumed(
             self.incarnation, self.view, self.incarnations, self.started, commits.min, commits.pos, records.pos
         )
 
     def restored(self) -> t.Restored:
-        """The first entry of the segment that takes the place of a damaged journal."""
         commits, records = self.commits, self.records
         return t.Restored(
             self.incarnation,
@@ -527,10 +531,3 @@ class Committer(Node):
         self.records.clear()
         self.holes.clear()
         self._move(minimum)
-
-
-def segment_head(committers: Mapping[int, Committer]) -> list[Written]:
-    """What the committers of a host have promised, given by node number: how a new journal segment begins, and what the
-    journal's end marker says. One that is recovering has promised nothing, and is not in it: at the next start an entry
-    of it would pass for the whole."""
-    return [(number, node.resumed()) for number, node in committers.items() if not node.recovering]

@@ -1,7 +1,7 @@
 """Mutants of the protocol: amendments to the paper, and rules that everything rests on."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,6 @@ from tara.protocol import tuples as t
 from tara.protocol.base_taker import BaseTaker
 from tara.protocol.execution import Execution, ExecutionState, RunningDigest
 from tara.protocol.graph import Graph
-from tara.protocol.journal import Written
 from tara.protocol.nodes import controller as controller_module
 from tara.protocol.nodes import proposer as proposer_module
 from tara.protocol.nodes import reads as reads_module
@@ -37,7 +36,6 @@ from tara.protocol.transfer import Transfer
 from tara.protocol.window import Window
 from tara.simulator.faults import fatal_command as fatal_command_module
 from tara.simulator.mutants.registry import mutant, nothing, replace
-from tara.storage import site_storage
 
 
 @mutant("S1: a newer accept overwrites the record of an older view")
@@ -307,10 +305,7 @@ def amnesiac_votes() -> Iterator[None]:
     fault="half_remembered",
 )
 def recovering_committer_in_segment_head() -> Iterator[None]:
-    def head(committers: Mapping[int, Committer]) -> list[Written]:
-        return [(number, node.resumed()) for number, node in committers.items()]
-
-    with replace(site_storage, "segment_head", head):
+    with replace(Committer, "promised", Committer.resumed):
         yield
 
 

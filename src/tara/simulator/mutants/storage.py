@@ -9,6 +9,7 @@ from typing import BinaryIO
 import msgspec
 
 from tara.host import strikes
+from tara.host.bare_site import BareSite
 from tara.host.strikes import Strikes
 from tara.protocol import journal as format
 from tara.protocol import tuples as t
@@ -17,7 +18,7 @@ from tara.protocol.state_digest import DIGEST_BYTES
 from tara.simulator import eras, world
 from tara.simulator.disk import VirtualFile
 from tara.simulator.mutants.registry import mutant, nothing, replace
-from tara.storage import base_format, bases, log_format, segments, site_storage, ways
+from tara.storage import base_format, bases, log_format, segments, ways
 from tara.storage.bases import Bases
 from tara.storage.disk import Disk, File
 from tara.storage.execution_record import ExecutionRecord
@@ -74,7 +75,7 @@ def marker_before_the_record() -> Iterator[None]:
     def append(self: FileJournal, entries: list[format.Written]) -> None:
         if self._file is not None:
             self._sequence += 1
-            self._states = self.resumed()
+            self._states = self.promised()
             self._write_marker()
             self._sync_marker()
             self._sequence -= 1
@@ -168,7 +169,7 @@ def restored_with_nothing() -> Iterator[None]:
 
 @mutant("a segment begins with what its committers have promised", durability="disk")
 def segment_without_a_head() -> Iterator[None]:
-    with replace(site_storage, "segment_head", lambda committers: []):
+    with replace(BareSite, "promised", lambda site: []):
         yield
 
 
