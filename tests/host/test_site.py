@@ -7,7 +7,7 @@ import msgspec
 from tara.application import Get, KeyValueStore, Put
 from tara.host import client_wire, peer_wire
 from tara.host.counters import Counters
-from tara.host.effects import Effect, Inputs, Message, Replies, Send, Store, Sync, Trouble
+from tara.host.effects import Effect, Hand, Inputs, Listen, Message, Replies, Respond, Send, Store, Sync, Trouble
 from tara.host.placement import placement_of
 from tara.host.site import Site, SiteSpec
 from tara.protocol import tuples as t
@@ -16,6 +16,7 @@ from tara.protocol.incarnations import FIRST_INCARNATION
 from tara.protocol.limits import Limits
 from tara.protocol.node import Boot
 from tara.protocol.nodes.request_source import RequestSource
+from tara.protocol.principals import gateway_of
 
 SECRET = b"a secret of sixteen bytes"
 
@@ -139,6 +140,20 @@ def test_a_client_is_told_how_long_commands_may_be_before_anything_else() -> Non
     alone = Alone(command_bytes_max=100)
     first = replies_of(alone.say(t.Command(0, 1, 0, msgspec.msgpack.encode(60_000), t.OPEN)))[0]
     assert (first.command_bytes_max, first.results) == (100, [])
+
+
+def test_a_gateway_listens_first_and_responds_last() -> None:
+    """What it orders is part of the step, and what it tells its clients is durable."""
+    alone = Alone()
+    effects = alone.site.step(Inputs(gateway=True), alone.now_ms)
+    assert next(effects) == Listen()
+    alone.site.submit([t.Command(0, 1, 0, msgspec.msgpack.encode("gateway"), t.OPEN, gateway_of(0))])
+    rest = list(effects)
+    hands = [place for place, effect in enumerate(rest) if isinstance(effect, Hand)]
+    assert len(hands) == 1
+    assert any(isinstance(effect, Sync) for effect in rest[: hands[0]])
+    assert rest[-1] == Respond()
+    assert Listen() not in list(alone.site.step(Inputs(), alone.now_ms))
 
 
 def test_nothing_is_kept_for_a_connection_that_is_closed() -> None:

@@ -31,6 +31,8 @@ class Inputs(Struct):
     gone: list[bytes] = []
     #: For nodes that are here, by number: answers of their stores.
     tuples: list[tuple[t.Tuple, int]] = []
+    #: Clients of the gateway have sent something.
+    gateway: bool = False
     #: It is time for a tick.
     tick: bool = False
     #: What the ports of the process keep: what waits to be read, and frames that are arriving.
@@ -76,10 +78,18 @@ class Replies(Struct, frozen=True):
     replies: list[Reply]
 
 
+class Listen(Struct, frozen=True):
+    """Let the gateway take what its clients have sent."""
+
+
 class Hand(Struct, frozen=True):
     """Results for the gateway."""
 
     results: list[t.Result]
+
+
+class Respond(Struct, frozen=True):
+    """Let the gateway answer what it can: all that it has seen is durable. The last thing in every step."""
 
 
 class Store(Struct, frozen=True):
@@ -118,4 +128,4 @@ class Trouble(Struct, frozen=True):
     reason: str
 
 
-Effect = Sync | Send | Emit | Replies | Hand | Store | Unbar | Executes | Halt | Trouble
+Effect = Sync | Send | Emit | Replies | Listen | Hand | Respond | Store | Unbar | Executes | Halt | Trouble

@@ -15,7 +15,7 @@ from msgspec import Struct
 from tara.host.bare_site import BareSite
 from tara.host.client_desk import ClientDesk
 from tara.host.counters import Counters
-from tara.host.effects import Effect, Inputs, Send
+from tara.host.effects import Effect, Inputs, Listen, Respond, Send
 from tara.host.latency import LatencySampler
 from tara.host.peer_wire import Header, PackedCommit
 from tara.host.peers import Peers
@@ -26,6 +26,8 @@ from tara.protocol.node import Node
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.factory import create
 from tara.protocol.principals import principal_of
+
+_LISTEN, _RESPOND = Listen(), Respond()
 
 
 class SiteSpec(Struct, frozen=True, kw_only=True):
@@ -91,6 +93,12 @@ class Site(BareSite):
         """The replica that is here, if there is one."""
         node = self.nodes.get(self._executor)
         return node if isinstance(node, Executor) else None
+
+    def step(self, inputs: Inputs, now_ms: float) -> Iterator[Effect]:
+        if inputs.gateway:
+            yield _LISTEN
+        yield from super().step(inputs, now_ms)
+        yield _RESPOND
 
     def _take_in(self, inputs: Inputs) -> None:
         if inputs.frames:

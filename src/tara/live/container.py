@@ -16,7 +16,22 @@ from typing import Any
 from msgspec import Struct
 
 from tara.host.counters import Counters
-from tara.host.effects import Effect, Executes, Halt, Hand, Inputs, Message, Replies, Send, Store, Sync, Trouble, Unbar
+from tara.host.effects import (
+    Effect,
+    Executes,
+    Halt,
+    Hand,
+    Inputs,
+    Listen,
+    Message,
+    Replies,
+    Respond,
+    Send,
+    Store,
+    Sync,
+    Trouble,
+    Unbar,
+)
 from tara.host.executor_condition import described
 from tara.host.latency import Histogram
 from tara.host.placement import serves_clients
@@ -156,7 +171,9 @@ class Container:
             Sync: self._sync,
             Send: self._send,
             Replies: self._answer,
+            Listen: self._listen,
             Hand: self._hand,
+            Respond: self._respond,
             Store: self._store,
             Unbar: lambda unbar: self.storage.records[unbar.number].unbar(unbar.counter),
             Executes: self._on_executes,
@@ -352,8 +369,7 @@ class Container:
         if self._orders:
             inputs.tuples = [*inputs.tuples, *self._orders]
             self._orders.clear()
-        if gateway and self.gateway is not None:
-            self.gateway.receive()
+        inputs.gateway = gateway
         monotonic_ms = time.monotonic() * 1e3
         inputs.tick = monotonic_ms >= self._next_tick_ms
         for effect in site.step(inputs, self._clock_base_ms + monotonic_ms):
@@ -364,8 +380,6 @@ class Container:
             if self._front_end is not None:
                 self._front_end.tick()
             on_tick()
-        if self.gateway is not None:
-            self.gateway.respond(monotonic_ms / 1e3)
 
     def _now_ms(self) -> float:
         return self._clock_base_ms + time.monotonic() * 1e3
@@ -419,10 +433,18 @@ class Container:
                 send(reply.connection, message)
             answered(reply.results, self._now_s)
 
+    def _listen(self, listen: Listen) -> None:
+        if self.gateway is not None:
+            self.gateway.receive()
+
     def _hand(self, hand: Hand) -> None:
         self.site.latency.answered(hand.results, self._now_s)
         if self.gateway is not None:
             self.gateway.take(hand.results)
+
+    def _respond(self, respond: Respond) -> None:
+        if self.gateway is not None:
+            self.gateway.respond(time.monotonic())
 
     def _store(self, store: Store) -> None:
         self.storage.stores[store.number].submit(store.job)

@@ -10,7 +10,21 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from tara.host.effects import Effect, Executes, Halt, Hand, Inputs, Replies, Send, Store, Sync, Trouble, Unbar
+from tara.host.effects import (
+    Effect,
+    Executes,
+    Halt,
+    Hand,
+    Inputs,
+    Listen,
+    Replies,
+    Respond,
+    Send,
+    Store,
+    Sync,
+    Trouble,
+    Unbar,
+)
 from tara.host.executor_condition import described
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
@@ -23,7 +37,6 @@ from tara.protocol.places import EXECUTING
 from tara.simulator.checks.violation import Violation
 from tara.simulator.container import CLUSTER, DATA, ProcessEnded, SimulatedContainer
 from tara.simulator.disk import Crash
-from tara.simulator.gateways import WireGateway
 from tara.storage.journal import Identity, JournalError, journal_directory, read_journal
 
 if TYPE_CHECKING:
@@ -43,8 +56,7 @@ class Driver:
         self._depths = random.Random(f"depths-{world.plan.seed}")
 
     def step(self, container: SimulatedContainer, inputs: Inputs) -> None:
-        if container.gateway is not None:
-            container.gateway.receive()
+        inputs.gateway = container.gateway is not None
         self.go_on(container, container.running.step(inputs, self._world.clock(container)))
 
     def go_on(self, container: SimulatedContainer, effects: Iterator[Effect]) -> None:
@@ -94,13 +106,9 @@ class Driver:
         if container.doom in _IN_MULTICAST and container.sending:
             self.die(container)
         container.sending = False
-        if container.gateway is not None:
-            self._respond(container, container.gateway)
-
-    def _respond(self, container: SimulatedContainer, gateway: WireGateway) -> None:
-        gateway.respond(self._world.now_ms / 1e3)
-        if gateway.busy or not container.running.is_idle:
-            self._world.after(0.2, self._go_on_soon, container, container.life)
+        gateway = container.gateway
+        if gateway is not None and (gateway.busy or not container.running.is_idle):
+            world.after(0.2, self._go_on_soon, container, container.life)
 
     def _go_on_soon(self, container: SimulatedContainer, life: int) -> None:
         if container.alive and container.life == life:
@@ -208,6 +216,10 @@ class Driver:
                 raise Violation("refused", f"container {container.index} refused what a {sender} sent: {reason}"[:2000])
             case Trouble():
                 world.count_fault("foreign_frame")
+            case Listen() if container.gateway is not None:
+                container.gateway.receive()
+            case Respond() if container.gateway is not None:
+                container.gateway.respond(world.now_ms / 1e3)
             case Hand(results):
                 container.running.latency.answered(results, partial(world.clock_s, container))
                 if container.gateway is not None:
