@@ -234,10 +234,10 @@ def test_committers_of_a_restored_cluster_never_use_a_slot_below_its_first_check
 
     resumed = committer.take().written(t.Resumed)
 
-    assert (committer.node.commits.min, committer.node.records.min) == (INTERVAL, INTERVAL)
+    assert (committer.node.acceptor.commits.min, committer.node.acceptor.records.min) == (INTERVAL, INTERVAL)
     assert [entry.minimum for entry in resumed] == [INTERVAL]
     again = cluster.make(Committer, Stage.COMMITTER, genesis=False, life=2, journal=resumed, threshold=1)
-    assert again.node.commits.min == INTERVAL
+    assert again.node.acceptor.commits.min == INTERVAL
     record = committer.feed(*cluster.views(1)).only(t.Record)
     assert (record.minimum, record.end) == (INTERVAL, INTERVAL)
 

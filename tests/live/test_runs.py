@@ -36,7 +36,7 @@ def tick(container: Container) -> None:
 def accepted(container: Container) -> int:
     committer = container.nodes[container.graph.number(Stage.COMMITTER, 0)]
     assert isinstance(committer, Committer)
-    return committer.commits.pos if committer.started else -1
+    return committer.acceptor.commits.pos if committer.acceptor.started else -1
 
 
 def submit(container: Container, number: int) -> None:

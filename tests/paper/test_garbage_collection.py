@@ -313,7 +313,7 @@ def test_one_gc_source_alone_moves_nobody(bench: Bench, sources: list[int]) -> N
     proposer.feed(*stables)
     committer.feed(*stables)
     step = executor.feed(*stables)
-    assert (proposer.node.proposals.min, committer.node.commits.min, step.of(t.Load)) == (0, 0, [])
+    assert (proposer.node.proposals.min, committer.node.acceptor.commits.min, step.of(t.Load)) == (0, 0, [])
 
 
 def test_f_plus_1_gc_sources_move_everybody(bench: Bench) -> None:
@@ -325,8 +325,8 @@ def test_f_plus_1_gc_sources_move_everybody(bench: Bench) -> None:
     proposer.feed(*stables)
     step = committer.feed(*stables)
     assert (proposer.node.proposals.min, proposer.node.proposals.pos) == (4, 6)
-    assert (committer.node.commits.min, committer.node.commits.pos) == (4, 6)
-    assert committer.node.records.min == 4
+    assert (committer.node.acceptor.commits.min, committer.node.acceptor.commits.pos) == (4, 6)
+    assert committer.node.acceptor.records.min == 4
     assert step.written(t.Collected) == [t.Collected(4)]
 
 
@@ -334,7 +334,7 @@ def test_a_window_never_moves_back(bench: Bench) -> None:
     committer = started_committer(bench)
     committer.feed(*bench.stables(2))
     step = committer.feed(*bench.stables(1))
-    assert (committer.node.commits.min, step.persisted) == (8, [])
+    assert (committer.node.acceptor.commits.min, step.persisted) == (8, [])
 
 
 def test_a_proposal_teaches_the_threshold(bench: Bench) -> None:
@@ -342,7 +342,7 @@ def test_a_proposal_teaches_the_threshold(bench: Bench) -> None:
     committer = started_committer(bench)
     committer.feed(bench.proposal(1, 0, requests(0, 8)))
     commit = committer.feed(bench.proposal(1, 8, requests(8, 10), stable=4)).only(t.Commit)
-    assert (commit.first, committer.node.commits.min) == (8, 4)
+    assert (commit.first, committer.node.acceptor.commits.min) == (8, 4)
 
 
 def test_an_executor_forgets_checkpoints_below_the_threshold(bench: Bench) -> None:

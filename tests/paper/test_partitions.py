@@ -103,7 +103,7 @@ def test_a_checkpoint_covers_all_partitions_alike() -> None:
     for partition in range(2):
         committer = bench.make(Committer, Stage.COMMITTER, 0, partition)
         committer.feed(*bench.views(1), *bench.stables(1))
-        assert committer.node.commits.min == 4
+        assert committer.node.acceptor.commits.min == 4
     executor = bench.make(Executor, Stage.EXECUTOR)
     assert executor.feed(*votes(0, 0, 4), *votes(1, 0, 3)).of(t.Mark) == []
     assert executor.feed(*votes(1, 3, 4)).only(t.Mark).checkpoint.number == 1

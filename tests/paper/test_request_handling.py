@@ -230,7 +230,7 @@ def test_a_committer_stores_a_proposal_of_its_view_and_attests_it_to_all_executo
     step = committer.feed(bench.proposal(1, 0, run))
     assert step.emitted == [(t.Commit(2, 0, 1, 0, run), bench.graph.commit_receivers(2, 0, 1))]
     assert step.written(t.Voted) == [t.Voted(1, 0, run)]
-    assert committer.node.commits.slice(0, 3) == run
+    assert committer.node.acceptor.commits.slice(0, 3) == run
 
 
 @pytest.mark.parametrize("view", [1, 3])

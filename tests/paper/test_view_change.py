@@ -524,7 +524,7 @@ def test_one_view_source_alone_moves_nobody(bench: Bench, sources: list[int]) ->
     step = committer.feed(*views)
     controller.feed(target(1), *views)
     controller.tick(TIMEOUT_MS)
-    assert (proposer.node.mode, committer.node.view, step.of(t.Record)) == (Mode.ACTIVE, 1, [])
+    assert (proposer.node.mode, committer.node.acceptor.view, step.of(t.Record)) == (Mode.ACTIVE, 1, [])
     assert controller.node.asked == 2
 
 
@@ -591,7 +591,7 @@ def test_a_committer_accepts_nothing_of_the_old_view_after_its_record(bench: Ben
 def test_a_committer_never_goes_back_to_a_lower_view(bench: Bench) -> None:
     committer = started_committer(bench, view=3)
     step = committer.feed(*bench.views(2, range(3)), bench.start(2))
-    assert (committer.node.view, step.of(t.Record), step.persisted) == (3, [], [])
+    assert (committer.node.acceptor.view, step.of(t.Record), step.persisted) == (3, [], [])
 
 
 def test_a_record_is_sent_again_unchanged_until_the_view_starts(bench: Bench) -> None:
@@ -912,7 +912,7 @@ def test_a_committer_with_its_journal_is_the_same_committer(bench: Bench) -> Non
     """It keeps its incarnation, goes on voting where it stopped, and would give the same record."""
     original, journal = first_life(bench)
     copy = next_life(bench, journal)
-    assert (copy.node.view, copy.node.started) == (2, True)
+    assert (copy.node.acceptor.view, copy.node.acceptor.started) == (2, True)
     duplicates = copy.feed(bench.proposal(1, 0, requests(0, 9)), bench.proposal(2, 4, requests(4, 6)))
     assert duplicates.of(t.Commit) == []
     following = bench.proposal(2, 6, [request(42)])
@@ -926,7 +926,7 @@ def test_any_prefix_of_a_journal_restores_a_committer(bench: Bench) -> None:
     """A torn tail was promised to nobody; what is left must still make sense, and the view never falls."""
     _, journal = first_life(bench)
     copies = [next_life(bench, journal[:length]) for length in range(1, len(journal) + 1)]
-    views = [copy.node.view for copy in copies]
+    views = [copy.node.acceptor.view for copy in copies]
     assert views == sorted(views)
     assert views[-1] == 2
     ends = [record_of(copy, bench, 9).end for copy in copies]
@@ -938,19 +938,19 @@ def test_a_new_segment_changes_nothing_while_the_old_ones_are_there(bench: Bench
     """Each segment begins with what was promised by then; after other entries that says nothing new."""
     original, journal = first_life(bench)
     for place in range(1, len(journal) + 1):
-        rolled = [*journal[:place], next_life(bench, journal[:place]).node.resumed(), *journal[place:]]
+        rolled = [*journal[:place], next_life(bench, journal[:place]).node.acceptor.resumed(), *journal[place:]]
         copy = next_life(bench, rolled)
-        assert copy.node.resumed() == original.node.resumed()
+        assert copy.node.acceptor.resumed() == original.node.acceptor.resumed()
         assert record_of(copy, bench, 9) == record_of(next_life(bench, journal), bench, 9)
 
 
 def test_old_segments_may_go_when_a_stable_checkpoint_covers_them(bench: Bench) -> None:
     """The committer that starts from the newer ones has promised the same, and votes where it stopped."""
     original, _ = first_life(bench)
-    newest: list[t.JournalEntry] = [original.node.resumed()]
+    newest: list[t.JournalEntry] = [original.node.acceptor.resumed()]
     newest += original.feed(bench.proposal(2, 6, requests(6, 10)), *bench.stables(2)).persisted
     copy = next_life(bench, newest)
-    assert copy.node.resumed() == original.node.resumed()
+    assert copy.node.acceptor.resumed() == original.node.acceptor.resumed()
     following = bench.proposal(2, 10, [request(42)])
     assert copy.feed(following).of(t.Commit) == original.feed(following).of(t.Commit) != []
     assert record_of(copy, bench, 3) == record_of(original, bench, 3)
@@ -959,15 +959,15 @@ def test_old_segments_may_go_when_a_stable_checkpoint_covers_them(bench: Bench) 
 def test_a_journal_that_lacks_votes_gives_no_record(bench: Bench) -> None:
     """A segment is missing that no stable checkpoint covers: its votes are lost, and the node must not guess."""
     original, _ = first_life(bench)
-    copy = next_life(bench, [original.node.resumed()])
-    assert copy.node.holes == {4, 5, 6}
+    copy = next_life(bench, [original.node.acceptor.resumed()])
+    assert copy.node.acceptor.holes == {4, 5, 6}
     assert copy.feed(*bench.views(3)).of(t.Record) == []
 
 
 def test_a_fresh_journal_begins_with_nothing_promised(bench: Bench) -> None:
     fresh = bench.make(Committer, Stage.COMMITTER)
-    copy = next_life(bench, [fresh.node.resumed()])
-    assert (copy.node.view, copy.node.started, copy.node.commits.pos) == (0, False, 0)
+    copy = next_life(bench, [fresh.node.acceptor.resumed()])
+    assert (copy.node.acceptor.view, copy.node.acceptor.started, copy.node.acceptor.commits.pos) == (0, False, 0)
 
 
 # Source

@@ -40,17 +40,17 @@ def gap(journal: list[t.ReplayedEntry], first: int, end: int, after: t.Resumed) 
 def test_only_the_slots_whose_votes_are_missing_are_holes(bench: Bench) -> None:
     """The view is the same before the gap and after it: nothing was voted for twice."""
     original, journal = voting(bench)
-    copy = back(bench, *gap(journal, 5, 7, original.node.resumed()))
-    assert copy.node.resumed() == original.node.resumed()
-    assert copy.node.holes == {2, 3}
-    assert [copy.node.commits[slot] for slot in (0, 1, 4, 5)] == requests(0, 2) + requests(4, 6)
+    copy = back(bench, *gap(journal, 5, 7, original.node.acceptor.resumed()))
+    assert copy.node.acceptor.resumed() == original.node.acceptor.resumed()
+    assert copy.node.acceptor.holes == {2, 3}
+    assert [copy.node.acceptor.commits[slot] for slot in (0, 1, 4, 5)] == requests(0, 2) + requests(4, 6)
 
 
 def test_a_lost_end_is_holes_up_to_where_the_marker_says(bench: Bench) -> None:
     original, journal = voting(bench)
-    copy = back(bench, *journal[:-2], LOST, original.node.resumed())
-    assert copy.node.holes == {4, 5}
-    assert copy.node.commits.pos == 6
+    copy = back(bench, *journal[:-2], LOST, original.node.acceptor.resumed())
+    assert copy.node.acceptor.holes == {4, 5}
+    assert copy.node.acceptor.commits.pos == 6
 
 
 def test_a_lost_end_without_a_marker_leaves_nothing_to_go_on_with(bench: Bench) -> None:
@@ -66,24 +66,24 @@ def test_across_a_view_change_only_what_was_voted_for_since_is_known(bench: Benc
     for slot in range(3):
         journal += original.feed(bench.proposal(3, slot, [request(slot)])).persisted
     # The promise of view 3, its start and the first vote are missing.
-    copy = back(bench, *gap(journal, len(journal) - 5, len(journal) - 2, original.node.resumed()))
-    assert copy.node.resumed() == original.node.resumed()
-    assert copy.node.holes == {0, 3, 4, 5}
-    assert copy.node.commits.slice(1, 3) == requests(1, 3)
+    copy = back(bench, *gap(journal, len(journal) - 5, len(journal) - 2, original.node.acceptor.resumed()))
+    assert copy.node.acceptor.resumed() == original.node.acceptor.resumed()
+    assert copy.node.acceptor.holes == {0, 3, 4, 5}
+    assert copy.node.acceptor.commits.slice(1, 3) == requests(1, 3)
 
 
 def test_with_another_memory_everything_before_the_gap_is_void(bench: Bench) -> None:
     _, journal = voting(bench)
     after = t.Resumed(9, 1, bench.incarnations, True, 0, 6, 0)
     copy = back(bench, *journal[:-1], LOST, after)
-    assert (copy.node.incarnation, copy.node.holes) == (9, set(range(6)))
+    assert (copy.node.acceptor.incarnation, copy.node.acceptor.holes) == (9, set(range(6)))
 
 
 def test_what_the_journal_says_later_is_compared(bench: Bench) -> None:
     """A head that does not fit means that something is missing that nobody has noticed."""
     original, journal = voting(bench)
     with pytest.raises(NodeHalted, match="but what stands before that comes to"):
-        back(bench, *journal[:-1], original.node.resumed())
+        back(bench, *journal[:-1], original.node.acceptor.resumed())
 
 
 @pytest.mark.parametrize("missing", [3, 4, 5])
@@ -96,7 +96,7 @@ def test_votes_that_do_not_follow_each_other_are_refused(bench: Bench, missing: 
 
 def holed(bench: Bench) -> Driven[Committer]:
     original, journal = voting(bench)
-    return back(bench, *gap(journal, 5, 7, original.node.resumed()))
+    return back(bench, *gap(journal, 5, 7, original.node.acceptor.resumed()))
 
 
 def test_it_votes_on_and_says_how_far_it_is(bench: Bench) -> None:
@@ -118,7 +118,7 @@ def test_a_stable_checkpoint_covers_holes_and_the_record_goes_out(bench: Bench) 
     copy = holed(bench)
     copy.feed(*bench.views(2))
     copy.feed(*bench.stables(1))
-    assert copy.node.holes == set()
+    assert copy.node.acceptor.holes == set()
     records = [record for turn in range(1, 40) for record in copy.tick(100.0 * turn).of(t.Record)]
     assert records
     assert (records[0].minimum, [slot.request.number for slot in records[0].slots]) == (4, [4, 5])
@@ -138,12 +138,12 @@ def test_it_asks_for_a_view_with_the_same_proposer(bench: Bench) -> None:
 def test_the_new_view_fills_the_holes(bench: Bench) -> None:
     """What it proposes again is voted for; behind that, nothing was decided in lower views."""
     copy = holed(bench)
-    copy.node.holes.add(5)
+    copy.node.acceptor.holes.add(5)
     copy.feed(*bench.views(3), bench.start(3, 0, 5))
-    assert copy.node.holes == {2, 3}
+    assert copy.node.acceptor.holes == {2, 3}
     step = copy.feed(bench.proposal(3, 0, requests(0, 5)))
     assert len(step.of(t.Commit)) == 1
-    assert copy.node.holes == set()
+    assert copy.node.acceptor.holes == set()
     record = copy.feed(*bench.views(4)).only(t.Record)
     assert [slot.view for slot in record.slots] == [3] * 5 + [0]
 
@@ -162,6 +162,6 @@ def test_a_hole_is_not_sent_again(bench: Bench) -> None:
 
 def test_what_was_restored_comes_back(bench: Bench) -> None:
     copy = holed(bench)
-    again = back(bench, copy.node.restored())
-    assert (again.node.restored(), again.node.holes) == (copy.node.restored(), {2, 3})
+    again = back(bench, copy.node.acceptor.restored())
+    assert (again.node.acceptor.restored(), again.node.acceptor.holes) == (copy.node.acceptor.restored(), {2, 3})
     assert again.feed(bench.proposal(1, 6, [request(6)])).of(t.Commit) != []

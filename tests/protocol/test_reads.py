@@ -162,7 +162,7 @@ def test_a_committer_tells_how_far_it_accepted_in_any_view() -> None:
 def test_a_committer_without_its_memory_does_not_answer() -> None:
     bench = Bench()
     committer = bench.make(Committer, Stage.COMMITTER, 0, genesis=False)
-    assert committer.node.recovering
+    assert committer.node.acceptor.recovering
     assert committer.feed(t.IndexRequest(1, 1, 1, 1)).of(t.ReadIndex) == []
 
 

@@ -70,7 +70,7 @@ def test_at_genesis_the_journal_begins_before_anything_is_promised(bench: Bench)
     (first,) = committer.take().persisted
     assert first == t.Resumed(FIRST_INCARNATION, 0, [FIRST_INCARNATION] * bench.graph.members, False, 0, 0, 0)
     again = bench.make(Committer, Stage.COMMITTER, genesis=False, life=2, incarnation=2, journal=[first])
-    assert (again.node.recovering, again.take().persisted) == (False, [])
+    assert (again.node.acceptor.recovering, again.take().persisted) == (False, [])
     assert again.feed(*bench.views(1)).only(t.Record).incarnation == FIRST_INCARNATION
 
 
@@ -101,10 +101,10 @@ def test_the_incarnation_is_the_journals_not_the_hosts(bench: Bench, head: str) 
     }
     committer = bench.make(Committer, Stage.COMMITTER, 0, genesis=False, life=9, incarnation=9, journal=[heads[head]])
     record = committer.feed(*bench.views(2)).only(t.Record)
-    assert (committer.node.incarnation, record.incarnation) == (7, 7)
+    assert (committer.node.acceptor.incarnation, record.incarnation) == (7, 7)
     assert record.incarnations[bench.graph.member(Stage.COMMITTER, 0)] == 7
     assert committer.tick(0).only(t.CommitterStatus).incarnation == 7
-    assert committer.node.resumed().incarnation == 7
+    assert committer.node.acceptor.resumed().incarnation == 7
 
 
 def test_a_status_names_the_checkpoint_that_the_window_begins_with(bench: Bench) -> None:
@@ -122,7 +122,7 @@ def test_a_committer_without_its_memory_promises_nothing(bench: Bench) -> None:
     """No record, no vote, no threshold: an empty record could let decided requests be forgotten. Not even in a view
     that knows of the loss, until that view's start has told what may have been decided before."""
     committer = forgetful(bench)
-    assert committer.node.recovering
+    assert committer.node.acceptor.recovering
     assert is_silent(committer.take())
     proposal = bench.proposal(VIEW, 0, requests(0, 2))
     views = bench.views(VIEW, incarnations=knowing(bench))
@@ -173,7 +173,7 @@ def test_a_start_without_slots_makes_it_full_at_once(bench: Bench) -> None:
     committer = forgetful(bench)
     step = committer.feed(start_from(bench, [0, 2], first=4, next_slot=4))
     assert step.persisted == [t.Installed(MEMORY, VIEW, knowing(bench), 4, [])]
-    assert not committer.node.recovering
+    assert not committer.node.acceptor.recovering
     assert committer.feed(bench.proposal(VIEW, 4, requests(4, 6))).only(t.Commit).first == 4
 
 
@@ -226,7 +226,7 @@ def test_f_plus_1_others_must_have_recorded_knowing_of_the_loss(
     loss has recorded after it, so nothing was decided later."""
     committer = forgetful(Bench(f))
     step = committer.feed(start_from(Bench(f), committers, unaware=unaware))
-    assert (len(step.written(t.Installed)), committer.node.recovering) == (int(full), not full)
+    assert (len(step.written(t.Installed)), committer.node.acceptor.recovering) == (int(full), not full)
 
 
 @pytest.mark.parametrize("incarnation", [1, 3])
@@ -235,7 +235,7 @@ def test_a_start_that_names_another_incarnation_of_it_is_not_taken(bench: Bench,
     other = t.Start(start.proposer, 0, VIEW, knowing(bench, incarnation), start.credentials, start.first, start.next)
     committer = forgetful(bench)
     assert is_silent(committer.feed(other))
-    assert committer.node.recovering
+    assert committer.node.acceptor.recovering
 
 
 def test_who_is_left_out_of_a_view_asks_for_another(bench: Bench) -> None:
@@ -271,7 +271,7 @@ def test_a_crash_on_the_way_leaves_nothing_behind(bench: Bench) -> None:
     step = committer.feed(start_from(bench, [0, 2], next_slot=3), bench.proposal(VIEW, 0, requests(0, 2)))
     assert step.persisted == []
     again = forgetful(bench, incarnation=3)
-    assert again.node.recovering
+    assert again.node.acceptor.recovering
     assert again.tick(0).only(t.Presence).incarnation == 3
     assert is_silent(again.feed(start_from(bench, [0, 2], next_slot=3), bench.proposal(VIEW, 0, requests(0, 3))))
 
@@ -294,8 +294,8 @@ def test_a_journal_may_begin_with_what_was_installed(bench: Bench) -> None:
     original, journal = installed(bench)
     assert [type(entry) for entry in journal] == [t.Installed, t.Voted]
     copy = bench.make(Committer, Stage.COMMITTER, LOST, genesis=False, life=5, incarnation=5, journal=journal)
-    assert not copy.node.recovering
-    assert copy.node.resumed() == original.node.resumed()
+    assert not copy.node.acceptor.recovering
+    assert copy.node.acceptor.resumed() == original.node.acceptor.resumed()
     views = bench.views(VIEW + 1, incarnations=knowing(bench))
     records = [committer.feed(*views).only(t.Record) for committer in (original, copy)]
     assert records[0] == records[1]
@@ -316,7 +316,7 @@ def test_whatever_stands_before_it_in_the_journal_is_void(bench: Bench) -> None:
         for whole in ([*void, *journal], journal)
     ]
     views = bench.views(VIEW + 1, incarnations=knowing(bench))
-    assert copies[0].node.resumed() == copies[1].node.resumed()
+    assert copies[0].node.acceptor.resumed() == copies[1].node.acceptor.resumed()
     assert copies[0].feed(*views).only(t.Record) == copies[1].feed(*views).only(t.Record)
 
 

@@ -122,8 +122,8 @@ def test_afterwards_every_committer_votes(crash_ms: float) -> None:
     scene = restarted_after_genesis(crash_ms, 50)
     scene.call(scene.open(), Put("key", b"1"))
     scene.run(3_000)
-    assert [node.started for node in committers(scene)] == [True, True, True]
-    assert len({node.commits.pos for node in committers(scene)}) == 1
+    assert [node.acceptor.started for node in committers(scene)] == [True, True, True]
+    assert len({node.acceptor.commits.pos for node in committers(scene)}) == 1
 
 
 # A site dies with its executor ahead of the others
@@ -295,7 +295,7 @@ def rejoin(scene: Scene, session: int, site: int) -> float:
         longest_ms = max(longest_ms, scene.world.now_ms - sent_ms)
         scene.run(10)
     assert scene.world.rejoins_due == set()
-    assert [node.recovering for node in committers(scene)] == [False] * scene.world.graph.sites
+    assert [node.acceptor.recovering for node in committers(scene)] == [False] * scene.world.graph.sites
     return longest_ms
 
 
@@ -323,7 +323,9 @@ def test_a_site_that_lost_its_journal_rejoins(site: int, next_loss: int, checkpo
     assert longest_ms < NO_OUTAGE_MS
     assert (scene.view, scene.leader()) == (3, leader)
     assert scene.world.rejoins == 1
-    assert [node.incarnation for node in committers(scene)] == [2 if index == site else 1 for index in range(3)]
+    assert [node.acceptor.incarnation for node in committers(scene)] == [
+        2 if index == site else 1 for index in range(3)
+    ]
     check_one_more_loss(scene, session, [scene.world.containers[next_loss]], site)
 
 
@@ -374,7 +376,7 @@ def test_after_a_restart_it_is_who_it_was_when_it_rejoined() -> None:
     scene.restart(site)
     rejoin(scene, session, site=2)
     assert (scene.view, scene.world.rejoins) == (view, 1)
-    assert [node.incarnation for node in committers(scene)] == [1, 1, 2]
+    assert [node.acceptor.incarnation for node in committers(scene)] == [1, 1, 2]
 
 
 # Whoever knew a stand-by proposer has forgotten it
@@ -553,7 +555,9 @@ def test_an_answered_write_survives_a_journal_that_rolled_while_one_committer_wa
         )
 
     def both_at(slot: int) -> Callable[[], bool]:
-        return lambda: all(committer_at(scene, knowing, partition).commits.pos >= slot for partition in range(2))
+        return lambda: all(
+            committer_at(scene, knowing, partition).acceptor.commits.pos >= slot for partition in range(2)
+        )
 
     write_until(scene, session, both_at(12))
     world.stores.trouble("store_failing", 1e9)
@@ -568,17 +572,17 @@ def test_an_answered_write_survives_a_journal_that_rolled_while_one_committer_wa
     lose_journal(scene, [site])
     never_suspect(scene, partition=1)
     scene.run(2_000)
-    assert [committer_at(scene, forgetful, partition).recovering for partition in range(2)] == [False, True]
+    assert [committer_at(scene, forgetful, partition).acceptor.recovering for partition in range(2)] == [False, True]
     for _ in range(24):
         scene.submit(slow, [t.Command(session, 10_000, 0, bytes(300))], 0)
         scene.run(10)
     world.stores.trouble("store_failing", 0)
     scene.run(1_500)
-    assert committer_at(scene, forgetful, 0).commits.min == 16
+    assert committer_at(scene, forgetful, 0).acceptor.commits.min == 16
     scene.crash(site)
     scene.restart(site)
     scene.run(60)
-    assert [committer_at(scene, forgetful, partition).recovering for partition in range(2)] == [False, True]
+    assert [committer_at(scene, forgetful, partition).acceptor.recovering for partition in range(2)] == [False, True]
     for other in (forgetful, slow):
         world.network.block(knowing, other, 1e9)
         world.network.block(other, knowing, 1e9)

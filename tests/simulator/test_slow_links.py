@@ -90,7 +90,10 @@ def record_bytes(scene: Scene) -> list[int]:
     committers = [node for _, node in scene.world.nodes_of(Stage.COMMITTER)]
     assert all(isinstance(node, Committer) for node in committers)
     return [
-        sum(len(request.body) for request in node.commits.slice(node.commits.min, node.commits.pos))
+        sum(
+            len(request.body)
+            for request in node.acceptor.commits.slice(node.acceptor.commits.min, node.acceptor.commits.pos)
+        )
         for node in committers
         if isinstance(node, Committer)
     ]

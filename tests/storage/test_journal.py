@@ -540,11 +540,18 @@ class Voter:
         node = self.node
         records = [
             accepted
-            for slot, accepted in enumerate(node.records.slice(node.records.min, node.records.pos), node.records.min)
+            for slot, accepted in enumerate(
+                node.acceptor.records.slice(node.acceptor.records.min, node.acceptor.records.pos),
+                node.acceptor.records.min,
+            )
             # What was accepted since in a higher view counts for more.
-            if slot >= node.commits.pos
+            if slot >= node.acceptor.commits.pos
         ]
-        return node.resumed(), node.commits.slice(node.commits.min, node.commits.pos), records
+        return (
+            node.acceptor.resumed(),
+            node.acceptor.commits.slice(node.acceptor.commits.min, node.acceptor.commits.pos),
+            records,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -615,17 +622,21 @@ def test_a_damaged_journal_keeps_its_promise_and_knows_what_it_does_not_know(
         if victim.exists() and victim.read_bytes() == before:
             continue
         voter = Voter(directory)
-        assert voter.node.resumed() == truth.node.resumed(), (attempt, victim)
-        assert not voter.node.recovering
-        known = {slot: found for slot, found in _accepts(voter.node).items() if slot not in voter.node.holes}
-        assert known == {slot: found for slot, found in truth_slots.items() if slot not in voter.node.holes}
+        assert voter.node.acceptor.resumed() == truth.node.acceptor.resumed(), (attempt, victim)
+        assert not voter.node.acceptor.recovering
+        known = {slot: found for slot, found in _accepts(voter.node).items() if slot not in voter.node.acceptor.holes}
+        assert known == {slot: found for slot, found in truth_slots.items() if slot not in voter.node.acceptor.holes}
         assert voter.journal.problems or voter.journal.notes, (attempt, victim)
         # Of the end marker, a part is no loss: the other one tells.
         assert victim.name == MARKER_FILE or not voter.journal.notes
         assert bool(voter.aside) == bool(set(voter.journal.problems) - _of_marker(voter.journal.problems))
         voter.journal.close()
         again = Voter(directory)
-        assert (again.journal.problems, again.node.holes, again.state()) == ([], voter.node.holes, voter.state())
+        assert (again.journal.problems, again.node.acceptor.holes, again.state()) == (
+            [],
+            voter.node.acceptor.holes,
+            voter.state(),
+        )
         again.journal.close()
         shutil.rmtree(directory)
 
@@ -636,9 +647,13 @@ def _of_marker(problems: list[str]) -> set[str]:
 
 def _accepts(node: Committer) -> dict[int, t.Accepted]:
     """The newest accept of every slot of the window."""
-    known = dict(enumerate(node.records.slice(node.records.min, node.records.pos), node.records.min))
-    for slot in range(node.commits.min, node.commits.pos):
-        known[slot] = t.Accepted(node.view, node.commits[slot])
+    known = dict(
+        enumerate(
+            node.acceptor.records.slice(node.acceptor.records.min, node.acceptor.records.pos), node.acceptor.records.min
+        )
+    )
+    for slot in range(node.acceptor.commits.min, node.acceptor.commits.pos):
+        known[slot] = t.Accepted(node.acceptor.view, node.acceptor.commits[slot])
     return known
 
 
@@ -658,7 +673,7 @@ def test_promises_that_only_an_older_end_marker_knows_are_not_relied_on(
     shutil.copytree(directory, tmp_path / "crash")
     damage(next((tmp_path / "crash").glob("*.journal")), random.Random(1))
     again = Voter(tmp_path / "crash")
-    assert again.node.resumed() == voter.node.resumed()
+    assert again.node.acceptor.resumed() == voter.node.acceptor.resumed()
     again.journal.close()
 
     monkeypatch.setattr(LocalDisk, "boot_id", lambda disk: "another start")
@@ -706,7 +721,7 @@ def test_segments_that_were_exchanged_cost_nothing(history: Path, tmp_path: Path
     (directory / "x").rename(second)
     voter = Voter(directory)
     assert len([problem for problem in voter.journal.problems if ": is segment" in problem]) == 2
-    assert (voter.node.holes, voter.state()) == (set(), truth.state())
+    assert (voter.node.acceptor.holes, voter.state()) == (set(), truth.state())
     voter.journal.close()
 
 
@@ -721,7 +736,11 @@ def test_a_start_that_died_while_it_restored_the_journal_does_it_again(history: 
         shutil.copy(path, directory / path.name)
     voter.journal.close()
     again = Voter(directory)
-    assert (again.journal.problems, again.state(), again.node.holes) == ([], voter.state(), voter.node.holes)
+    assert (again.journal.problems, again.state(), again.node.acceptor.holes) == (
+        [],
+        voter.state(),
+        voter.node.acceptor.holes,
+    )
     assert len(list(directory.glob("*.journal"))) == 1
 
 

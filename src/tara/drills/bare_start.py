@@ -223,12 +223,12 @@ def _groups(reader: LogReader, first: int, end: int) -> Iterator[pa.RecordBatch]
 
 def _committer(node: Committer) -> CommitterFound:
     accepted: dict[int, tuple[int, bytes]] = {}
-    for slot in range(node.records.min, node.records.pos):
-        record = node.records[slot]
+    for slot in range(node.acceptor.records.min, node.acceptor.records.pos):
+        record = node.acceptor.records[slot]
         accepted[slot] = (record.view, _digest(t.encode(record.request)))
-    for slot in range(node.commits.min, node.commits.pos):
-        accepted[slot] = (node.view, _digest(t.encode(node.commits[slot])))
-    return CommitterFound(node.recovering, node.resumed(), sorted(node.holes), accepted)
+    for slot in range(node.acceptor.commits.min, node.acceptor.commits.pos):
+        accepted[slot] = (node.acceptor.view, _digest(t.encode(node.acceptor.commits[slot])))
+    return CommitterFound(node.acceptor.recovering, node.acceptor.resumed(), sorted(node.acceptor.holes), accepted)
 
 
 def _digest(*parts: bytes) -> bytes:

@@ -24,7 +24,7 @@ class NodeEvents:
         self._counters = counters
         self._events = events
         #: What each committer and proposer was doing at the last look.
-        self._views = {number: node.view for number, node in nodes.items() if isinstance(node, Committer)}
+        self._views = {number: node.acceptor.view for number, node in nodes.items() if isinstance(node, Committer)}
         self._recovering: dict[int, bool] = {}
         self._active: dict[int, bool] = {}
         self._overloaded = 0
@@ -44,13 +44,15 @@ class NodeEvents:
         self._look_at_load(now_s)
 
     def _look_at_committer(self, number: int, node: Committer) -> None:
-        if node.view != self._views[number]:
-            self._views[number] = node.view
-            self._events.info("view_entered", self._graph.label(number), node.view)
-        if node.recovering != self._recovering.get(number, False):
-            self._recovering[number] = node.recovering
-            event = "rejoining" if node.recovering else "rejoined"
-            self._events.info(event, self._graph.label(number), node.view, incarnation=node.incarnation)
+        if node.acceptor.view != self._views[number]:
+            self._views[number] = node.acceptor.view
+            self._events.info("view_entered", self._graph.label(number), node.acceptor.view)
+        if node.acceptor.recovering != self._recovering.get(number, False):
+            self._recovering[number] = node.acceptor.recovering
+            event = "rejoining" if node.acceptor.recovering else "rejoined"
+            self._events.info(
+                event, self._graph.label(number), node.acceptor.view, incarnation=node.acceptor.incarnation
+            )
 
     def _look_at_proposer(self, number: int, node: Proposer) -> None:
         active = node.mode is Mode.ACTIVE

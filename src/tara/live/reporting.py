@@ -33,11 +33,11 @@ def status_report(container: "Container", digest: bool) -> dict[str, object]:
         here = partitions.setdefault(str(name.partition), {}) if name.stage in PARTITIONED else {}
         match node:
             case Committer():
-                here["view"] = node.view
+                here["view"] = node.acceptor.view
                 here["committer"] = {
-                    "position": node.commits.pos,
-                    "started": node.started,
-                    "recovering": node.recovering,
+                    "position": node.acceptor.commits.pos,
+                    "started": node.acceptor.started,
+                    "recovering": node.acceptor.recovering,
                 }
             case Proposer():
                 here["proposer"] = {"index": node.index, "mode": node.mode.value, "view": node.view}
@@ -107,11 +107,16 @@ def node_report(node: Node) -> dict[str, object]:
     report: dict[str, object]
     match node:
         case Committer():
-            state = "recovering" if node.recovering else "voting" if node.started else "waiting"
-            report = {"state": state, "view": node.view, "position": node.commits.pos, "stable": node.commits.min}
+            state = "recovering" if node.acceptor.recovering else "voting" if node.acceptor.started else "waiting"
+            report = {
+                "state": state,
+                "view": node.acceptor.view,
+                "position": node.acceptor.commits.pos,
+                "stable": node.acceptor.commits.min,
+            }
             report["views_entered"] = node.views_entered
-            if node.holes:
-                report["holes"] = len(node.holes)
+            if node.acceptor.holes:
+                report["holes"] = len(node.acceptor.holes)
         case Proposer():
             report = {"state": node.mode.value, "view": node.view}
             if node.mode is Mode.ACTIVE:

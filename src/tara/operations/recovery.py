@@ -317,8 +317,11 @@ def _look_at(data_dir: Path, state: ClusterState, container: int) -> JournalFoun
     return JournalFound(
         container=container,
         problem="",
-        minimum={committer.partition: committer.commits.min for committer in committers},
-        end={committer.partition: max(committer.commits.pos, committer.records.pos) for committer in committers},
+        minimum={committer.partition: committer.acceptor.commits.min for committer in committers},
+        end={
+            committer.partition: max(committer.acceptor.commits.pos, committer.acceptor.records.pos)
+            for committer in committers
+        },
     )
 
 
@@ -347,10 +350,10 @@ def _replayed(directory: Path, state: ClusterState, container: int) -> list[Comm
     for number in numbers:
         if graph.names[number].stage is Stage.COMMITTER:
             committer = Committer(graph.names[number], graph, limits, boot, Outbox(), entries.get(number, []))
-            if committer.recovering:
+            if committer.acceptor.recovering:
                 raise JournalError("is empty")
-            if committer.holes:
-                raise JournalError(f"lacks {len(committer.holes)} votes")
+            if committer.acceptor.holes:
+                raise JournalError(f"lacks {len(committer.acceptor.holes)} votes")
             committers.append(committer)
     return committers
 

@@ -168,8 +168,10 @@ def _journal_problems(directory: Path, state: ClusterState, container: int) -> l
         except (NodeHalted, AssertionError) as error:
             problems.append(f"{label}: {error}")
             continue
-        if problems and committer.holes:
-            problems.append(f"{label}: does not know any more what it accepted in {len(committer.holes)} slots")
+        if problems and committer.acceptor.holes:
+            problems.append(
+                f"{label}: does not know any more what it accepted in {len(committer.acceptor.holes)} slots"
+            )
     return problems
 
 

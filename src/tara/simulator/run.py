@@ -154,7 +154,7 @@ def _await_quiet(world: World) -> None:
 
 
 def _views(world: World) -> list[int]:
-    return [node.view for _, node in world.nodes_of(Stage.COMMITTER) if isinstance(node, Committer)]
+    return [node.acceptor.view for _, node in world.nodes_of(Stage.COMMITTER) if isinstance(node, Committer)]
 
 
 def _converged(world: World) -> bool:
@@ -170,12 +170,14 @@ def _converged(world: World) -> bool:
         return False
     for partition in range(world.plan.limits.partitions):
         mine = [node for node in committers if node.partition == partition]
-        if len({node.view for node in mine}) > 1 or any(node.recovering for node in mine):
+        if len({node.acceptor.view for node in mine}) > 1 or any(node.acceptor.recovering for node in mine):
             return False
         if not _proposers_are_known(world, partition):
             return False
         # A view whose proposer is gone stays as it is until there is something to propose.
-        uneven = len({(node.started, node.commits.pos) for node in mine}) > 1 or any(node.holes for node in mine)
+        uneven = len({(node.acceptor.started, node.acceptor.commits.pos) for node in mine}) > 1 or any(
+            node.acceptor.holes for node in mine
+        )
         if _has_leader(world, partition) and uneven:
             return False
     if len({node.next for node in executors}) > 1:
@@ -213,7 +215,14 @@ def _has_leader(world: World, partition: int) -> bool:
 
 def _positions(world: World) -> str:
     committers = [
-        (name.partition, name.replica, node.view, node.started, node.commits.min, node.commits.pos)
+        (
+            name.partition,
+            name.replica,
+            node.acceptor.view,
+            node.acceptor.started,
+            node.acceptor.commits.min,
+            node.acceptor.commits.pos,
+        )
         for name, node in world.nodes_of(Stage.COMMITTER)
         if isinstance(node, Committer)
     ]

@@ -141,7 +141,9 @@ class Scene:
 
     @property
     def view(self) -> int:
-        return max(node.view for _, node in self.world.nodes_of(Stage.COMMITTER) if isinstance(node, Committer))
+        return max(
+            node.acceptor.view for _, node in self.world.nodes_of(Stage.COMMITTER) if isinstance(node, Committer)
+        )
 
     def executors(self) -> list[Executor]:
         return [node for _, node in self.world.nodes_of(Stage.EXECUTOR) if isinstance(node, Executor)]

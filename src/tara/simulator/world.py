@@ -458,7 +458,7 @@ class World:
         """Whether a committer of the container does not know all that it accepted, or will not when it is back."""
         if container.index in self.repairs_due:
             return True
-        return any(isinstance(node, Committer) and node.holes for node in container.nodes.values())
+        return any(isinstance(node, Committer) and node.acceptor.holes for node in container.nodes.values())
 
     def clock(self, container: SimulatedContainer) -> float:
         return 1_000_000.0 + self.now_ms * container.clock_rate + container.clock_offset_ms
@@ -676,7 +676,7 @@ class World:
                 for number in self.rejoins_due.intersection(container.numbers):
                     down[Stage.COMMITTER, self.graph.names[number].partition] += 1
                 for number, node in container.nodes.items():
-                    if isinstance(node, Committer) and node.holes and number not in self.rejoins_due:
+                    if isinstance(node, Committer) and node.acceptor.holes and number not in self.rejoins_due:
                         down[Stage.COMMITTER, self.graph.names[number].partition] += 1
                 halted = any(isinstance(node, Executor) and node.halted for node in container.nodes.values())
                 if halted or self.stores.lacks_checkpoints(container):

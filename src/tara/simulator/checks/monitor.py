@@ -139,19 +139,19 @@ class Monitor:
     def _incarnation(self, number: int, node: Committer) -> None:
         """Whatever became of its lives and disks: it must not count as one that knows, and not know."""
         voted = self._voted.get(number, {})
-        for slot in [slot for slot in voted if slot < node.commits.min]:
+        for slot in [slot for slot in voted if slot < node.acceptor.commits.min]:
             del voted[slot]
-        if node.recovering:
+        if node.acceptor.recovering:
             return
         for slot, view in voted.items():
             chosen = self._chosen.get((node.partition, slot))
-            if chosen is None or view < chosen[0] or slot in node.holes:
+            if chosen is None or view < chosen[0] or slot in node.acceptor.holes:
                 continue
             held = None
-            if slot < node.commits.pos:
-                held = node.commits[slot]
-            elif slot < node.records.pos:
-                held = node.records[slot].request
+            if slot < node.acceptor.commits.pos:
+                held = node.acceptor.commits[slot]
+            elif slot < node.acceptor.records.pos:
+                held = node.acceptor.records[slot].request
             self.require(
                 held == chosen[1],
                 "promises_kept",
@@ -373,13 +373,13 @@ class Monitor:
         """A committer and what its journal would make of it."""
         states = [
             (
-                committer.incarnation,
-                committer.view,
-                committer.started,
-                committer.incarnations,
-                sorted(committer.holes),
-                committer.commits.slice(committer.commits.min, committer.commits.pos),
-                committer.records.slice(committer.records.min, committer.records.pos),
+                committer.acceptor.incarnation,
+                committer.acceptor.view,
+                committer.acceptor.started,
+                committer.acceptor.incarnations,
+                sorted(committer.acceptor.holes),
+                committer.acceptor.commits.slice(committer.acceptor.commits.min, committer.acceptor.commits.pos),
+                committer.acceptor.records.slice(committer.acceptor.records.min, committer.acceptor.records.pos),
             )
             for committer in (node, twin)
         ]
@@ -449,8 +449,14 @@ class Monitor:
         values: tuple[int, ...] = ()
         match node:
             case Committer():
-                values = (node.view, node.commits.min)
-                self.require(node.commits.min <= self.stable * slots, "stability", "{} at {}", number, node.commits.min)
+                values = (node.acceptor.view, node.acceptor.commits.min)
+                self.require(
+                    node.acceptor.commits.min <= self.stable * slots,
+                    "stability",
+                    "{} at {}",
+                    number,
+                    node.acceptor.commits.min,
+                )
                 if life == self._world.host_of(number).life:
                     # What an older life knows, others know to be outdated.
                     self._incarnation(number, node)

@@ -12,6 +12,7 @@ from tara.host.nodes import Nodes
 from tara.host.skipping import ReplicaReport, Step
 from tara.protocol import depth
 from tara.protocol import tuples as t
+from tara.protocol.acceptor import Acceptor
 from tara.protocol.base_taker import BaseTaker
 from tara.protocol.execution import Execution, ExecutionState, RunningDigest
 from tara.protocol.graph import Graph
@@ -178,12 +179,12 @@ def too_few_records() -> Iterator[None]:
 @mutant("a committer does not vote below the view it has promised")
 def votes_in_any_view() -> Iterator[None]:
     def on_proposal(self: Committer, proposal: t.Proposal) -> None:
-        if not self.commits.min <= proposal.first <= self.commits.pos:
+        if not self.acceptor.commits.min <= proposal.first <= self.acceptor.commits.pos:
             return
-        requests = proposal.requests[self.commits.pos - proposal.first :][: self.commits.room]
+        requests = proposal.requests[self.acceptor.commits.pos - proposal.first :][: self.acceptor.commits.room]
         if requests:
-            first = self.commits.pos
-            self.commits.extend(requests)
+            first = self.acceptor.commits.pos
+            self.acceptor.commits.extend(requests)
             self.persist(t.Voted(proposal.view, first, requests))
             self.emit(t.Commit(self.index, self.partition, proposal.view, first, requests), self._executors)
 
@@ -206,9 +207,9 @@ def send_before_sync() -> Iterator[None]:
 
 @mutant("the journal keeps the promised view", durability="disk")
 def promise_forgotten() -> Iterator[None]:
-    original = Committer._replay
+    original = Acceptor._redo
 
-    def replay(self: Committer, entry: t.JournalEntry) -> None:
+    def redo(self: Acceptor, entry: t.JournalEntry) -> None:
         # The votes survive as if they had been cast in view 0; the promise does not.
         if isinstance(entry, t.Voted):
             for slot, request in enumerate(entry.requests, entry.first):
@@ -216,7 +217,7 @@ def promise_forgotten() -> Iterator[None]:
         elif not isinstance(entry, t.Promised | t.Started):
             original(self, entry)
 
-    with replace(Committer, "_replay", replay):
+    with replace(Acceptor, "_redo", redo):
         yield
 
 
@@ -225,9 +226,9 @@ def record_with_holes() -> Iterator[None]:
     original = Committer._send_record
 
     def send_record(self: Committer) -> None:
-        holes, self.holes = self.holes, set()
+        holes, self.acceptor.holes = self.acceptor.holes, set()
         original(self)
-        self.holes = holes
+        self.acceptor.holes = holes
 
     with replace(Committer, "_send_record", send_record):
         yield
@@ -286,15 +287,15 @@ def learner_jumps() -> Iterator[None]:
 
 @mutant("S7: a committer without its journal promises nothing")
 def amnesiac_votes() -> Iterator[None]:
-    original = Committer._recover
+    original = Committer._start
 
-    def recover(self: Committer, journal: list[t.ReplayedEntry]) -> None:
+    def start(self: Committer, journal: list[t.ReplayedEntry]) -> None:
         original(self, journal)
-        if self.recovering:
-            self.recovering, self.incarnation = False, 1
-            self.persist(self.resumed())
+        if self.acceptor.recovering:
+            self.acceptor.recovering, self.acceptor.incarnation = False, 1
+            self.persist(self.acceptor.resumed())
 
-    with replace(Committer, "_recover", recover):
+    with replace(Committer, "_start", start):
         yield
 
 
@@ -305,7 +306,7 @@ def amnesiac_votes() -> Iterator[None]:
     fault="half_remembered",
 )
 def recovering_committer_in_segment_head() -> Iterator[None]:
-    with replace(Committer, "promised", Committer.resumed):
+    with replace(Committer, "promised", lambda self: self.acceptor.resumed()):
         yield
 
 
@@ -406,9 +407,9 @@ def recovering_committer_answers_reads() -> Iterator[None]:
     original = Committer._on_index_request
 
     def on_read(self: Committer, read: t.IndexRequest) -> None:
-        recovering, self.recovering = self.recovering, False
+        recovering, self.acceptor.recovering = self.acceptor.recovering, False
         original(self, read)
-        self.recovering = recovering
+        self.acceptor.recovering = recovering
 
     with replace(Committer, "_on_index_request", on_read):
         yield
@@ -419,9 +420,9 @@ def any_incarnation_may_vote() -> Iterator[None]:
     original = Committer._on_start
 
     def on_start(self: Committer, start: t.Start) -> None:
-        if not self.recovering and start.incarnations[self._member] != self.incarnation:
+        if not self.acceptor.recovering and start.incarnations[self._member] != self.acceptor.incarnation:
             incarnations = start.incarnations.copy()
-            incarnations[self._member] = self.incarnation
+            incarnations[self._member] = self.acceptor.incarnation
             start = msgspec.structs.replace(start, incarnations=incarnations)
         original(self, start)
 
@@ -530,7 +531,7 @@ def beginning_is_no_progress() -> Iterator[None]:
 @mutant("the next portion of a long record leaves when the last one has come", kind="bulk")
 def portions_wait_for_time() -> Iterator[None]:
     def on_collecting(self: Committer, collecting: t.Collecting) -> None:
-        if collecting.view == self.view:
+        if collecting.view == self.acceptor.view:
             self._record_missing = dict(collecting.missing).get(self.index, -1)
 
     with replace(Committer, "_on_collecting", on_collecting):
@@ -625,7 +626,7 @@ def early_tuples_dropped() -> Iterator[None]:
     on_start, on_record = Committer._on_start, Proposer._on_record
 
     def strict_start(self: Committer, start: t.Start) -> None:
-        if start.view == self.view:
+        if start.view == self.acceptor.view:
             on_start(self, start)
 
     def strict_record(self: Proposer, record: t.Record) -> None:

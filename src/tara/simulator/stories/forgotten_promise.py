@@ -60,7 +60,7 @@ class ForgottenPromise(Story):
         self.let_through(self._is_record_of_others, Stage.PROPOSER, self._stragglers)
 
     def _others_have_entered(self) -> bool:
-        entered = all(node.view >= self._view for node in self.committers(self._rest))
+        entered = all(node.acceptor.view >= self._view for node in self.committers(self._rest))
         return entered and self.in_view(self._rest, self._view)
 
     def _others_have_decided(self) -> bool:
@@ -68,13 +68,16 @@ class ForgottenPromise(Story):
         ends = [tuple_.end for tuple_ in self.delayed() if isinstance(tuple_, t.Record)]
         if len(others) <= self.graph.f or not any(map(self._is_record_of_others, self.delayed())):
             return False
-        return all(node.view > self._view and node.started and node.commits.pos > max(ends) for node in others)
+        return all(
+            node.acceptor.view > self._view and node.acceptor.started and node.acceptor.commits.pos > max(ends)
+            for node in others
+        )
 
     def _stragglers_are_told(self) -> bool:
         return self._incarnation > 0 and self.let_through(self._is_news, Stage.VIEW_SOURCE, self._stragglers)
 
     def _stragglers_know(self) -> bool:
-        return all(node._known[self._member] == self._incarnation for node in self.committers(self._stragglers))
+        return all(node.acceptor.known[self._member] == self._incarnation for node in self.committers(self._stragglers))
 
     def _is_news(self, tuple_: t.Tuple) -> bool:
         if not isinstance(tuple_, t.View) or tuple_.partition != self.partition:

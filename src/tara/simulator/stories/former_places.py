@@ -79,7 +79,9 @@ class FormerPlaces(Story):
 
     def _is_started(self, view: int) -> bool:
         committers = self.committers(set(range(self.graph.sites)))
-        return len(committers) == self.graph.sites and all(node.started and node.view == view for node in committers)
+        return len(committers) == self.graph.sites and all(
+            node.acceptor.started and node.acceptor.view == view for node in committers
+        )
 
     def _positions(self) -> list[int]:
         """How far each executor has learned what this partition decided."""

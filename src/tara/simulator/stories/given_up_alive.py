@@ -48,7 +48,7 @@ class GivenUpAlive(Story):
         yield self._is_full_again
         assert self._zombie is not None
         (committer,) = self.committers({self._home})
-        others = set(range(self.graph.sites)) - {self._home, self.proposer_site(committer.view)}
+        others = set(range(self.graph.sites)) - {self._home, self.proposer_site(committer.acceptor.view)}
         self._stragglers = set(sorted(others)[: self.graph.f])
         self._zombie.known_until_ms = {container.index: float("inf") for container in self.world.containers}
 
@@ -68,4 +68,6 @@ class GivenUpAlive(Story):
 
     def _is_full_again(self) -> bool:
         committers = self.committers({self._home})
-        return bool(committers) and all(node.started and node.view > self.first_view for node in committers)
+        return bool(committers) and all(
+            node.acceptor.started and node.acceptor.view > self.first_view for node in committers
+        )

@@ -75,12 +75,19 @@ class HalfRemembered(Story):
 
     def _has_voted_beyond_the_next_checkpoint(self) -> bool:
         node = self._committer(self.partition)
-        return node is not None and node.commits.pos > node.commits.min + self.world.plan.limits.checkpoint_slots
+        return (
+            node is not None
+            and node.acceptor.commits.pos > node.acceptor.commits.min + self.world.plan.limits.checkpoint_slots
+        )
 
     def _remembers_elsewhere(self) -> bool:
         here = self._committer(self.partition)
         there = [self._committer(other) for other in range(self.graph.partitions) if other != self.partition]
-        return here is not None and here.recovering and any(node and not node.recovering for node in there)
+        return (
+            here is not None
+            and here.acceptor.recovering
+            and any(node and not node.acceptor.recovering for node in there)
+        )
 
     def _committer(self, partition: int) -> Committer | None:
         """Of the victim's site."""

@@ -78,18 +78,18 @@ class OutdatedRecord(Story):
         self.let_through(lambda tuple_: self.is_record(tuple_, self._last_view), Stage.PROPOSER, self._silent)
 
     def _have_entered(self, sites: set[int], view: int) -> bool:
-        victim_has = any(node.view >= view for node in self.committers({self._home}))
+        victim_has = any(node.acceptor.view >= view for node in self.committers({self._home}))
         return victim_has and self.in_view(sites, view)
 
     def _victim_and_voters_have_decided(self) -> bool:
         deciders, silent = self.committers(self._voters | {self._home}), self.committers(self._silent)
         if not self._incarnation or len(deciders) <= self.graph.f or not silent:
             return False
-        end = max(node.records.pos for node in silent)
-        views = {node.view for node in deciders}
+        end = max(node.acceptor.records.pos for node in silent)
+        views = {node.acceptor.view for node in deciders}
         return (
             len(views) == 1
             and max(views) < self._last_view
-            and all(node.view == max(views) for node in silent)
-            and all(node.started and node.commits.pos > end for node in deciders)
+            and all(node.acceptor.view == max(views) for node in silent)
+            and all(node.acceptor.started and node.acceptor.commits.pos > end for node in deciders)
         )

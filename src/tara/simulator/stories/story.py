@@ -108,7 +108,7 @@ class Story(abc.ABC):
         self.world.boot(container)
         committer = container.nodes.get(number)
         # Its disk may not let it start.
-        return committer.incarnation if isinstance(committer, Committer) else 0
+        return committer.acceptor.incarnation if isinstance(committer, Committer) else 0
 
     def let_through(self, chosen: Callable[[t.Tuple], bool], stage: Stage, sites: set[int]) -> bool:
         """Give the first delayed tuple of a kind to the nodes of a stage on these sites (a record: all parts of it);
@@ -178,7 +178,7 @@ def full_committers(world: "World", partition: int) -> list[Committer]:
     return [
         node
         for _, node in world.nodes_of(Stage.COMMITTER)
-        if isinstance(node, Committer) and node.partition == partition and not node.recovering
+        if isinstance(node, Committer) and node.partition == partition and not node.acceptor.recovering
     ]
 
 
@@ -189,9 +189,9 @@ def begin(kind: type[Story], world: "World", partition: int, choice: int) -> Non
     if any(not container.alive for container in world.containers):
         return
     committers = full_committers(world, partition)
-    if len({node.view for node in committers}) != 1 or not all(node.started for node in committers):
+    if len({node.acceptor.view for node in committers}) != 1 or not all(node.acceptor.started for node in committers):
         return
-    story = kind(world, partition, committers[0].view)
+    story = kind(world, partition, committers[0].acceptor.view)
     story.choose(choice)
     world.stories.append(story)
     story.go_on()
