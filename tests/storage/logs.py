@@ -8,7 +8,8 @@ from tara.storage.disk import LOCAL, Disk
 from tara.storage.log_format import LogIdentity, encode_run
 from tara.storage.log_reader import LogReader
 from tara.storage.log_writer import EncodedRun, LogSettings, LogWriter
-from tara.storage.segments import HEAL_PAUSE_MAX, WAITS_MAX, PeerSegments
+from tara.storage.peer_segments import PeerSegments
+from tara.storage.segments import HEAL_PAUSE_MAX, WAITS_MAX
 from tests.live.histories import INTERVAL, bench, executor, handed_over, puts
 
 Handed = Sequence[t.Executed | t.Mark]

@@ -22,8 +22,8 @@ from tara.storage.bases import Bases
 from tara.storage.disk import LOCAL, Disk
 from tara.storage.log_format import ForeignLog, LogFile, Run, SegmentEnd, encode_run, runs_of
 from tara.storage.log_writer import EncodedRun, LogSettings, LogWriter, RowsLost
+from tara.storage.peer_segments import PeerSegments
 from tara.storage.remote import RemoteFiles
-from tara.storage.segments import PeerSegments
 from tara.storage.ways import Way, find_way
 
 #: How long a row may wait until readers see it.
@@ -207,8 +207,6 @@ class DecidedLog:
             self.sealed = writer.segments.sealed
             self.on_sealed()
 
-    # What leads to a checkpoint
-
     def _add_root(self, number: int) -> None:
         self._roots = sorted({*self._roots, number})[-ROOTS_KEPT:]
 
@@ -254,8 +252,6 @@ class DecidedLog:
             self.look_due_s = ended_s + max(self.pause_s, LEAVE_TIMES * (ended_s - started_s))
         self._answer_held(writer)
         self._ask_for_base(writer)
-
-    # Back to a checkpoint
 
     def _load(self, writer: LogWriter, load: t.Load) -> None:
         way = find_way(load, self._bases, writer.segments, self._replica, self._settings.checkpoint_interval)

@@ -39,7 +39,8 @@ from tara.storage.log_format import (
     tail_name,
 )
 from tara.storage.pacer import UNSYNCED_BYTES_MAX
-from tara.storage.segments import PeerSegments, Segments, set_all_aside
+from tara.storage.peer_segments import PeerSegments
+from tara.storage.segments import Segments, set_all_aside
 
 
 class LogSettings(Struct, frozen=True, kw_only=True):

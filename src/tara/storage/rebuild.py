@@ -242,8 +242,6 @@ class _Rebuilding:
     def _note(self, path: Path, problem: str) -> None:
         self._problems.setdefault(path, problem)
 
-    # What there is
-
     def _starts(self) -> Iterator[_Start]:
         """What can be begun with, the newest first."""
         for number in sorted(self._files.bases, reverse=True):
@@ -369,8 +367,6 @@ class _Rebuilding:
                 if piece.problem:
                     self._note(found.file.path, piece.problem)
         return max(pieces, key=lambda piece: piece.position, default=None)
-
-    # The way
 
     def _way(self, start: _Start, until: int | None, copies: int) -> list[_Whole] | None:
         """The intervals that lead on from there, the last one with that command, or with so many copies; None if it is

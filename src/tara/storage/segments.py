@@ -1,5 +1,5 @@
-"""The sealed part of an executor's log: segments that never change. What is there, what is damaged or missing, what
-other replicas have of it, and what is kept.
+"""The sealed part of an executor's log: segments that never change. What is there, what is damaged or missing, and
+what is kept.
 
 - After a start, every segment is read once, one at a time, and compared with its checksum. One that is damaged is set
   aside. What is missing is fetched from other replicas; a small file, `begin`, says where the log begins.
@@ -9,13 +9,11 @@ other replicas have of it, and what is kept.
 """
 
 import io
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
-from tara.protocol.errors import TaraError
 from tara.storage.disk import LOCAL, Disk
 from tara.storage.files import (
     DamagedFile,
@@ -33,11 +31,9 @@ from tara.storage.log_format import (
     LogIdentity,
     SegmentEnd,
     list_segments,
-    parse_segment,
     read_segment,
 )
-from tara.storage.pacer import Pacer
-from tara.storage.remote import RemoteFiles
+from tara.storage.peer_segments import Copy, Offers, PeerSegments, Report
 
 #: How often it is tried again to fetch what is missing while somebody may have it: about as many quarters of a minute.
 WAITS_MAX = 20
@@ -49,138 +45,6 @@ ASIDE = "aside"
 BEGIN_FILE = "begin"
 #: Calls of `look_after` between two attempts to fetch what is missing: doubles up to a maximum.
 HEAL_PAUSE_MAX = 64
-
-Report = Callable[[str], None]
-
-
-class PeerSegments:
-    """The segments that other replicas offer."""
-
-    def __init__(
-        self,
-        identity: LogIdentity,
-        directories: dict[int, Path],
-        remote: RemoteFiles | None,
-        report: Report,
-        disk: Disk = LOCAL,
-        pacer: Pacer | None = None,
-    ) -> None:
-        """`directories` are those of the other replicas' logs, as far as this host can read them."""
-        #: For all that is brought here.
-        self.pacer = Pacer() if pacer is None else pacer
-        if remote is not None:
-            remote.pacer = self.pacer
-        self._identity = identity
-        self._directories = directories
-        self._remote = remote
-        self._report = report
-        self._disk = disk
-
-    def offers(self, holders: Iterable[int]) -> "Offers":
-        holders = [holder for holder in holders if holder in self._directories]
-        offers = Offers(self)
-        for holder in holders:
-            try:
-                for file in list_segments(self._directories[holder], self._disk):
-                    offers.add(Copy(file, holder, remote=False), self._disk.size(file.path))
-            except FileNotFoundError:
-                # One went meanwhile.
-                offers.silent = True
-            except OSError as error:
-                offers.silent = True
-                self._report(f"{self._directories[holder]}: cannot be listed: {error}")
-        if self._remote is not None:
-            with self._remote as remote:
-                for holder in holders:
-                    self._add_remote(offers, remote, holder)
-                # What is left of former attempts, if nobody has that any more.
-                remote.forget_others(offers.names)
-        return offers
-
-    def _add_remote(self, offers: "Offers", remote: RemoteFiles, holder: int) -> None:
-        try:
-            for name, size in remote.names(holder).items():
-                file = parse_segment(remote.path(name))
-                if file is not None:
-                    offers.add(Copy(file, holder, remote=True), size)
-        except TaraError as error:
-            offers.silent = True
-            self._report(str(error))
-
-    def read(self, copy: "Copy") -> tuple[bytes, SegmentEnd] | None:
-        """What is in it; None if it cannot be had, or is damaged."""
-        if not copy.remote:
-            return self._intact(copy.file)
-        assert self._remote is not None
-        with self._remote as remote:
-            try:
-                remote.fetch(copy.holder, copy.file.path.name)
-            except TaraError as error:
-                self._report(str(error))
-                return None
-        found = self._intact(copy.file)
-        remote.forget(copy.file.path.name)
-        return found
-
-    def _intact(self, file: LogFile) -> tuple[bytes, SegmentEnd] | None:
-        try:
-            found, end = read_segment(file, self._identity, self._disk)
-        except (LogError, OSError) as error:
-            self._report(str(error))
-            return None
-        return found.getvalue(), end
-
-
-class Copy(NamedTuple):
-    """A segment that another replica has, at this host or at its own."""
-
-    #: Where it is, or will be.
-    file: LogFile
-    holder: int
-    remote: bool
-
-
-class Offers:
-    """What some replicas have, as they said a moment ago."""
-
-    def __init__(self, peers: PeerSegments) -> None:
-        self._peers = peers
-        #: Whether somebody could not be asked.
-        self.silent = False
-        self._copies: dict[int, list[Copy]] = {}
-        self._sizes: dict[int, int] = {}
-
-    def add(self, copy: Copy, size: int) -> None:
-        self._copies.setdefault(copy.file.number, []).append(copy)
-        self._sizes[copy.file.number] = size
-
-    def size(self, number: int) -> int:
-        return self._sizes[number]
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._copies
-
-    @property
-    def newest(self) -> int:
-        return max(self._copies, default=0)
-
-    @property
-    def names(self) -> list[str]:
-        return [copy.file.path.name for copies in self._copies.values() for copy in copies]
-
-    def leave_out(self, holder: int, number: int) -> None:
-        """What this replica has from this segment on."""
-        for other in [other for other in self._copies if other >= number]:
-            self._copies[other] = [copy for copy in self._copies[other] if copy.holder != holder]
-            if not self._copies[other]:
-                del self._copies[other]
-
-    def intact(self, number: int, but: Collection[int] = ()) -> Iterator[tuple[Copy, bytes, SegmentEnd]]:
-        """What replicas other than these have of this segment, one after the other."""
-        for copy in self._copies.get(number, ()):
-            found = None if copy.holder in but else self._peers.read(copy)
-            if found is not None:
-                yield copy, *found
 
 
 class Segments:
@@ -341,8 +205,6 @@ class Segments:
         self.adopt(copy.file._replace(path=path), end.digest)
         self._origins[number] = copy.holder
 
-    # What does not lead to where it says
-
     def doubt(self, number: int, claimed: bytes, found: bytes, holders: Sequence[int]) -> bool:
         """Executing this segment again led to a checkpoint with the digest `found`, and it says `claimed`. Either it is
         not what was decided, or the application that is here does not do again what it did. Put another replica's copy
@@ -373,8 +235,6 @@ class Segments:
     def _give_way(self, number: int) -> None:
         if number in self._files:
             self._lose(self._files[number])
-
-    # What is damaged or missing
 
     def look_after(self, base: int, holders: Sequence[int]) -> None:
         """Read one segment that was not read yet, or else try to fetch one that is missing; the newest first. `base` is
@@ -445,8 +305,6 @@ class Segments:
         set_all_aside(
             self.directory, paths, lambda name: self._report(f"{reason}; what was here is in {name}"), self._disk
         )
-
-    # What is kept
 
     def retain(self, bytes_: int, needed_from: int) -> None:
         """Drop the oldest segments beyond so many bytes, but none behind the checkpoint `needed_from`. Whatever fails

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from tara.protocol import tuples as t
 from tara.storage.base_format import StoredBase
 from tara.storage.bases import Bases, Offer
-from tara.storage.segments import Offers, Segments
+from tara.storage.peer_segments import Offers
+from tara.storage.segments import Segments
 
 
 class Way(NamedTuple):

@@ -72,8 +72,6 @@ class Controller(Node):
         self._views = Observer(limits.replicas, limits.quorum)
         self._view_sinks = graph.all(Stage.VIEW_SINK, name.partition)
 
-    # Progress monitoring
-
     @property
     def patience_ms(self) -> float:
         """How long something may make no progress."""
@@ -174,8 +172,6 @@ class Controller(Node):
             for place, heard_ms in zip(self._places, self._heard_ms, strict=True)
             if place is not None and heard_ms >= since_ms
         ]
-
-    # View change
 
     def _on_view(self, view: t.View) -> None:
         if not self._views.update(view.source, view.view):

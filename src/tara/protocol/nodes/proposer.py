@@ -195,8 +195,6 @@ class Proposer(Node):
         """Whether f+1 view sources name this life: then the next view does, too, and this proposer can lead it."""
         return len(self._known_to) >= self.limits.quorum
 
-    # Request handling
-
     def _on_requests(self, requests: t.Requests) -> None:
         for request in requests.requests:
             self._held[request.source].hold(request)
@@ -253,8 +251,6 @@ class Proposer(Node):
             self.emit(t.Proposal(self.index, self.partition, self.view, first, self.proposals.min, run), receivers)
             first += len(run)
 
-    # Garbage collection
-
     def _on_stable(self, stable: t.Stable) -> None:
         for status in stable.committers:
             if status.partition == self.partition and self._committers.update(status.committer, status):
@@ -272,8 +268,6 @@ class Proposer(Node):
     @property
     def _stable_slot(self) -> int:
         return self._thresholds.current * self.limits.checkpoint_slots
-
-    # View change
 
     def _on_view(self, view: t.View) -> None:
         if view.incarnations[self._member] >= self.boot.incarnation:
@@ -339,8 +333,6 @@ class Proposer(Node):
     def _member_of(self, credential: t.Credential) -> int:
         return self.graph.member(Stage.COMMITTER, credential.committer)
 
-    # Idle partitions
-
     def tick(self, now_ms: float) -> None:
         super().tick(now_ms)
         if self.mode is not Mode.ACTIVE:
@@ -361,8 +353,6 @@ class Proposer(Node):
         elif self.now_ms - self._behind_since_ms >= self.limits.skip_delay_ms:
             self._behind_since_ms = None
             self._publish([t.NOOP] * count)
-
-    # Reports and re-sending
 
     def report(self) -> None:
         if not self.is_known:

@@ -125,8 +125,6 @@ class RequestSource(Node):
     def backlog(self) -> int:
         return len(self._backlog) + len(self._signs)
 
-    # Request handling
-
     def _on_submit(self, submit: t.Submit) -> None:
         refused = self._take(submit.commands, submit.bytes_max)
         if refused:
@@ -294,8 +292,6 @@ class RequestSource(Node):
     def _numbered(self) -> Iterator[tuple[int, list[t.Command]]]:
         """The commands of the requests that are pending, with the numbers of these."""
         return zip([request.number for request in self._pending], self._commands, strict=True)
-
-    # What became of the requests
 
     def _on_stable(self, stable: t.Stable) -> None:
         self._sessions_open = any(status.sessions for status in stable.executors)

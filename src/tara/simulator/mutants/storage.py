@@ -18,7 +18,7 @@ from tara.protocol.state_digest import DIGEST_BYTES
 from tara.simulator import eras, world
 from tara.simulator.disk import VirtualFile
 from tara.simulator.mutants.registry import mutant, nothing, replace
-from tara.storage import base_format, bases, log_format, segments, ways
+from tara.storage import base_format, bases, log_format, peer_segments, segments, ways
 from tara.storage.bases import Bases
 from tara.storage.disk import Disk, File
 from tara.storage.execution_record import ExecutionRecord
@@ -27,9 +27,10 @@ from tara.storage.log import DecidedLog
 from tara.storage.log_format import LogFile, LogIdentity
 from tara.storage.log_writer import EncodedRun, LogWriter, Part, Tail
 from tara.storage.new_era import first_sessions as sessions_of_next_era
+from tara.storage.peer_segments import Offers
 from tara.storage.rebuild import History, Rebuilt, Source, rebuild
 from tara.storage.registration import Granted, Records, StartClaim, admit
-from tara.storage.segments import Offers, Segments
+from tara.storage.segments import Segments
 
 
 class _Otherwise:
@@ -207,7 +208,11 @@ def segments_are_not_compared() -> Iterator[None]:
         (end,) = [block for block in log_format.blocks(file, segment.path) if block.kind == log_format.CHECKPOINT]
         return file, log_format.read_end(file, segment.path, end)
 
-    with replace(log_format, "_read", contents), replace(segments, "read_segment", read):
+    with (
+        replace(log_format, "_read", contents),
+        replace(segments, "read_segment", read),
+        replace(peer_segments, "read_segment", read),
+    ):
         yield
 
 
