@@ -542,6 +542,21 @@ def test_an_answer_shortens_the_pause_after_many_refusals() -> None:
     assert numbers_due(now_s + 2 * PATIENCE_S) == [1]
 
 
+def test_however_often_a_command_was_refused_it_is_tried_again_within_seconds() -> None:
+    """Nobody tells it that there is room."""
+    session = make()
+    opened(session)
+    call(session, [], deadline_s=1000.0)
+    now_s, pauses = 0.0, []
+    for _ in range(12):
+        refused_s = now_s
+        while not any(command.kind == t.EXECUTE for command in session.due(now_s)):
+            now_s += 0.1
+        pauses.append(now_s - refused_s)
+        session.hear(t.Result(9, 0, 0, t.OVERLOADED, b""), now_s)
+    assert max(pauses) == pytest.approx(3.0, abs=0.2)
+
+
 def test_a_front_end_whose_replica_executes_nothing_is_left_and_the_command_comes_again() -> None:
     session, outcomes = make(), list[bytes | ClientError]()
     opened(session)

@@ -48,7 +48,7 @@ UNACKNOWLEDGED_S = 0.05
 #: How often in a row a front end may refuse what it is sent before another one is tried; and the longest pause before
 #: that is sent again.
 REFUSALS_MAX = 3
-REFUSED_S_MAX = 6.0
+REFUSED_S_MAX = 3.0
 #: Openings that were asked for and whose answers are still good.
 OPENINGS_MAX = 16
 

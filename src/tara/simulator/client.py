@@ -158,7 +158,8 @@ class Client:
         self._homeless_since_ms = self._world.now_ms
 
     def wake(self, now_ms: float) -> None:
-        if now_ms < self._paused_until_ms or self.done:
+        """Also when it has nothing more to say: it is there, and keeps its session, but not the replicas' results."""
+        if now_ms < self._paused_until_ms or (self.done and not self.session):
             return
         now_s, talk, world = now_ms / 1e3, self._conversation, self._world
         ordered, site = talk.ordered, self.site

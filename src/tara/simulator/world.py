@@ -213,7 +213,7 @@ class World:
 
     def _wake(self, client: Client | WireClient) -> None:
         client.wake(self.now_ms)
-        if not client.done or not self.healed:
+        if not self.healed or any(not other.done for other in self.clients):
             self.after(CLIENT_MS, self._wake, client)
 
     def boot(self, container: SimulatedContainer) -> None:
