@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tara.application import AppendRegister
 from tara.protocol import tuples as t
 from tara.protocol.backoff import BACKOFF_MAX
+from tara.protocol.execution import REQUEST_BYTES
 from tara.protocol.graph import Stage
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
@@ -503,11 +504,22 @@ def test_a_proposer_skips_to_the_next_checkpoint_when_what_is_answered_is_long(p
         report = bench.status(round_ % 3, round_, passed=passed, bytes=bytes_)
         return proposer.feed(*bench.stables(0, executors=[report])).of(t.Proposal)
 
-    assert hear(1, 0, 100 * partitions) == []
-    (skipped,) = hear(2, 0, 100 * partitions + 1)
+    long = 100 * partitions + REQUEST_BYTES * 8 * partitions
+    assert hear(1, 0, long) == []
+    (skipped,) = hear(2, 0, long + 1)
     assert (skipped.first, skipped.requests) == (2, [t.NOOP] * 6)
     # That was another interval than the one in which it goes on.
-    assert hear(3, 0, 1_000) == []
+    assert hear(3, 0, 2 * long) == []
     (following,) = proposer.feed(t.Requests(short[2:])).of(t.Proposal)
     assert (following.first, len(following.requests)) == (8, 2)
-    assert len(hear(4, 1, 1_000)) == 1
+    assert len(hear(4, 1, 2 * long)) == 1
+
+
+def test_the_slots_that_a_proposer_skips_are_no_reason_to_skip_more() -> None:
+    """Else signs of life alone would fill interval after interval where intervals are meant to be short."""
+    bench = Bench(checkpoint_interval=128, window=256, checkpoint_bytes_max=200)
+    proposer = active_proposer(bench)
+    for number in range(8):
+        proposer.feed(t.Requests([t.Request(0, 1, number, 0, bytes(11))]))
+        report = bench.status(0, number + 1, passed=0, bytes=(number + 1) * (11 + REQUEST_BYTES))
+        assert proposer.feed(*bench.stables(0, executors=[report])).of(t.Proposal) == []

@@ -10,6 +10,7 @@ import pytest
 from tara.application import Get, Put
 from tara.bench.protocol_speed import measure
 from tara.protocol import tuples as t
+from tara.protocol.execution import REQUEST_BYTES
 from tara.protocol.graph import Stage
 from tara.protocol.limits import Limits
 from tara.protocol.nodes.committer import Committer
@@ -619,7 +620,7 @@ def test_the_segments_of_the_log_are_bounded_however_long_results_are(partitions
     sizes = [disk.size(path) for path in scene.world.stores.parts(executor) if path.suffix == ".segment"]
     on_its_way = 100 * len(value) // 4
     assert sum(sizes) > 60 * len(value)
-    assert max(sizes) < partitions * bytes_max + on_its_way
+    assert max(sizes) < partitions * bytes_max + REQUEST_BYTES * limits.checkpoint_interval + on_its_way
     scene.run(500)
     assert scene.states_equal()
 

@@ -18,6 +18,7 @@ from functools import partial
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import NodeHalted
+from tara.protocol.execution import REQUEST_BYTES
 from tara.protocol.graph import Graph, Name, Receivers, Stage
 from tara.protocol.incarnations import FIRST_INCARNATION, current, newest
 from tara.protocol.limits import Limits
@@ -233,10 +234,11 @@ class Proposer(Node):
     @property
     def _has_enough(self) -> bool:
         """Whether the interval that it proposes for is long enough: by what it has proposed in it, or by what has been
-        executed of it."""
-        bytes_max, (passed, logged) = self.limits.checkpoint_bytes_max, self._logged
-        is_current = passed == self.proposals.pos // self.limits.checkpoint_slots
-        return self._bytes > bytes_max or (is_current and logged > bytes_max * self.limits.partitions)
+        executed of it. What empty requests take in the log does not count: those that it is filled up with do, too."""
+        limits, (passed, logged) = self.limits, self._logged
+        is_current = passed == self.proposals.pos // limits.checkpoint_slots
+        logged_max = limits.checkpoint_bytes_max * limits.partitions + REQUEST_BYTES * limits.checkpoint_interval
+        return self._bytes > limits.checkpoint_bytes_max or (is_current and logged > logged_max)
 
     def _skip_to_checkpoint(self) -> None:
         """Large requests or results: have a checkpoint taken early, as far as the window has room."""
