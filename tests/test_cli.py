@@ -1,5 +1,6 @@
 """The command line: version, help, listings, and how errors reach the user."""
 
+import io
 import json
 import platform
 import re
@@ -9,10 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from tara import __version__, cli
+from tara.cli import simulation
 from tara.protocol.errors import TaraError
+from tara.simulator.run import Outcome
 from tests.live.processes import Processes, settings_for
 from tests.patience import await_condition
 
@@ -208,3 +212,12 @@ def test_config_check_of_a_missing_file(tmp_path):
 
     assert result.exit_code == 1
     assert "none.toml: No such file" in result.stderr
+
+
+def test_what_a_seed_violates_is_told_before_the_others_have_run() -> None:
+    told = io.StringIO()
+    found = Outcome(seed=7, violation="agreement")
+    outcomes = simulation._telling(iter([Outcome(seed=6), found, Outcome(seed=8)]), Console(file=told), "--f 2")
+    assert [next(outcomes).seed, told.getvalue()] == [6, ""]
+    assert next(outcomes) is found
+    assert told.getvalue() == "agreement in seed 7: tara sim replay 7 --f 2\n"

@@ -1,6 +1,7 @@
 """`tara sim`: the protocol in the deterministic simulator."""
 
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,8 @@ from tara.cli.output import print_json
 from tara.command_options import Faults, Json, Partitions
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tara.simulator.campaign import Summary
     from tara.simulator.plan import Plan
     from tara.simulator.run import Outcome
@@ -55,7 +58,9 @@ def sim_run(
     make_plan(0, f, partitions, durability, packing=packing)
     work = [Job(seed, f, partitions, durability, app_name, packing=packing) for seed in range(start, start + seeds)]
     if contract is None:
-        summary = summarize(track(outcomes(work, jobs), "seeds", total=len(work), console=console))
+        shape = _shape(f, partitions, durability, app_name, packing)
+        finished = track(outcomes(work, jobs), "seeds", total=len(work), console=console)
+        summary = summarize(_telling(finished, console, shape))
     else:
         summary = summarize([])
         summary.contract = contract
@@ -67,6 +72,16 @@ def sim_run(
         _print_summary(summary, _shape(f, partitions, durability, app_name, packing))
     if summary.violations or contract is not None:
         raise typer.Exit(1)
+
+
+def _telling(finished: "Iterable[Outcome]", console: "Console", shape: str) -> "Iterator[Outcome]":
+    """What was found is told at once: all seeds take their time."""
+    for outcome in finished:
+        if outcome.violation:
+            console.print(
+                f"{outcome.violation} in seed {outcome.seed}: tara sim replay {outcome.seed} {shape}", markup=False
+            )
+        yield outcome
 
 
 def _shape(f: int, partitions: int, durability: str, app_name: str, packing: str) -> str:
