@@ -162,6 +162,37 @@ def test_nodes_have_one_host() -> None:
     assert users == {"tara.host.bare_site", "tara.simulator.mutants.protocol"}
 
 
+#: Whoever hosts nodes, stores for them, or drives a host.
+HOSTING = ("tara.host", "tara.storage", "tara.net", "tara.live", "tara.streaming", "tara.simulator.driver")
+#: Who looks into nodes all the same, and changes nothing there.
+LOOKING = {
+    # What `tara status` shows, and what becomes an event.
+    "tara.live.reporting",
+    "tara.live.node_events",
+    # A node is the state that it keeps between two micro-batches.
+    "tara.streaming.host",
+}
+
+
+def classes_of_nodes(name: str, source: str) -> list[str]:
+    """The classes of nodes that the source imports."""
+    return [
+        f"{name} imports {alias.name}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tara.protocol.nodes")
+        for alias in node.names
+        if alias.name[0].isupper() and not alias.name.isupper()
+    ]
+
+
+def test_hosts_know_nodes_by_their_contract_only() -> None:
+    """They speak by tuples, and ask what `tara.protocol.node` has for all nodes."""
+    hosting = {name: source for name, source in sources().items() if name.startswith(HOSTING)}
+    found = {name: classes for name, source in hosting.items() if (classes := classes_of_nodes(name, source))}
+    assert {name: classes for name, classes in found.items() if name not in LOOKING} == {}
+    assert set(found) == LOOKING
+
+
 def test_the_application_knows_the_protocol_only() -> None:
     """Users import it everywhere: it must not pull a runtime in."""
     found = [name for name in imports("tara.application", sources()["tara.application"]) if name.startswith("tara.")]
@@ -221,6 +252,11 @@ def test_an_exception_is_made_for_one_module_only() -> None:
 
 def test_an_impure_call_is_found() -> None:
     assert impure_calls("tara.protocol.window", "def f():\n    return open('x')") == ["tara.protocol.window calls open"]
+
+
+def test_the_class_of_a_node_is_found() -> None:
+    source = "def late():\n    from tara.protocol.nodes.executor import LOAD_PAUSE_MS, Executor"
+    assert classes_of_nodes("tara.host.site", source) == ["tara.host.site imports Executor"]
 
 
 def test_a_relative_import_is_refused() -> None:

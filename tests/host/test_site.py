@@ -94,8 +94,8 @@ def test_the_same_command_again_is_answered_and_not_executed() -> None:
         # Its source hears that it is decided.
         alone.step(tick=True)
     assert results_of(alone.say(put(session, 0))) == first
-    assert alone.site.executor is not None
-    assert alone.site.executor.sessions.counter == 2, "the opening and the write"
+    assert alone.site.replica is not None
+    assert alone.site.replica.counter == 2, "the opening and the write"
 
 
 def test_what_is_no_message_is_refused_and_counted() -> None:

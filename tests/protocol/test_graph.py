@@ -64,7 +64,7 @@ HOST_EDGES: set[tuple[Stage, type[t.Tuple], Stage]] = {
     *((S.EXECUTOR, kind, S.STORE) for kind in (t.Executed, t.Mark, t.Base, t.Drawn, t.GivenUp, t.Load, t.More)),
     *((S.EXECUTOR, kind, S.STORE) for kind in (t.Restoring, t.Arrived)),
     *((S.EXECUTOR, kind, S.STORE) for kind in (t.Halted, t.Unbarred, t.Doubted)),
-    *((S.STORE, kind, S.EXECUTOR) for kind in (t.Saved, t.Draw, t.BaseSaved, t.GivenUp, t.TakeBase)),
+    *((S.STORE, kind, S.EXECUTOR) for kind in (t.Saved, t.Draw, t.BaseSaved, t.GivenUp, t.TakeBase, t.DrawDigest)),
     *((S.STORE, kind, S.EXECUTOR) for kind in (t.Loaded, t.Resume, t.Replay, t.Settled)),
 }
 

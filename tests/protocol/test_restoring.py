@@ -131,7 +131,8 @@ def test_what_is_not_restored_yet_answers_nothing_and_tells_nothing() -> None:
     assert [result.status for result in reads.results] == [t.OVERLOADED]
     assert [type(tuple_) for tuple_, _ in said.emitted] == [t.ReadResults]
     assert driven.tick(60_000.0).emitted == []
-    assert driven.node.draw_digest(begins=True) is None
+    driven.feed(t.DrawDigest(begins=True))
+    assert driven.node.drawn_digest is None
 
 
 def failing(error: BaseException) -> tuple[Bench, Driven[Executor]]:
@@ -228,23 +229,30 @@ def test_a_digest_is_drawn_in_pieces_and_only_of_a_state_at_rest(monkeypatch: py
         monkeypatch.setattr(f"tara.protocol.nodes.executor.{name}", 10)
     driven = bench().make(Executor, Stage.EXECUTOR, application=KeyValueStore)
     driven.feed(*commits([batch(0, [open_session(number) for number in range(300)])]))
-    node = driven.node
-    assert node.draw_digest(begins=False) is None
-    drawn = [node.draw_digest(begins=True)]
+
+    def draw(begins: bool) -> bytes | None:
+        driven.feed(t.DrawDigest(begins))
+        return driven.node.drawn_digest
+
+    assert draw(begins=False) is None
+    drawn = [draw(begins=True)]
     while drawn[-1] is None:
-        drawn.append(node.draw_digest(begins=False))
+        drawn.append(draw(begins=False))
     assert len(drawn) > 4
-    assert drawn[-1] == node.digest() == node.draw_digest(begins=False)
+    assert drawn[-1] == driven.node.digest() == draw(begins=False)
     driven.feed(*commits([batch(1, [open_session(1)])], first=1))
-    assert node.draw_digest(begins=False) is None
-    assert node.draw_digest(begins=True) is None
+    assert driven.node.drawn_digest is None
+    assert draw(begins=False) is None
+    assert draw(begins=True) is None
 
 
 def test_a_digest_of_a_small_state_comes_at_once() -> None:
     driven = bench().make(Executor, Stage.EXECUTOR, application=KeyValueStore)
     driven.feed(*commits([batch(0, [open_session(number) for number in range(300)])]))
 
-    assert driven.node.draw_digest(begins=True) == driven.node.digest()
+    driven.feed(t.DrawDigest(begins=True))
+
+    assert driven.node.drawn_digest == driven.node.digest()
 
 
 def test_one_call_is_one_slice() -> None:

@@ -15,9 +15,9 @@ from tests.protocol.driver import blank
 
 WIRE: list[type[t.Tuple]] = list(get_args(t.WireTuple))
 HOST_ONLY: list[type[t.Tuple]] = [
-    t.Executed, t.Mark, t.Saved, t.Base, t.Draw, t.Drawn, t.GivenUp, t.BaseSaved, t.TakeBase, t.Load, t.Loaded, t.More,
-    t.Replay, t.Restoring, t.Resume, t.Arrived, t.Doubted, t.Settled, t.Unbarred, t.Refused, t.Waiting, t.Unkept,
-    t.SubmitStaleReads,
+    t.Executed, t.Mark, t.Saved, t.Base, t.Draw, t.Drawn, t.GivenUp, t.BaseSaved, t.TakeBase, t.DrawDigest, t.Load,
+    t.Loaded, t.More, t.Replay, t.Restoring, t.Resume, t.Arrived, t.Doubted, t.Settled, t.Unbarred, t.Refused,
+    t.Waiting, t.Unkept, t.SubmitStaleReads,
 ]  # fmt: skip
 
 pack = msgspec.msgpack.encode

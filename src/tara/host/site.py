@@ -22,8 +22,7 @@ from tara.host.peers import Peers
 from tara.protocol import tuples as t
 from tara.protocol.graph import Graph, Receivers, Stage
 from tara.protocol.limits import Limits
-from tara.protocol.node import Node
-from tara.protocol.nodes.executor import Executor
+from tara.protocol.node import Node, Replica
 from tara.protocol.nodes.factory import create
 from tara.protocol.principals import principal_of
 
@@ -89,10 +88,10 @@ class Site(BareSite):
         return self._desk.latency
 
     @property
-    def executor(self) -> Executor | None:
-        """The replica that is here, if there is one."""
-        node = self.nodes.get(self._executor)
-        return node if isinstance(node, Executor) else None
+    def replica(self) -> Replica | None:
+        """The copy of the application that is here, if there is one."""
+        executor = self.nodes.get(self._executor)
+        return None if executor is None else executor.replica()
 
     def step(self, inputs: Inputs, now_ms: float) -> Iterator[Effect]:
         if inputs.gateway:

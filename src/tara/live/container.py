@@ -51,8 +51,7 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import Graph, Stage
 from tara.protocol.limits import Limits
-from tara.protocol.node import Node
-from tara.protocol.nodes.executor import Executor
+from tara.protocol.node import Node, Replica
 from tara.protocol.sessions import Application
 from tara.storage.base_format import base_directory
 from tara.storage.disk import LOCAL, Disk
@@ -290,11 +289,11 @@ class Container:
         return site
 
     def _start_gateway(self) -> None:
-        executor = self.site.executor
-        if executor is not None:
-            name = getattr(executor.application, "gateway", None)
+        replica = self.site.replica
+        if replica is not None:
+            name = getattr(replica.application, "gateway", None)
             if name is not None:
-                self.gateway = make_gateway(name, _Site(self, executor), self.spec.gateway)
+                self.gateway = make_gateway(name, _Site(self, replica), self.spec.gateway)
 
     @property
     def site(self) -> Site:
@@ -315,12 +314,14 @@ class Container:
 
     def take_bases(self, number: int) -> None:
         """An operator wants the executors here to take a base at this checkpoint."""
-        self._orders += [(t.TakeBase(number, by_operator=True), executor) for executor in self.storage.stores]
+        self._orders += self._for_executors(t.TakeBase(number, by_operator=True))
 
     def draw_digests(self) -> None:
-        """An operator wants to compare the states: draw some more of the digest of the one that is here."""
-        if self.site.executor is not None:
-            self.site.executor.draw_digest(begins=False)
+        """An operator wants to compare the states: the executors here draw some more of the digests of theirs."""
+        self._orders += self._for_executors(t.DrawDigest(begins=False))
+
+    def _for_executors(self, order: t.Tuple) -> list[tuple[t.Tuple, int]]:
+        return [(order, executor) for executor in self.storage.stores]
 
     def found(self) -> None:
         """Make what the nodes persisted when they were made durable, before anything leaves."""
@@ -372,14 +373,17 @@ class Container:
         inputs.gateway = gateway
         monotonic_ms = time.monotonic() * 1e3
         inputs.tick = monotonic_ms >= self._next_tick_ms
-        for effect in site.step(inputs, self._clock_base_ms + monotonic_ms):
-            self._do(effect)
+        self._step(inputs, monotonic_ms)
         if inputs.tick:
             self._next_tick_ms = monotonic_ms + TICK_MS
             self._links.tick()
             if self._front_end is not None:
                 self._front_end.tick()
             on_tick()
+
+    def _step(self, inputs: Inputs, monotonic_ms: float) -> None:
+        for effect in self.site.step(inputs, self._clock_base_ms + monotonic_ms):
+            self._do(effect)
 
     def _now_ms(self) -> float:
         return self._clock_base_ms + time.monotonic() * 1e3
@@ -471,8 +475,11 @@ class Container:
         self.events.error("halted", label, reason=halt.reason)
 
     def status(self, digest: bool = False) -> dict[str, object]:
-        """For `tara status`: what the nodes here are doing."""
-        return status_report(self, digest)
+        """For `tara status`: what the nodes here are doing; and the digests of the executors' states, if they can be
+        drawn at once, or were drawn meanwhile."""
+        if digest:
+            self._step(Inputs(tuples=self._for_executors(t.DrawDigest(begins=True))), time.monotonic() * 1e3)
+        return status_report(self)
 
     @property
     def nodes(self) -> Mapping[int, Node]:
@@ -502,15 +509,15 @@ class Container:
 class _Site:
     """The container as its gateway sees it."""
 
-    def __init__(self, container: Container, executor: Executor) -> None:
-        self._executor = executor
+    def __init__(self, container: Container, replica: Replica) -> None:
+        self._replica = replica
         self.site = container.site.number
         self.host = container.spec.host
         self.data_dir = Path(container.spec.data_dir)
         self.limits = container.spec.limits
-        self.application = executor.application
+        self.application = replica.application
         self.submit = container.site.submit
 
     @property
     def counter(self) -> int:
-        return self._executor.sessions.counter
+        return self._replica.counter

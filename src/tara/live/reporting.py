@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tara.live.container import Container
 
 
-def status_report(container: "Container", digest: bool) -> dict[str, object]:
+def status_report(container: "Container") -> dict[str, object]:
     partitions: dict[str, dict[str, object]] = {}
     status: dict[str, object] = {}
     for number, node in container.nodes.items():
@@ -45,7 +45,7 @@ def status_report(container: "Container", digest: bool) -> dict[str, object]:
                 here["pending"] = node.pending
                 here["backlog"] = node.backlog
             case Executor():
-                drawn = node.draw_digest(begins=True) if digest else None
+                drawn = node.drawn_digest
                 status["executor"] = {
                     "next": node.next,
                     "counter": node.sessions.counter,

@@ -83,6 +83,7 @@ EDGES: frozenset[tuple[Stage, type[t.Tuple], Stage]] = frozenset(
         (S.STORE, t.BaseSaved, S.EXECUTOR),
         (S.STORE, t.GivenUp, S.EXECUTOR),
         (S.STORE, t.TakeBase, S.EXECUTOR),
+        (S.STORE, t.DrawDigest, S.EXECUTOR),
         (S.STORE, t.Loaded, S.EXECUTOR),
         (S.STORE, t.Resume, S.EXECUTOR),
         (S.STORE, t.Replay, S.EXECUTOR),

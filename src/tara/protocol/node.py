@@ -5,16 +5,18 @@ what the node left in its outbox. It guarantees one thing: what a node *persists
 anybody hears what the node *emits* in that step or later. What it *tells* promises nothing, and waits for nothing.
 Which of the two a tuple is, the node decides; no host looks at its kind to find out. Time is handed in, by `tick`;
 between two ticks it stands still, and within a life it never falls: a host takes it from a monotonic clock. Nodes and
-hosts talk by tuples only, in both directions.
+hosts talk by tuples only, in both directions. Beside them there is what is below: what a host asks a node so that it
+need not know which one it is, and which changes nothing.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import EdgeError
 from tara.protocol.graph import Graph, Name, Receivers, allowed_edges
 from tara.protocol.limits import Limits
 from tara.protocol.places import Cell
+from tara.protocol.sessions import Application
 
 
 class Outbox:
@@ -51,6 +53,17 @@ class Boot(NamedTuple):
     barred: frozenset[int] = frozenset()
     #: The last command that the cell says was executed in a life before.
     executed: int = 0
+
+
+class Replica(Protocol):
+    """A copy of the application, as the application's own front end sees it (`tara.net.gateway`): between two steps, to
+    be read and never changed, until its executor has halted or begins with another copy."""
+
+    @property
+    def application(self) -> Application: ...
+    @property
+    def counter(self) -> int:
+        """How many commands it has executed."""
 
 
 class Node:
@@ -106,6 +119,10 @@ class Node:
     def remembered(self) -> t.Restored | None:
         """All that it knows of what it has promised: how a journal begins that takes the place of a damaged one. None:
         it has promised nothing."""
+        return None
+
+    def replica(self) -> Replica | None:
+        """The copy of the application that it has, if it has one."""
         return None
 
     def report(self) -> None:

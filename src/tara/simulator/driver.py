@@ -31,7 +31,6 @@ from tara.protocol.errors import NodeHalted
 from tara.protocol.graph import Stage
 from tara.protocol.journal import Written
 from tara.protocol.node import Boot, Outbox
-from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.factory import create
 from tara.protocol.places import EXECUTING
 from tara.simulator.checks.violation import Violation
@@ -292,8 +291,6 @@ class Driver:
                 twin = create(name, world.graph, world.plan.limits, boot, Outbox(), world.application, entries)
             except NodeHalted as error:
                 raise Violation("replay", f"{world.graph.label(number)}: {error}"[:2000]) from error
-            assert isinstance(node, Committer)
-            assert isinstance(twin, Committer)
             world.monitor.same_committer(number, node, twin)
 
     def on_crash(self, container: SimulatedContainer) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
-from tara.protocol.nodes.executor import Executor
+from tara.protocol.node import Replica
 from tara.protocol.sessions import Application
 from tara.simulator.checks.linearizability import Operation
 
@@ -74,13 +74,13 @@ class Wire(Protocol):
 class GatewaySite:
     """A site as its gateway sees it (`tara.net.gateway.GatewayHost`)."""
 
-    def __init__(self, world: "World", container: "SimulatedContainer", executor: Executor) -> None:
+    def __init__(self, world: "World", container: "SimulatedContainer", replica: Replica) -> None:
         self._world = world
         self._container = container
-        self._executor = executor
+        self._replica = replica
         self.site = container.site
         self.limits: Limits = world.plan.limits
-        self.application: Application = executor.application
+        self.application: Application = replica.application
         self.submit: Callable[[list[t.Command]], None] = container.running.submit
 
     @property
@@ -93,7 +93,7 @@ class GatewaySite:
 
     @property
     def counter(self) -> int:
-        return self._executor.sessions.counter
+        return self._replica.counter
 
     def wake(self) -> None:
         """Something has come for the gateway."""

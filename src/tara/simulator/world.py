@@ -335,9 +335,9 @@ class World:
         return True
 
     def open_gateway(self, container: SimulatedContainer) -> None:
-        executor = container.running.executor
-        if self.wire is not None and executor is not None:
-            container.gateway = self.wire.open(GatewaySite(self, container, executor))
+        replica = container.running.replica
+        if self.wire is not None and replica is not None:
+            container.gateway = self.wire.open(GatewaySite(self, container, replica))
 
     def close_gateway(self, container: SimulatedContainer) -> None:
         if container.gateway is not None:

@@ -37,7 +37,7 @@ from tara.protocol.errors import BaseUnreadable, NodeHalted
 from tara.protocol.execution import Execution, ExecutionState, Run
 from tara.protocol.graph import STORE, Graph, Name, Stage
 from tara.protocol.limits import Limits
-from tara.protocol.node import Boot, Node, Outbox
+from tara.protocol.node import Boot, Node, Outbox, Replica
 from tara.protocol.nodes.learner import Learner
 from tara.protocol.nodes.reads import ANSWERED_BYTES_MAX, Reads, StartIndex
 from tara.protocol.observer import Observer
@@ -74,6 +74,7 @@ class Executor(Node):
             t.BaseSaved: self._on_base_saved,
             t.GivenUp: self.bases.could_not_be_written,
             t.TakeBase: self._on_take_base,
+            t.DrawDigest: self._on_draw_digest,
             t.PendingReads: self._on_pending_reads,
             t.SubmitStaleReads: self._on_stale_reads,
             t.ReadIndex: self._on_read_index,
@@ -155,6 +156,14 @@ class Executor(Node):
     @property
     def sessions(self) -> Sessions:
         return self._execution.sessions
+
+    @property
+    def counter(self) -> int:
+        """How many commands it has executed."""
+        return self._execution.sessions.counter
+
+    def replica(self) -> Replica:
+        return self
 
     @property
     def next(self) -> int:
@@ -304,23 +313,27 @@ class Executor(Node):
         """Of the whole replicated state: equal on all executors that have executed equally much."""
         return self._execution.digest()
 
-    def draw_digest(self, begins: bool) -> bytes | None:
-        """The same, some of it with each call, so that nobody has to wait for it. None: there is more to draw, or none
-        can be had now. It is for comparing replicas at rest: what was drawn is of no use any more when something was
-        executed. `begins`: anew, if so; then all of a small state at once, because signs of life are executed, too."""
+    @property
+    def drawn_digest(self) -> bytes | None:
+        """The same, as it was drawn (`DrawDigest`). None: there is more to draw, or it was of another state."""
+        if self._digest is None or self._digest[0] != (self.starts, self.next) or not self.ready:
+            return None
+        return self._digest[1].drawn
+
+    def _on_draw_digest(self, draw: t.DrawDigest) -> None:
         at = (self.starts, self.next)
         if self._digest is not None and self._digest[0] != at:
             self._digest = None
         if not self.ready:
-            return None
+            return
         try:
-            if self._digest is None and begins:
+            if self._digest is None and draw.begins:
                 self._digest = (at, self._execution.capture_digest())
-            return None if self._digest is None else self._digest[1].go_on(DIGEST_BYTES if begins else DRAW_BYTES)
+            if self._digest is not None:
+                self._digest[1].go_on(DIGEST_BYTES if draw.begins else DRAW_BYTES)
         except BaseException:
             # It is the application's snapshot that failed: the next base will tell.
             self._digest = None
-            return None
 
     def give_up(self, reason: str) -> bool:
         """From now on it does nothing but say so, to the front end of its site."""

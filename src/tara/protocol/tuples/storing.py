@@ -106,6 +106,14 @@ class TakeBase(Tuple, frozen=True, tag=118):
     by_operator: bool = False
 
 
+class DrawDigest(Tuple, frozen=True, tag=124):
+    """host → executor: draw some of the digest of your whole state, for an operator who compares replicas at rest. What
+    was drawn is of no use any more when something was executed. `begins`: anew, if so; then all of a small state at
+    once, because signs of life are executed, too."""
+
+    begins: bool
+
+
 class Load(Tuple, frozen=True, tag=103):
     """executor → store: bring me to a checkpoint not older than `minimum`, with what you or the holders have."""
 

@@ -369,8 +369,10 @@ class Monitor:
         known = self._base_digests.setdefault(saved.number, saved.digest)
         self.require(known == saved.digest, "digests", "base {}{}", saved.number, self._world.subject.suspicion)
 
-    def same_committer(self, number: int, node: Committer, twin: Committer) -> None:
+    def same_committer(self, number: int, node: Node | None, twin: Node) -> None:
         """A committer and what its journal would make of it."""
+        assert isinstance(node, Committer), node
+        assert isinstance(twin, Committer), twin
         states = [
             (
                 committer.acceptor.incarnation,
