@@ -23,7 +23,6 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, TaraError
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.executor import Executor
-from tara.protocol.sessions import Application, Sessions
 from tara.storage.files import DamagedFile
 from tara.storage.journal import Identity, journal_directory, journal_name, read_journal
 from tara.storage.lives import read_lives
@@ -185,7 +184,7 @@ def _look(container: Container, directory: Path, ready: bool) -> Found:
         elif isinstance(node, Executor) and node.restored:
             checkpoint = node.next // node.limits.checkpoint_interval
             counter = node.sessions.counter
-            state = digest_of(node.sessions, node.application)
+            state = node.digest()
     reader = LogReader(log_directory(directory, container.site.number))
     first, end, rows = reader.bounds().first, 0, dict[tuple[int, int], bytes]()
     try:
@@ -205,10 +204,6 @@ def _look(container: Container, directory: Path, ready: bool) -> Found:
         log_end=end,
         log_rows=rows,
     )
-
-
-def digest_of(sessions: Sessions, application: Application) -> bytes:
-    return _digest(t.encode(sessions.state()), *application.snapshot())
 
 
 def _groups(reader: LogReader, first: int, end: int) -> Iterator[pa.RecordBatch]:

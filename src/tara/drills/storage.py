@@ -278,7 +278,7 @@ def _follow(data_dir: Path, site: int, path: Path | None, spec: ContainerSpec, a
         execution.application.restore(base.chunks())
         execution.restore(msgspec.msgpack.decode(base.state, type=ExecutionState))
         number = base.id.number
-        yield number, bare_start.digest_of(execution.sessions, execution.application)
+        yield number, execution.digest()
     segments = {segment.number: segment for segment in list_segments(log_directory(data_dir, site))}
     while number + 1 in segments:
         number += 1
@@ -287,7 +287,7 @@ def _follow(data_dir: Path, site: int, path: Path | None, spec: ContainerSpec, a
             execution.replay(run.first, run.requests(), run.skipped)
         if execution.checkpoint != t.CheckpointId(number, end.digest):
             raise DrillError(f"{segments[number].path}: leads to {execution.checkpoint}, and not to {end}")
-        yield number, bare_start.digest_of(execution.sessions, execution.application)
+        yield number, execution.digest()
 
 
 def count_one(verdict: StorageVerdict, damage: Damage, judgement: Judgement, found: Found) -> None:

@@ -63,7 +63,7 @@ _UNREADABLE = (
 _SETTLED_NS = 1_000_000_000
 
 
-def digest_of(key: bytes) -> bytes:
+def digest_of_key(key: bytes) -> bytes:
     """Of a public key, as it is in a certificate (DER)."""
     return sha256(key).digest()
 
@@ -74,9 +74,9 @@ def principal_of(certificate: x509.Certificate) -> Principal:
     found = [uri for uri in names.get_values_for_type(x509.UniformResourceIdentifier) if uri.startswith(_SCHEME)]
     key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     if found == [MEMBER_URI]:
-        return Principal(Kind.MEMBER, digest_of(key))
+        return Principal(Kind.MEMBER, digest_of_key(key))
     if len(found) == 1 and found[0].startswith(CLIENT_URI) and NAME.fullmatch(found[0].removeprefix(CLIENT_URI)):
-        return Principal(Kind.CLIENT, digest_of(key))
+        return Principal(Kind.CLIENT, digest_of_key(key))
     raise ValueError(f"no URI {MEMBER_URI} or {CLIENT_URI}NAME")
 
 
@@ -205,7 +205,7 @@ class AuthorizedKeys:
         for path in sorted(self._directory.glob("*.pub")):
             try:
                 key = load_pem_public_key(read_file(path))
-                found.append(digest_of(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)))
+                found.append(digest_of_key(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)))
             except (ConfigurationError, ValueError, TypeError, UnsupportedAlgorithm):
                 # A directory, a link to nowhere, rubbish: authorizes nobody, and is in nobody's way.
                 continue

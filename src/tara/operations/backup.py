@@ -34,7 +34,7 @@ from tara.operations.rebuilding import NothingLeft, RebuildError, Rebuilt, app_o
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.protocol.sessions import SessionsState
-from tara.protocol.state_digest import DIGEST_BYTES
+from tara.protocol.state_digest import StateDigest
 from tara.storage.disk import LOCAL
 from tara.storage.files import write_whole
 
@@ -191,11 +191,11 @@ def read_backup(path: Path) -> Backup:
 def _read(reader: _Reader, path: Path) -> Backup:
     line = reader.line()
     _check_format(line, path)
-    digest, sessions, places = blake2b(digest_size=DIGEST_BYTES), b"", []
+    digest, sessions, places = StateDigest(), b"", []
     while (length := _LENGTH.unpack(reader.take(_LENGTH.size))[0]) != _END:
         offset = reader.offset
         part = reader.take(length)
-        digest.update(part)
+        digest.add(part)
         sessions = sessions or part
         places.append((offset, length))
     reader.check_end()
@@ -204,7 +204,7 @@ def _read(reader: _Reader, path: Path) -> Backup:
         known = msgspec.msgpack.decode(sessions, type=SessionsState)
     except t.DECODE_ERRORS as error:
         raise BackupError(f"{path}: {error}") from error
-    if digest.hexdigest() != header.digest:
+    if digest.digest().hex() != header.digest:
         raise BackupError(f"{path}: the state does not have the digest that the header says")
     return Backup(header, known, path, places[1:])
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import BaseUnreadable
-from tara.protocol.state_digest import DIGEST_BYTES
+from tara.protocol.state_digest import DIGEST_BYTES, StateDigest
 from tara.storage.disk import LOCAL, Disk
 from tara.storage.files import list_paths, temporary_name
 from tara.storage.pacer import PacedFile, Pacer
@@ -84,7 +84,7 @@ class BaseFile:
         self._path = base_path(directory, base.number)
         self._temporary = temporary_name(self._path)
         self._disk = disk
-        self._digest = blake2b(digest_size=DIGEST_BYTES)
+        self._digest = StateDigest()
         header = msgspec.json.encode(BaseHeader(FORMAT_VERSION, cluster, era, base.number, base.digest.hex())) + b"\n"
         self._checksum = blake2b(header, digest_size=CHECKSUM_BYTES)
         #: Where the length of the protocol's state belongs, which is known at its end. None: it is there.
@@ -116,7 +116,7 @@ class BaseFile:
         self._file.append(b"".join(together))
 
     def _take(self, part: bytes) -> None:
-        self._digest.update(part)
+        self._digest.add(part)
         self.length += len(part)
 
     def _end_state(self) -> None:
@@ -245,11 +245,11 @@ def reading_base(path: Path, cluster: int, era: int, disk: Disk = LOCAL) -> Gene
     pieces = _Pieces(path, disk)
     header = _header(pieces.header)
     checksum = blake2b(pieces.header, digest_size=CHECKSUM_BYTES)
-    digest = blake2b(digest_size=DIGEST_BYTES)
+    digest = StateDigest()
     state, length = None, 0
     for part in _parts(pieces):
         checksum.update(_LENGTH.pack(len(part)))
-        digest.update(part)
+        digest.add(part)
         length += len(part)
         state = part if state is None else state
         yield len(part)
