@@ -83,17 +83,23 @@ class FrontEnd:
             raise StreamingError(f"front end {self.site}: {result.payload.decode(errors='replace')}")
         self.session, _, self.next = msgspec.msgpack.decode(result.payload, type=tuple[int, int, int])
 
-    def take(self, count: int) -> list[t.Command]:
+    def take(self) -> list[t.Command]:
         """Slices to submit now. Repetitions are dropped behind the log, so results need not be kept for them."""
         if not self.session:
             return []
-        slices, self.waiting = self.waiting[:count], self.waiting[count:]
+        slices, self.waiting = self.waiting, []
         commands = [
             t.Command(self.session, number, number, payload, t.EXECUTE, gateway_of(self.site))
             for number, payload in enumerate(slices, self.next)
         ]
         self.next += len(commands)
         return commands
+
+    def refused(self, commands: list[t.Command]) -> None:
+        """The source has no room for the last of them now."""
+        assert [command.number for command in commands] == list(range(self.next - len(commands), self.next)), commands
+        self.next -= len(commands)
+        self.waiting = [*(command.payload for command in commands), *self.waiting]
 
 
 class Replies:
@@ -276,6 +282,9 @@ class _Turn:
     def _do(self, effect: Effect) -> None:
         """What is to be synced is in the state of its node."""
         match effect:
+            case Emit(_, t.Refused(commands), _):
+                assert self._seat.front_end is not None
+                self._seat.front_end.refused(commands)
             case Emit(_, tuple_, receivers) if receivers.stage is Stage.CLIENT:
                 self._reply(tuple_)
             case Emit(_, tuple_, receivers):
@@ -306,14 +315,12 @@ class _Turn:
             )
 
     def submit(self, commands: list[Row]) -> None:
-        (source,), front_end = self._seat.nodes, self._seat.front_end
-        assert isinstance(source, RequestSource)
+        front_end = self._seat.front_end
         assert front_end is not None
         self._slice(front_end, commands)
         if not front_end.asked:
             self._give(t.Submit([front_end.opening()]), self._key)
-        slices = front_end.take(source.capacity)
-        if slices:
+        if slices := front_end.take():
             self._give(t.Submit(slices), self._key)
         waiting = sum(map(len, front_end.waiting))
         if waiting > self._config.waiting_bytes_max:
