@@ -282,6 +282,8 @@ class Client:
         self._world.reads += not sent.ordered
         if sent.call.model == POISON:
             return
+        if sent.call.is_read and isinstance(outcome, bytes):
+            self._world.monitor.read_answered(self, sent.operation, outcome)
         if sent.stale:
             self._world.count_fault("stale_read")
             self._world.subject.check_stale(sent.call, outcome)

@@ -212,6 +212,7 @@ NOISE = (
     "clock_drift",
     "long_work",
     "deep_stack",
+    "narrow_links",
     "bulk",
     "late_faults",
     "stranger",

@@ -46,6 +46,8 @@ class Audited(StateMachine):
         self.twice: list[int] = []
         #: Told of each operation, and its counter, before it executes.
         self.before: Callable[[int, int], None] = lambda operation, counter: None
+        #: Told of each read, and what the application answers.
+        self.answered: Callable[[int, bytes], None] = lambda operation, answer: None
         #: Given what a snapshot consists of; what it gives is the snapshot.
         self.on_snapshot: Callable[[Iterator[bytes]], Iterator[bytes]] = lambda chunks: chunks
 
@@ -65,7 +67,10 @@ class Audited(StateMachine):
         return self.application.apply(payload, context)
 
     def query(self, question: bytes, context: Context) -> bytes:
-        return self.application.query(_decode(question)[1] or b"", context)
+        operation, payload = _decode(question)
+        answer = self.application.query(payload or b"", context)
+        self.answered(operation, answer)
+        return answer
 
     def snapshot(self) -> Iterator[bytes]:
         executed = _encode(list(self._executed.items()))

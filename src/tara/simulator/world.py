@@ -134,6 +134,8 @@ class World:
             self.count_fault("deep_stack")
         if plan.bulk:
             self.count_fault("bulk")
+        if plan.rate_mbit:
+            self.count_fault("narrow_links")
         if plan.work_megabyte_ms:
             self.count_fault("long_work")
         self._host = {number: container for container in self.containers for number in container.numbers}
@@ -431,6 +433,7 @@ class World:
         application = self.application()
         if isinstance(application, Audited):
             application.before = before
+            application.answered = self.monitor.replied
             application.on_snapshot = partial(self._snapshot, container, life)
         return application
 

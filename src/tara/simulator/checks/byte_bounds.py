@@ -1,8 +1,11 @@
-"""What nodes and sites keep, in bytes, counted anew: is it what they think, and no more than they may?"""
+"""What nodes and sites keep, mostly in bytes, counted anew: is it what they think, and no more than they may?"""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from tara.host.client_desk import ClientDesk
+from tara.host.fair_table import FairTable
+from tara.host.routes import ROUTES_MAX
 from tara.host.site import Site
 from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
@@ -44,6 +47,20 @@ def of_site(site: Site) -> Iterator[Kept]:
         noted = outgoing.waiting_bytes if container in peers._waiting else 0
         yield Kept(f"for container {container}", outgoing.recount(), noted, outgoing.bytes_max)
     yield Kept("begun tuples", peers._assembly.recount(), peers._assembly.kept_bytes, limits.link_bytes_max)
+    yield from _of_desk(site._desk, limits)
+
+
+def _of_desk(desk: ClientDesk, limits: Limits) -> Iterator[Kept]:
+    """Who is waited for, in numbers: what they sent is with the nodes."""
+    reads, routes = desk._reads, desk._routes
+    yield Kept("open reads", len(reads._ids), len(reads._connections), limits.reads_max)
+    tables: tuple[tuple[str, FairTable[Any, bytes], int], ...] = (
+        ("open reads by connection", reads._connections, limits.reads_max),
+        ("routes", routes._sessions, ROUTES_MAX),
+        ("openings", routes._openings, ROUTES_MAX),
+    )
+    for what, table, most in tables:
+        yield Kept(what, sum(map(len, table._keys.values())), len(table), most)
 
 
 def _of_source(source: RequestSource, gateways: bool) -> Iterator[Kept]:

@@ -6,7 +6,7 @@ CHECKS: dict[str, str] = {
         "executors' logs, results and agreed times are equal at every index; what executes was accepted by f+1 "
         "committers; final states are equal"
     ),
-    "digests": "checkpoints of one number have one digest, and so have bases",
+    "digests": "checkpoints of one number have one digest, and so have bases; one that was drawn is that of the state",
     "one_proposal": "one request per (partition, view, slot); one life of one proposer starts a view",
     "chosen": "what f+1 committers accepted in a view is what every higher view proposes for the slot",
     "promises": "the views of a committer's promises and votes never fall, over all its lives with one incarnation",
@@ -38,6 +38,7 @@ CHECKS: dict[str, str] = {
     "invariant": "an application of your own is in no state that its simulation forbids",
     "claims": "a batch that was claimed is written once, however many clients write it",
     "strikes": "no third life in a row ends in a snapshot of the application",
+    "answers": "the answer to a read is one that a replica gave to this very read",
     "stale_reads": "the answer to a stale read is a value that somebody wrote",
     "events": "an event tells of a command that was executed",
     "recovery": (

@@ -79,13 +79,15 @@ class Monitor:
         self._reached: dict[tuple[int, int], int] = {}
         #: By site, the front end's life and ticket: what anybody had executed when the read was sent.
         self._sent_reads: dict[tuple[int, int, int], int] = {}
+        #: By operation, what any replica's application answered to it.
+        self._replied: dict[int, set[int]] = {}
 
     def of_next_era(self, counter: int) -> "Monitor":
         """What goes on in another era: its sessions, and what was answered up to the command that it begins with."""
         after = Monitor(self._world)
         after.checks, after.view_changes = self.checks, self.view_changes
         after.stable = self._world.threshold
-        after._owners, after._commands = self._owners, self._commands
+        after._owners, after._commands, after._replied = self._owners, self._commands, self._replied
         after._results = {key: result for key, result in self._results.items() if result.counter <= counter}
         return after
 
@@ -230,6 +232,9 @@ class Monitor:
             self._reached[number, life] = node.next
         elif isinstance(tuple_, t.Replay) and isinstance(node, Executor):
             self._reached[number, life] = max(node.next, self._reached.get((number, life), 0))
+        elif isinstance(tuple_, t.DrawDigest) and isinstance(node, Executor) and node.drawn_digest is not None:
+            whole = node.digest()
+            self.require(node.drawn_digest == whole, "digests", "{} drew {}, not {}", number, node.drawn_digest, whole)
 
     def _view(self, number: int, life: int, view: t.View, at_ms: float) -> None:
         container = self._world.host_of(number)
@@ -396,6 +401,15 @@ class Monitor:
             self._ahead.add(key)
         known = self._results.get(key)
         self.require(known == result, "exactly_once", "client {} got {}, executed was {}", client.index, result, known)
+
+    def replied(self, operation: int, answer: object) -> None:
+        """The application of some replica has answered a read."""
+        if isinstance(answer, bytes):
+            self._replied.setdefault(operation, set()).add(hash(answer))
+
+    def read_answered(self, client: "Client", operation: int, answer: bytes) -> None:
+        known = hash(answer) in self._replied.get(operation, ())
+        self.require(known, "answers", "client {}: read {} was answered {}", client.index, operation, answer)
 
     def finish(self) -> None:
         """Everything is executed that ever will be."""

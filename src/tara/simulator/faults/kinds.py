@@ -155,6 +155,10 @@ SECTIONS: dict[str, dict[str, str]] = {
         "one_way": "a link is cut in one direction",
         "partition_inside": "the containers of a site do not hear each other",
         "slow_link": "a link is slowed by 50–400 ms",
+        "narrow_links": (
+            "in two of five runs: sites send at most 20 or 100 Mbit/s, and more with a higher f or several partitions; "
+            "what is beyond that waits, control before bulk"
+        ),
         "no_link": "half of the time, what is sent to a container that is down is dropped by the sender",
         "controller_cut": (
             "a controller hears nothing from the executors of other containers; after that, perhaps the next one"
@@ -211,7 +215,7 @@ SECTIONS: dict[str, dict[str, str]] = {
             "somebody else sends commands into a client's session, under the numbers that the client uses next, or "
             "closes it"
         ),
-        "operator": "an operator lists the sessions, and perhaps closes one",
+        "operator": "an operator lists the sessions, and perhaps closes one, and has the digests of the states drawn",
         "garbage": "somebody sends what is no frame, or not for this cluster",
         "refused_frame": "a container could not read such a frame, and refused it",
         "foreign_frame": "a container dropped a frame of another cluster or era, or of a life that is over",

@@ -795,12 +795,16 @@ def _odd_frame(world: World, container: SimulatedContainer, choice: int) -> byte
 
 
 def _operator(world: World, fault: Fault) -> bool:
-    """An operator looks at the sessions, and perhaps closes one; a stranger may not even look."""
+    """An operator looks at the sessions, perhaps closes one, and has the digests of the states drawn; a stranger may
+    not even look."""
     name, site = OPERATOR + bytes(16), fault.target % world.graph.sites
     listing = client_wire.ReadMessage(fault.other % 1000, t.encode(t.ListSessions(0)), False, t.SESSIONS)
     world.client_links.say(site, b"an operator", name, [], [listing])
     world.client_links.say(site, b"a stranger", principal_of(b"the secret of a stranger"), [], [listing])
     world.client_links.say(site, b"nobody", b"", [t.Command(0, 1, 0, b"", t.OPEN)])
+    for number, container in _holders(world):
+        # The rest is asked for as long as there is somebody who looks.
+        world.deliver(container, [(t.DrawDigest(begins), number) for begins in (True, False)])
     client = world.clients[fault.target % len(world.clients)]
     if isinstance(client, Client) and client.session and fault.other % 3 == 0 and not client.name:
         world.client_links.say(
