@@ -17,6 +17,7 @@ from msgspec import Struct
 import tara
 from tara.protocol.errors import ConfigurationError, TaraError
 from tara.simulator.campaign import Job, run_seed
+from tara.simulator.unreached import UNREACHED, Explained, explain
 
 #: What each package of the report is, below `tara`.
 PACKAGES = {
@@ -42,16 +43,30 @@ OMITTED = {
 }
 
 
+#: What each package has to reach.
+PERCENT_MIN = 95.0
+
+
 class Coverage(Struct, kw_only=True):
     #: Percent of the lines.
     packages: dict[str, float]
     #: Lines that no seed reached, by file.
     missed: dict[str, list[int]]
+    #: Of those, what it is known of why no seed gets there: by file and place (`tara.simulator.unreached`).
+    explained: dict[str, dict[str, Explained]]
+    #: And those of which nothing is known.
+    unexplained: dict[str, list[int]]
+    #: Places that have an explanation and were reached.
+    reached_after_all: dict[str, list[str]]
     #: Files that do not count, and why.
     omitted: dict[str, str]
     seeds: int
     seconds: float
     violations: list[str]
+
+    @property
+    def holds(self) -> bool:
+        return not self.violations and min(self.packages.values()) >= PERCENT_MIN
 
 
 def jobs_of(seeds: int) -> list[Job]:
@@ -147,9 +162,14 @@ def _coverage_of(measured: _Report, seeds: int, seconds: float, violations: list
         own = [file.summary for name, file in files.items() if name.startswith(f"{folder}/")]
         lines = sum(summary.num_statements for summary in own)
         packages[package] = round(100 * sum(summary.covered_lines for summary in own) / lines, 2) if lines else 0.0
+    missed = {name: file.missing_lines for name, file in sorted(files.items()) if file.missing_lines}
+    found = {name: explain((root / name).read_text(), missed.get(name, []), UNREACHED.get(name, {})) for name in files}
     return Coverage(
         packages=packages,
-        missed={name: file.missing_lines for name, file in sorted(files.items()) if file.missing_lines},
+        missed=missed,
+        explained={name: explained for name, (explained, _, _) in found.items() if explained},
+        unexplained={name: lines for name, (_, lines, _) in found.items() if lines},
+        reached_after_all={name: places for name, (_, _, places) in found.items() if places},
         omitted=OMITTED,
         seeds=seeds,
         seconds=seconds,
