@@ -117,6 +117,35 @@ def test_states_do_not_grow() -> None:
     assert max(sizes[40:]) < 1.1 * max(sizes[10:20])
 
 
+def test_long_commands_may_wait_for_several_micro_batches() -> None:
+    """A source says then who waits for long."""
+    query = Query(app=Last)
+    for n in range(6):
+        query.run([(client, n, query.random.randbytes(150_000)) for client in "abcde"])
+    query.settle()
+    assert len(query.results) == 30
+    assert {status for _, _, _, status, _, _ in query.results} == {"ok"}
+
+
+def test_what_a_source_has_no_room_for_waits_and_keeps_its_order() -> None:
+    query = Query(app=AppendRegister, request_commands_max=1)
+    source_max = query.host.config.limits.source_backlog_max
+    sent = [("a", n, b"%d" % n) for n in range(source_max + 500)]
+    query.run()
+    query.run()
+    query.run()
+    query.run(sent)
+    (front_end,) = [
+        seat.front_end
+        for key, name in enumerate(query.graph.names)
+        if name.stage == "request_source" and (seat := query.host.load(query.states[key])).front_end is not None
+        if seat.front_end.waiting
+    ]
+    assert len(front_end.waiting) == 500
+    query.settle()
+    assert [number for _, _, number, *_ in query.results] == list(range(len(sent)))
+
+
 class Last(AppendRegister):
     """Remembers one command."""
 

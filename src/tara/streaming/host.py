@@ -282,6 +282,9 @@ class _Turn:
     def _do(self, effect: Effect) -> None:
         """What is to be synced is in the state of its node."""
         match effect:
+            case Emit(_, t.Waiting(), _):
+                # Whoever waits here does not lose patience, and sends nothing again.
+                pass
             case Emit(_, t.Refused(commands), _):
                 assert self._seat.front_end is not None
                 self._seat.front_end.refused(commands)
