@@ -40,6 +40,7 @@ QUICK = {
     "owner_not_compared": 0,
     "skips_what_was_executed": 5,
     "answers_the_wrong_connection": 0,
+    "answers_another_read": 0,
     "sender_says_who_it_is": 0,
     "fragments_in_any_order": 0,
     "changes_front_ends_without_the_number": 0,
@@ -90,6 +91,7 @@ STORIES = {
     "forgotten_standby": ("presence_announced_once", 1, "disk", 3),
     "given_up_alive": ("any_incarnation_may_vote", 1, "both", 0),
     "former_places": ("place_of_a_former_life", 2, "disk", 5),
+    "late_answers": ("answers_of_a_former_life", 1, "disk", 4),
 }
 
 

@@ -65,6 +65,22 @@ def answers_of_a_former_life() -> Iterator[None]:
         yield
 
 
+@mutant("a result goes to the read whose ticket it has")
+def answers_another_read() -> Iterator[None]:
+    original = OpenReads.route
+
+    def route(self: OpenReads, results: t.ReadResults) -> None:
+        some = results.results
+        moved = [
+            t.ReadResult(one.ticket, other.status, other.payload, one.life)
+            for one, other in zip(some, [*some[1:], *some[:1]], strict=True)
+        ]
+        original(self, t.ReadResults(results.executor, moved))
+
+    with replace(OpenReads, "route", route):
+        yield
+
+
 @mutant("a front end says who sends a command, and not the client")
 def sender_says_who_it_is() -> Iterator[None]:
     original = ClientDesk._take_commands
