@@ -139,7 +139,6 @@ class Watch:
         self._counted: dict[str, int] = {}
         self._quiet = 0
         self._batch_ms = 0
-        self._since_s = time.monotonic()
 
     def look(self) -> QueryProgress:
         for progress in self._query.recentProgress:
