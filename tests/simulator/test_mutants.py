@@ -52,6 +52,7 @@ QUICK = {
     "losses_are_not_told": 0,
     "reads_overtake_writes": 1,
     "watches_are_lost": 1,
+    "gone_and_still_held": 7,
     "older_directory_is_trusted": 16,
     "log_is_left_behind": 0,
     "base_of_a_later_state": 0,

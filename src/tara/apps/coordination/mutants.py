@@ -7,6 +7,7 @@ from tara.apps.coordination import commands, service
 from tara.apps.coordination.gateway.connection import Connection
 from tara.apps.coordination.gateway.front_end import FrontEnd, Write
 from tara.apps.coordination.gateway.notifications import Notifications
+from tara.apps.coordination.gateway.pressure import Pressure
 from tara.apps.coordination.gateway.sessions import Sessions
 from tara.apps.coordination.gateway.watches import Kind, Watches
 from tara.apps.coordination.service import CoordinationService
@@ -145,4 +146,10 @@ def changes_are_not_told() -> Iterator[None]:
             original(self, change, zxid)
 
     with replace(FrontEnd, "changed", changed):
+        yield
+
+
+@mutant("what was held for a connection is not held any more when it is gone", app=APP)
+def gone_and_still_held() -> Iterator[None]:
+    with replace(Pressure, "forget", nothing):
         yield

@@ -24,6 +24,7 @@ from tara.apps.coordination.settings import gateway_settings
 from tara.apps.coordination.wire_nuisances import Nuisances, Stranger
 from tara.net.gateway import Options
 from tara.protocol import tuples as t
+from tara.simulator.checks.byte_bounds import Kept
 from tara.simulator.checks.linearizability import Operation
 from tara.simulator.gateways import GatewaySite
 
@@ -211,6 +212,18 @@ class Gateway:
         self._flush()
         if self.front_end.fault:
             self._world.monitor.violation("gateway", f"site {self._site.site}: {self.front_end.fault}")
+        self._recount()
+
+    def _recount(self) -> None:
+        """What is held for all connections is what is held for each of them."""
+        connections, pressure = self.front_end.connections, self.front_end.pressure
+        for what, counted, noted in (
+            ("unsent", sum([connection.unsent for connection in connections]), pressure.unsent),
+            ("unsent, as weighed", sum([connection.weighed_out for connection in connections]), pressure.unsent),
+            ("held, as weighed", sum([connection.weighed for connection in connections]), pressure.held),
+        ):
+            kept = Kept(f"{what} at the front end", counted, noted, noted)
+            self._world.monitor.require(kept.holds, "bytes", "{} keeps {}", self._site.site, kept)
 
     def _flush(self) -> None:
         front_end = self.front_end
