@@ -353,17 +353,29 @@ def test_a_base_that_is_overtaken_while_it_was_looked_for_is_not_restored() -> N
     assert executor.node.digest() == original.digest
 
 
-def test_it_loads_once_more_if_it_was_not_led_far_enough() -> None:
+def test_it_loads_once_more_at_once_if_it_was_not_led_far_enough() -> None:
+    """The others go on. If it waited before it asks again, they could be out of reach each time."""
     made_by, requests = bench(), puts(3 * INTERVAL)
     original = Original(made_by, requests)
     executor = lagging(made_by, original, requests, 2)
     executor.feed(loaded_nothing(3), *original.led(0, 1))
     assert executor.node.next == INTERVAL
-    executor.tick(LOAD_PAUSE_MS)
     newest = original.marks[-1].checkpoint
     holders = [made_by.status(0, checkpoints=[newest])]
     step = executor.feed(*made_by.stables(3, digest=newest.digest, executors=holders))
     assert step.of(t.Load) == [t.Load(3, INTERVAL, 0, [0])]
+
+
+def test_it_waits_before_it_loads_once_more_if_it_got_no_further() -> None:
+    made_by, requests = bench(), puts(3 * INTERVAL)
+    original = Original(made_by, requests)
+    executor = lagging(made_by, original, requests, 2)
+    executor.feed(loaded_nothing(0))
+    newest = original.marks[-1].checkpoint
+    stables = made_by.stables(3, digest=newest.digest, executors=[made_by.status(0, checkpoints=[newest])])
+    assert executor.feed(*stables).of(t.Load) == []
+    executor.tick(LOAD_PAUSE_MS)
+    assert len(executor.feed(*stables).of(t.Load)) == 1
 
 
 def test_a_base_in_the_middle_of_being_drawn_is_given_up_for_another_state() -> None:

@@ -64,6 +64,7 @@ QUICK = {
     "each_base_is_another_snapshot": 0,
     "announced_over_a_gap": 7,
     "way_ends_somewhere": 0,
+    "who_arrives_pauses": 78,
     "log_is_not_synced": 0,
     "last_base_is_removed": 0,
     "segments_are_not_compared": 0,

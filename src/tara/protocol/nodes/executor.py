@@ -119,8 +119,11 @@ class Executor(Node):
         self._restoration: Restoration | None = None
         #: What it has executed again, and led elsewhere; None: nothing.
         self._doubted: t.Doubted | None = None
-        #: Not before that it asks the store again. What it asks others need not wait for what its own store said.
+        #: Not before that it asks the store again, unless it got further by what the store had. What it asks others need
+        #: not wait for what its own store said.
         self._load_due_ms = boot.now_ms
+        #: Where it was when it asked the store.
+        self._asked_at = 0
         #: Not before that it asks for what its own store has alone. If others report meanwhile that they are far ahead,
         #: that is of no use.
         self._own_due_ms = boot.now_ms + limits.report_interval_ms
@@ -507,7 +510,7 @@ class Executor(Node):
         if bases_from or (self.next == 0 and self.boot.threshold):
             next_ = -1
         self._loading, self._replaying = True, False
-        self._load_due_ms = self.now_ms + LOAD_PAUSE_MS
+        self._load_due_ms, self._asked_at = self.now_ms + LOAD_PAUSE_MS, self.next
         self.emit(t.Load(minimum, next_, bases_from, holders), STORE)
 
     def _on_loaded(self, loaded: t.Loaded) -> None:
@@ -533,6 +536,9 @@ class Executor(Node):
     def _arrive(self) -> None:
         """It has come as far as the store leads."""
         self._replaying = False
+        if self.next > self._asked_at:
+            # The others have gone on meanwhile. Whoever follows them at once stays within their window.
+            self._load_due_ms = self.now_ms
         self.emit(t.Arrived(), STORE)
         if self._restored:
             self._announce()

@@ -648,6 +648,19 @@ def early_tuples_dropped() -> Iterator[None]:
         yield
 
 
+@mutant("an executor that got further by what its store had asks again at once", partitions=2)
+def who_arrives_pauses() -> Iterator[None]:
+    original = Executor._arrive
+
+    def arrive(self: Executor) -> None:
+        due_ms = self._load_due_ms
+        original(self)
+        self._load_due_ms = due_ms
+
+    with replace(Executor, "_arrive", arrive):
+        yield
+
+
 @mutant("L12: a failed load is tried again")
 def load_tried_once() -> Iterator[None]:
     original = Executor._on_loaded
