@@ -10,11 +10,13 @@ from tara.application import AppendRegister, StateMachine
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.sessions import Context
-from tara.streaming import clients, queue, rows
+from tara.streaming import clients, executed, queue, rows
 from tara.streaming.config import StreamingConfig
 from tara.streaming.errors import StreamingError
 from tara.streaming.host import Host
 from tara.streaming.rows import Row
+from tara.streaming.seats import Seat
+from tests.streaming.stores import MemoryStore
 
 Result = tuple[int, str, int, str, bytes, int | None]
 
@@ -22,14 +24,18 @@ Result = tuple[int, str, int, str, bytes, int | None]
 class Query:
     """What Spark does with the operators."""
 
-    def __init__(self, app: type[StateMachine] = AppendRegister, seed: int = 0, **settings: object) -> None:
+    def __init__(
+        self, app: type[StateMachine] = AppendRegister, seed: int = 0, keeps: bool = True, **settings: object
+    ) -> None:
         self.config = StreamingConfig(checkpoint="none", **settings)  # type: ignore[arg-type]
-        self.host = Host(self.config, app)
+        self.app = app
+        self.host = Host(self.config, app, keeps=keeps)
         self.graph = self.host.graph
-        self.states: dict[int, bytes] = {}
+        self.stores: dict[int, MemoryStore] = defaultdict(MemoryStore)
         self.queue = queue.QueueFile(queue.FILE_VERSION, True, [])
         self.batch = 0
         self.results: list[Result] = []
+        self.events: list[tuple[int, int, str | None, bytes]] = []
         self.random = random.Random(seed)
 
     def run(self, commands: Sequence[tuple[str, int, bytes | None]] = (), tick: bool = True) -> None:
@@ -45,7 +51,9 @@ class Query:
         for _, stages in rows.OPERATORS:
             flow = self._operator(stages, flow)
         self.queue, outcomes = queue.Sinks(self.graph, self.config.limits).split(flow)
-        table = queue.results_table(outcomes)
+        table, events = queue.published_tables(outcomes)
+        if events is not None:
+            self.events += [tuple(row.values()) for row in events.to_pylist()]
         if table is not None:
             self.results += [tuple(row.values()) for row in table.to_pylist()]
 
@@ -58,12 +66,21 @@ class Query:
         for key, taken in groups.items():
             if key < 0 or self.graph.names[key].stage not in stages:
                 out += taken
-                continue
-            state, said = self.host.turn(key, self.states.get(key), taken)
-            assert state is not None
-            self.states[key] = state
-            out += said
+            else:
+                out += self._turn(key, taken)
         return out
+
+    def _turn(self, key: int, taken: list[Row]) -> list[Row]:
+        return self.host.turn(key, self.stores[key], taken)
+
+    @property
+    def states(self) -> dict[int, object]:
+        """Without the tokens, which are always new."""
+        return {key: store.content for key, store in self.stores.items()}
+
+    def seat(self, key: int) -> Seat:
+        """As the state store has it."""
+        return Host(self.config, self.app).load(key, self.stores[key])
 
     def settle(self, batches_max: int = 60) -> None:
         for _ in range(batches_max):
@@ -80,7 +97,7 @@ def payloads(results: list[Result]) -> list[tuple[str, int, str]]:
 def executors(query: Query) -> list[Executor]:
     """As they are after the last micro-batch."""
     keys = [key for key, name in enumerate(query.graph.names) if name.stage == "executor"]
-    nodes = [query.host.load(query.states[key]).nodes[0] for key in keys]
+    nodes = [query.seat(key).nodes[0] for key in keys]
     return [node for node in nodes if isinstance(node, Executor)]
 
 
@@ -108,13 +125,15 @@ def test_rows_in_another_order_change_nothing() -> None:
     assert queries[0].states == queries[1].states == queries[2].states
 
 
-def test_states_do_not_grow() -> None:
+def test_states_do_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executed, "RUNS_BYTES_MIN", 4_000)
     query = Query(app=Last)
     sizes = []
-    for n in range(60):
+    for n in range(80):
         query.run([(client, n, b"x" * 1000) for client in "abcde"])
-        sizes.append(sum(map(len, query.states.values())) + sum(len(row.data) for row in query.queue.rows))
-    assert max(sizes[40:]) < 1.1 * max(sizes[10:20])
+        states = sum(store.size for store in query.stores.values())
+        sizes.append(states + sum(len(row.data) for row in query.queue.rows))
+    assert max(sizes[50:]) < 1.1 * max(sizes[20:50])
 
 
 def test_long_commands_may_wait_for_several_micro_batches() -> None:
@@ -217,6 +236,35 @@ def test_no_base_is_ever_due() -> None:
     assert all(not executor.bases.known and executor.bases.trouble == "" for executor in executors(query))
 
 
+class Town(AppendRegister):
+    """Publishes what it is told: to all, to the client, and to nobody that there is."""
+
+    def apply(self, command: bytes, context: Context) -> bytes:
+        context.publish(b"to all: " + command)
+        if command == b"more":
+            context.publish(b"to you", context.session)
+            context.publish(b"to nobody", 77)
+        return super().apply(command, context)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_events_of_the_application_come_once(keeps: bool) -> None:
+    query = Query(Town, keeps=keeps)
+    query.run([("a", 0, b"x"), ("b", 0, b"more"), ("a", 0, b"x")])
+    query.settle()
+    query.run([("b", 0, b"more"), ("b", 1, b"y")])
+    query.settle()
+    found = [(client, event) for _, _, client, event in query.events]
+    assert sorted(found[:4], key=str) == [
+        ("b", b"to you"), (None, b"to all: more"), (None, b"to all: x"), (None, b"to nobody")
+    ]  # fmt: skip
+    assert found[4:] == [(None, b"to all: y")]
+    by_counter = defaultdict(list)
+    for counter, place, *_ in query.events:
+        by_counter[counter].append(place)
+    assert sorted(by_counter.values()) == [[0], [0], [0, 1, 2]]
+
+
 # What clients may do wrong
 
 
@@ -262,22 +310,24 @@ def test_bounds_on_clients_and_on_early_commands() -> None:
 
 
 def test_a_state_of_another_version_is_refused() -> None:
-    with pytest.raises(StreamingError, match="another version"):
-        Query().host.load(b"something")
-    query = Query(f=2)
+    query = Query()
     query.run()
+    with pytest.raises(StreamingError, match="another version"):
+        Query().host.load(0, MemoryStore.of(query.stores[0], node=b"something"))
+    other = Query(f=2)
+    other.run()
     with pytest.raises(StreamingError, match="f=2"):
-        Query().host.load(query.states[0])
+        Query().host.load(0, other.stores[0])
 
 
 @pytest.mark.parametrize("place", [40, -20, -1])
 def test_a_damaged_state_is_refused(place: int) -> None:
     query = Query()
     query.run()
-    damaged = bytearray(query.states[0])
+    damaged = bytearray(query.stores[0].node())
     damaged[place] ^= 1
     with pytest.raises(StreamingError, match=r"is damaged: .* put a copy of the whole checkpoint directory back"):
-        query.host.load(bytes(damaged))
+        Query().host.load(0, MemoryStore.of(query.stores[0], node=bytes(damaged)))
 
 
 @pytest.mark.parametrize(

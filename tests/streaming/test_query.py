@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tara.protocol.errors import ConfigurationError
-from tara.streaming import StreamingConfig, StreamingReplication, read_results
+from tara.streaming import StreamingConfig, StreamingReplication, nodes, read_results
 from tara.streaming.run import QueryFailed, follow, read_commands, session
 from tests.streaming.commands import APP, check, kill_tree, python_workers, results_of, stream, write_commands
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 DEADLINE_S = 240.0
@@ -45,7 +45,7 @@ def test_a_silent_proposer_is_replaced_and_all_commands_finish(
     replication = StreamingReplication(read_commands(spark, tmp_path / "in", "json", files_per_batch=1), APP, config)
     replication.plan().explain()
     plan = capsys.readouterr().out
-    places = [plan.index(f" {name}(") for name in ("controllers", "executors", "committers", "proposers", "sources")]
+    places = [plan.index(f" [{name}#") for name in ("controllers", "executors", "committers", "proposers", "sources")]
     assert places == sorted(places)
 
     follow(replication.start(tmp_path / "results"), config, tmp_path / "results", drain=True)
@@ -55,12 +55,39 @@ def test_a_silent_proposer_is_replaced_and_all_commands_finish(
     assert views[-1] == 2
     table = read_results(spark, tmp_path / "results")
     assert table.where("status = 'ok'").count() == len(sent)
+    _check_nodes(spark, config, view=2, commands=len(sent))
+    _check_published(replication, tmp_path / "copied", len(sent))
     # A query that went quiet goes on from its checkpoint, and a repetition changes nothing.
     more = write_commands(tmp_path / "again", files=5, per_file=30)
     for path in sorted((tmp_path / "again").iterdir())[-2:]:
         path.rename(tmp_path / "in" / f"again-{path.name}")
     follow(replication.start(tmp_path / "results"), config, tmp_path / "results", drain=True)
     check(results_of(tmp_path), more)
+
+
+def _check_nodes(spark: "SparkSession", config: StreamingConfig, view: int, commands: int) -> None:
+    found = {row["label"]: row for row in nodes(spark, config.checkpoint).collect()}
+    assert len(found) == 24
+    assert {(row["stage"], row["partition"], row["replica"]) for row in found.values()} >= {("proposer", 0, 1)}
+    assert {found[f"committer-{replica}"]["view"] for replica in range(3)} == {view}
+    # A front end has opened a session, whose number is a command's, too.
+    assert found["executor-0"]["position"] >= 4
+    assert found["executor-0"]["run_bytes"] > commands
+    assert all(row["condition"] == "" and row["node_bytes"] > 0 for row in found.values())
+
+
+def _check_published(replication: StreamingReplication, directory: Path, commands: int) -> None:
+    """Results as a stream, into a sink that is exactly once."""
+    batches: dict[int, list[int]] = {}
+
+    def keep(frame: "DataFrame", batch: int) -> None:
+        batches[batch] = [row["counter"] for row in frame.collect()]
+
+    writer = replication.results(maxFilesPerTrigger="1").writeStream.foreachBatch(keep)
+    query = writer.option("checkpointLocation", str(directory)).trigger(availableNow=True).start()
+    query.awaitTermination(DEADLINE_S)
+    assert len(batches) > 1
+    assert [counter for batch in sorted(batches) for counter in batches[batch]] == list(range(1, commands + 1))
 
 
 @pytest.mark.parametrize(
@@ -84,6 +111,18 @@ def test_what_another_query_left_is_not_taken_for_its_own(spark: "SparkSession",
     replication = StreamingReplication(commands, APP, StreamingConfig(checkpoint=str(tmp_path / "checkpoint")))
     with pytest.raises(ConfigurationError, match="has files of another query"):
         replication.start(tmp_path / "results")
+
+
+def test_an_old_checkpoint_is_refused_before_the_query_starts(spark: "SparkSession", tmp_path: Path) -> None:
+    offsets = tmp_path / "checkpoint" / "spark" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").write_text("v1")
+    commands = spark.readStream.schema("client string, number long, payload string").json(str(tmp_path))
+    replication = StreamingReplication(commands, APP, StreamingConfig(checkpoint=str(tmp_path / "checkpoint")))
+    with pytest.raises(ConfigurationError, match="older version of Tara"):
+        replication.start(tmp_path / "results")
+    with pytest.raises(ConfigurationError, match="has to be started"):
+        replication.results()
 
 
 def test_commands_must_be_a_stream(spark: "SparkSession", tmp_path: Path) -> None:

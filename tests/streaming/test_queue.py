@@ -8,8 +8,10 @@ import pytest
 
 from tara.protocol import tuples as t
 from tara.streaming import clients, queue, rows
+from tara.streaming.checkpoint import queue_directory
 from tara.streaming.config import StreamingConfig
 from tara.streaming.errors import StreamingError
+from tara.streaming.published import EVENTS_DIRECTORY
 from tara.streaming.queue import QueueReader, QueueWriter
 from tara.streaming.rows import Row
 
@@ -17,8 +19,8 @@ from tara.streaming.rows import Row
 @pytest.fixture
 def config(tmp_path: Path) -> StreamingConfig:
     config = StreamingConfig(checkpoint=str(tmp_path / "checkpoint"), idle_tick_ms=3_600_000)
-    queue.queue_directory(config).mkdir(parents=True)
-    (tmp_path / "results").mkdir()
+    queue_directory(config).mkdir(parents=True)
+    (tmp_path / "results" / EVENTS_DIRECTORY).mkdir(parents=True)
     return config
 
 
@@ -30,7 +32,8 @@ def write(config: StreamingConfig, results: Path, batch: int, taken: list[Row]) 
 
 
 def outcome(counter: int, client: str, number: int) -> Row:
-    data = clients.encode([(counter, client, number, t.OK, b"r")])
+    event = (counter, 0, client, b"e")
+    data = clients.packed(clients.encode(clients.Answer([(counter, client, number, t.OK, b"r")], [event])))
     return Row(rows.WRITER, rows.WRITER, rows.OUTCOMES, 0, 1, data=data)
 
 
@@ -59,7 +62,7 @@ def test_a_query_without_work_does_not_tick_before_its_time(config: StreamingCon
     first = reader.latestOffset(reader.initialOffset(), None)
     write(config, tmp_path / "results", 0, [outcome(1, "a", 0)])
     assert reader.latestOffset(first, None) == first
-    assert not queue.is_busy(queue.queue_directory(config), 0)
+    assert not queue.is_busy(queue_directory(config), 0)
 
 
 def test_a_micro_batch_that_is_executed_again_changes_nothing(config: StreamingConfig, tmp_path: Path) -> None:
@@ -68,18 +71,19 @@ def test_a_micro_batch_that_is_executed_again_changes_nothing(config: StreamingC
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     write(config, results, 0, [BUSY, outcome(1, "a", 0)])
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    assert [path.name for path in results.iterdir()] == ["000000000000.parquet"]
+    assert sorted(path.name for path in results.iterdir()) == ["000000000000.parquet", EVENTS_DIRECTORY]
+    assert [path.name for path in (results / EVENTS_DIRECTORY).iterdir()] == ["000000000000.parquet"]
 
 
 @pytest.mark.parametrize("place", [0, 20, -3])
 def test_a_damaged_file_is_named(config: StreamingConfig, tmp_path: Path, place: int) -> None:
     write(config, tmp_path / "results", 0, [Row(3, 3, 0, 7, data=b"a tuple, not a short one"), BUSY])
-    path = queue.queue_directory(config) / "000000000000.queue"
+    path = queue_directory(config) / "000000000000.queue"
     damaged = bytearray(path.read_bytes())
     damaged[place] ^= 1
     path.write_bytes(damaged)
     with pytest.raises(StreamingError, match=f"{path}: damaged.* put a copy of the whole checkpoint directory back"):
-        queue.is_busy(queue.queue_directory(config), 0)
+        queue.is_busy(queue_directory(config), 0)
 
 
 def test_an_execution_that_ends_in_the_middle_leaves_nothing_behind(config: StreamingConfig, tmp_path: Path) -> None:
@@ -87,18 +91,19 @@ def test_an_execution_that_ends_in_the_middle_leaves_nothing_behind(config: Stre
     batch = pa.RecordBatch.from_pydict({name: [value] for name, value in outcome(1, "a", 0)._asdict().items()})
     writer.write(iter([batch]))
     writer.abort([writer.write(iter([batch]))], 0)
-    for directory in (tmp_path / "results", queue.queue_directory(config)):
-        assert len(list(directory.iterdir())) == 1
+    results = tmp_path / "results"
+    for directory in (results, results / EVENTS_DIRECTORY, queue_directory(config)):
+        assert len([path for path in directory.iterdir() if path.is_file()]) == 1
         queue.sweep(directory)
-        assert list(directory.iterdir()) == []
+        assert not any(path.is_file() for path in directory.iterdir())
 
 
 def test_files_that_spark_is_done_with_go(config: StreamingConfig, tmp_path: Path) -> None:
     for batch in range(30):
         write(config, tmp_path / "results", batch, [BUSY])
         QueueReader(config).commit({"end": batch, "tick": batch, "now_ms": 0})
-    assert len(list(queue.queue_directory(config).iterdir())) == queue.KEPT_FILES
-    assert list((tmp_path / "results").iterdir()) == []
+    assert len(list(queue_directory(config).iterdir())) == queue.KEPT_FILES
+    assert not list((tmp_path / "results").rglob("*.parquet"))
 
 
 def test_results_are_in_the_order_of_execution(config: StreamingConfig, tmp_path: Path) -> None:
@@ -106,3 +111,5 @@ def test_results_are_in_the_order_of_execution(config: StreamingConfig, tmp_path
     table = pq.read_table(tmp_path / "results" / "000000000004.parquet")
     assert table.column("counter").to_pylist() == [1, 2]
     assert table.column("status").to_pylist() == ["ok", "ok"]
+    events = pq.read_table(tmp_path / "results" / EVENTS_DIRECTORY / "000000000004.parquet").to_pylist()
+    assert [(event["counter"], event["place"], event["client"]) for event in events] == [(1, 0, "a"), (2, 0, "b")]

@@ -57,7 +57,7 @@ def streamed(commands: list[bytes], seed: int) -> tuple[Answers, bytes]:
     states = set()
     for key, name in enumerate(query.graph.names):
         if name.stage == "executor":
-            (node,) = query.host.load(query.states[key]).nodes
+            (node,) = query.seat(key).nodes
             assert isinstance(node, Executor)
             assert isinstance(node.application, Clients)
             states.add(b"".join(node.application.application.snapshot()))

@@ -5,6 +5,6 @@ Tara, so PySpark's streaming dependencies (pandas, pyarrow) are needed only by t
 """
 
 from tara.streaming.config import StreamingConfig
-from tara.streaming.replication import StreamingReplication, read_results, spark_settings
+from tara.streaming.replication import StreamingReplication, nodes, read_results, spark_settings
 
-__all__ = ["StreamingConfig", "StreamingReplication", "read_results", "spark_settings"]
+__all__ = ["StreamingConfig", "StreamingReplication", "nodes", "read_results", "spark_settings"]

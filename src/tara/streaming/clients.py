@@ -20,6 +20,9 @@ from tara.protocol.sessions import Context, call
 CommandRow = tuple[str, int, bytes | None]
 #: A row of a result: counter (0: not executed), client, number, status, result.
 Outcome = tuple[int, str, int, int, bytes]
+#: A row of an event: the counter of the command that it came of, its place among the events of that command, the client
+#: that it is for (None: all), and what was published.
+Published = tuple[int, int, str | None, bytes]
 
 #: What became of a command, beside the protocol's OK, FAILED, REJECTED and FULL.
 CONFLICT = 16  # the client has used this number for another payload; that one stands
@@ -27,7 +30,6 @@ STATUS_NAMES = {t.OK: "ok", t.FAILED: "failed", t.REJECTED: "rejected", t.FULL: 
 
 _CHECK_BYTES = 4
 _decode_rows: Callable[[bytes], list[CommandRow]] = msgspec.msgpack.Decoder(list[CommandRow]).decode
-decode_outcomes: Callable[[bytes], list[Outcome]] = msgspec.msgpack.Decoder(list[Outcome]).decode
 encode = msgspec.msgpack.Encoder().encode
 
 
@@ -38,17 +40,34 @@ def pack_rows(rows: list[CommandRow]) -> bytes:
     """A slice of a micro-batch as a command. Compressed, because the protocol carries it through every shuffle and
     keeps it in many states: bytes are what a micro-batch costs. Only the request source that makes it does so: whether
     replicas would compress alike does not matter."""
-    import pyarrow as pa
-
-    data = encode(rows)
-    return len(data).to_bytes(_LENGTH_BYTES, "little") + pa.compress(data, codec="lz4", asbytes=True)
+    return packed(encode(rows))
 
 
 def unpack_rows(command: bytes) -> list[CommandRow]:
+    return _decode_rows(unpacked(command))
+
+
+def packed(data: bytes) -> bytes:
     import pyarrow as pa
 
-    length = int.from_bytes(command[:_LENGTH_BYTES], "little")
-    return _decode_rows(pa.decompress(command[_LENGTH_BYTES:], length, codec="lz4", asbytes=True))
+    return len(data).to_bytes(_LENGTH_BYTES, "little") + pa.compress(data, codec="lz4", asbytes=True)
+
+
+def unpacked(data: bytes) -> bytes:
+    import pyarrow as pa
+
+    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    return pa.decompress(data[_LENGTH_BYTES:], length, codec="lz4", asbytes=True)
+
+
+class Answer(Struct, array_like=True):
+    """What came of a slice: the result of the command that carried it."""
+
+    outcomes: list[Outcome] = []
+    events: list[Published] = []
+
+
+decode_answer = msgspec.msgpack.Decoder(Answer).decode
 
 
 class Known(Struct, array_like=True):
@@ -93,7 +112,8 @@ class Clients(StateMachine):
         #: Executed commands.
         self.counter = 0
         self._outcomes: list[Outcome] = []
-        #: What the application publishes has no receiver here.
+        #: The clients by their sessions, which are numbered from 1 on.
+        self._names: list[str] = []
         self._events: list[t.Event] = []
         self._context = Context(self._events)
 
@@ -115,13 +135,27 @@ class Clients(StateMachine):
                 self._repeat(client, known, number, payload)
             else:
                 self._wait(client, known, number, payload)
+        return encode(Answer(self._outcomes, self._take_events()))
+
+    def _take_events(self) -> list[Published]:
+        """Numbered within each command that has published any."""
+        if not self._events:
+            return []
+        found: list[Published] = []
+        counter = place = -1
+        for event in self._events:
+            place = place + 1 if event.counter == counter else 0
+            counter = event.counter
+            client = self._names[event.session - 1] if 0 < event.session <= len(self._names) else None
+            found.append((counter, place, client, event.payload))
         self._events.clear()
-        return encode(self._outcomes)
+        return found
 
     def _welcome(self, client: str) -> Known | None:
         if len(self._clients) >= self._clients_max:
             return None
         known = self._clients[client] = Known(len(self._clients) + 1)
+        self._names.append(client)
         self._context.counter, self._context.session = self.counter, known.session
         self.application.opened(self._context)
         return known
@@ -177,6 +211,7 @@ class Clients(StateMachine):
         mine, *rest = chunks
         state = msgspec.msgpack.decode(mine, type=_State)
         self.counter, self._clients = state.counter, state.clients
+        self._names = sorted(state.clients, key=lambda client: state.clients[client].session)
         self.application.restore(rest)
 
 

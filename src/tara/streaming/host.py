@@ -1,18 +1,20 @@
 """Hosts one node (or the reply sinks together) for the length of a micro-batch.
 
-State and rows in, state and rows out: a pure function, because Spark may execute a micro-batch again. The nodes are
-those of a bare site (`tara.host.bare_site`), and rows take the place of frames. Nothing waits for a sync: what a node
-persists is part of its state, Spark makes the states of a micro-batch durable before the sink publishes anything of it,
-and a micro-batch that is not published is as if it had never been. So there are no journals here, no bases and no logs:
-an executor is at a checkpoint after every request, and has reached it as soon as it is there.
+State and rows in, state and rows out: what comes out depends on nothing else, because Spark may execute a micro-batch
+again. The nodes are those of a bare site (`tara.host.bare_site`), and rows take the place of frames. Nothing waits for
+a sync: what a node persists is part of its state, Spark makes the states of a micro-batch durable before the sink
+publishes anything of it, and a micro-batch that is not published is as if it had never been. So there are no journals
+here and no logs: an executor is at a checkpoint after every request, and has reached it as soon as it is there.
+
+A process that still has a node from the micro-batch before goes on with it. Whether it may, the state's token says:
+each write draws a new one, so a node in memory is used only if the state store has the very state that was written when
+the node was left. If it is an older one, an executor comes back by the runs that it lacks, and any other node is
+decoded, which is cheap.
 """
 
-import io
 import logging
-import pickle
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+import os
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -21,135 +23,53 @@ from tara.host.bare_site import BareSite
 from tara.host.effects import Effect, Emit, Executes, Halt, Inputs, Store, Trouble
 from tara.host.executor_condition import described
 from tara.protocol import tuples as t
-from tara.protocol.execution import Execution, ExecutionState
+from tara.protocol.execution import Execution
 from tara.protocol.graph import Stage
 from tara.protocol.incarnations import FIRST_INCARNATION
-from tara.protocol.limits import Limits
-from tara.protocol.node import Boot, Node, Outbox
+from tara.protocol.node import Boot, Outbox
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.factory import create
 from tara.protocol.nodes.request_source import RequestSource
-from tara.protocol.principals import gateway_of
-from tara.protocol.progress import SourceProgress
-from tara.protocol.sessions import Application
-from tara.protocol.skips import Skips
+from tara.protocol.places import EXECUTED
 from tara.protocol.state_digest import digest_of
-from tara.storage.files import DamagedFile, pack_small, unpack_small
-from tara.streaming import clients, rows
+from tara.streaming import clients, executed, rows, seats
 from tara.streaming.config import CONTROLLER_TICK_MS, StreamingConfig
-from tara.streaming.errors import NO_WAY_ON, StreamingError
+from tara.streaming.errors import StreamingError
+from tara.streaming.node_fields import position_of
 from tara.streaming.rows import Row
+from tara.streaming.seats import Changes, FrontEnd, Replies, Seat, Version
 
 _log = logging.getLogger(__name__)
-#: The version of the states' format; a state of another one is refused.
-FORMAT_VERSION = 7
 _decode = msgspec.msgpack.Decoder(t.WireTuple | t.Load | t.Loaded).decode
 #: The answer to an executor that asks for a checkpoint which is not here.
 _NOTHING = t.Loaded(None, b"", [], b"", 0, 0)
+TOKEN_BYTES = 16
 
 
-class Kept(msgspec.Struct):
-    """The state of an executor, at a checkpoint; both parts encoded."""
-
-    checkpoint: t.CheckpointId
-    execution: bytes
-    application: list[bytes]
-
-    def loaded(self) -> t.Loaded:
-        """As a base that nothing follows."""
-        digest = digest_of(self.execution, self.application)
-        length = len(self.execution) + sum(map(len, self.application))
-        return t.Loaded(self.checkpoint, self.execution, self.application, digest, length, until=self.checkpoint.number)
-
-
-class FrontEnd:
-    """The client of a request source: a named session, and the slices of micro-batches that wait for it."""
-
-    def __init__(self, site: int) -> None:
-        self.site = site
-        self.asked = False
-        self.session = 0
-        #: The number of the next slice.
-        self.next = 0
-        self.waiting: list[bytes] = []
-
-    def opening(self) -> t.Command:
-        self.asked = True
-        return t.Command(0, self.site, 0, t.encode(f"front-end-{self.site}"), t.OPEN, gateway_of(self.site))
-
-    def opened(self, results: t.Results) -> None:
-        (result,) = results.results
-        if result.status != t.OK:
-            raise StreamingError(f"front end {self.site}: {result.payload.decode(errors='replace')}")
-        self.session, _, self.next = msgspec.msgpack.decode(result.payload, type=tuple[int, int, int])
-
-    def take(self) -> list[t.Command]:
-        """Slices to submit now. Repetitions are dropped behind the log, so results need not be kept for them."""
-        if not self.session:
-            return []
-        slices, self.waiting = self.waiting, []
-        commands = [
-            t.Command(self.session, number, number, payload, t.EXECUTE, gateway_of(self.site))
-            for number, payload in enumerate(slices, self.next)
-        ]
-        self.next += len(commands)
-        return commands
-
-    def refused(self, commands: list[t.Command]) -> None:
-        """The source has no room for the last of them now."""
-        assert [command.number for command in commands] == list(range(self.next - len(commands), self.next)), commands
-        self.next -= len(commands)
-        self.waiting = [*(command.payload for command in commands), *self.waiting]
-
-
-class Replies:
-    """What the reply sinks have passed on: every result once, whichever of the 2f+1 executors is first."""
-
-    def __init__(self) -> None:
-        self.passed: dict[int, SourceProgress] = {}
-        self.opened: set[int] = set()
-        #: The executors that execute nothing any more, and why.
-        self.halted: dict[int, str] = {}
-
-    def is_new(self, result: t.Result) -> bool:
-        if result.session == 0:
-            new = result.number not in self.opened
-            self.opened.add(result.number)
-            return new
-        progress = self.passed.setdefault(result.session, SourceProgress())
-        new = result.number >= progress.low and result.number not in progress.early
-        progress.note(0, result.number)
-        return new
-
-
-class Seat(msgspec.Struct):
-    """What is kept of a key from micro-batch to micro-batch."""
-
-    nodes: list[Node]
-    #: Tuples emitted so far.
-    emission: int = 0
-    tick: int = 0
-    #: The view of the newest votes that an executor has taken.
-    view: int = 0
-    front_end: FrontEnd | None = None
-    replies: Replies | None = None
-    #: Of an executor: always its present state, because it is at a checkpoint after every request. None: it has
-    #: executed nothing.
-    kept: Kept | None = None
-    halted: str = ""
+def draw_token() -> bytes:
+    return os.urandom(TOKEN_BYTES)
 
 
 class Host:
-    def __init__(self, config: StreamingConfig, application: Callable[[], StateMachine]) -> None:
+    def __init__(
+        self,
+        config: StreamingConfig,
+        application: Callable[[], StateMachine],
+        draw: Callable[[], bytes] = draw_token,
+        keeps: bool = True,
+    ) -> None:
+        """`draw` gives tokens, no two alike. `keeps`: whether nodes stay in memory."""
         self.config = config
         self._application = application
+        self._draw = draw
+        self._keeps = keeps
         self.graph = config.graph
         self._limits = config.limits
-        #: What every state begins with.
-        self._head = f"tara-streaming {FORMAT_VERSION} f={config.f}\n".encode()
         self._sites = self.graph.replicas(Stage.REQUEST_SOURCE)
-        #: Makes the application of an executor. One object, so that it can be left out of states.
-        self._make = self._clients
+        #: The seats that are in memory, with the tokens of their states.
+        self._seats: dict[int, tuple[bytes, Seat]] = {}
+        #: How often a seat was found here, found here at another version, and not found. For those who watch.
+        self.hits = self.stale = self.misses = 0
 
     def _clients(self) -> clients.Clients:
         config = self.config
@@ -157,57 +77,70 @@ class Host:
             self._application(), config.clients_max, config.early_max, config.remembered, config.command_bytes_max
         )
 
-    def save(self, seat: Seat) -> bytes:
-        buffer = io.BytesIO()
-        buffer.write(self._head)
-        known = {id(self.graph): "graph", id(self._limits): "limits", id(self._make): "make"}
-        remake = partial(_make_again, self._make, self._limits, self._sites)
-        _Pickler(buffer, known, remake, seat.kept).dump({name: getattr(seat, name) for name in seat.__struct_fields__})
-        return pack_small(buffer.getvalue())
-
-    def load(self, state: bytes) -> Seat:
-        if not state.startswith(self._head):
-            found = state.partition(b"\n")[0][:40].decode(errors="replace")
-            raise StreamingError(
-                f"the checkpoint is of another version of Tara or has another f ({found!r}, but this is "
-                f"{self._head.strip().decode()!r}): start with a new checkpoint directory"
-            )
-        try:
-            buffer = io.BytesIO(unpack_small(state))
-        except DamagedFile as error:
-            raise StreamingError(f"a node's state in the checkpoint directory {error}: {NO_WAY_ON}") from error
-        buffer.seek(len(self._head))
-        return Seat(**_Unpickler(buffer, {"graph": self.graph, "limits": self._limits, "make": self._make}).load())
-
-    def _found(self, key: int, now_ms: float) -> Seat:
-        """The very first micro-batch of a node."""
+    def _make(self, key: int, boot_ms: float) -> Seat:
+        """As in the very first micro-batch of a key."""
         stage = self.graph.names[key].stage
         numbers = range(key, key + self._sites) if stage is Stage.REPLY_SINK else range(key, key + 1)
-        boot = Boot(1, FIRST_INCARNATION, True, now_ms, keeps_bases=False)
-        seat = Seat(
-            [
-                create(self.graph.names[number], self.graph, self._limits, boot, Outbox(), self._make)
-                for number in numbers
-            ]
-        )
+        boot = Boot(1, FIRST_INCARNATION, True, boot_ms, keeps_bases=False)
+        nodes = [
+            create(self.graph.names[number], self.graph, self._limits, boot, Outbox(), self._clients)
+            for number in numbers
+        ]
+        seat = Seat(nodes, boot_ms)
         if stage is Stage.REQUEST_SOURCE:
             seat.front_end = FrontEnd(self.graph.names[key].replica)
         elif stage is Stage.REPLY_SINK:
             seat.replies = Replies()
         return seat
 
-    def turn(self, key: int, state: bytes | None, taken: list[Row]) -> tuple[bytes | None, list[Row]]:
-        """One micro-batch of one key: its new state (None: as it was), and what it has to say."""
+    def load(self, key: int, store: seats.Store, begin_ms: float = 0.0) -> Seat:
+        """The seat as the state store has it. Until it is saved, nobody else gets it from memory."""
+        token = store.token()
+        known = self._seats.pop(key, None)
+        if token is None:
+            return self._make(key, begin_ms)
+        if known is not None and known[0] == token:
+            self.hits += 1
+            return known[1]
+        data = store.node()
+        if known is None:
+            self.misses += 1
+            seat = self._make(key, seats.boot_ms_of(data, self.graph))
+        else:
+            self.stale += 1
+            seat = known[1]
+        seats.decode_seat(seat, data, self.graph, store)
+        for node in seat.nodes:
+            if isinstance(node, Executor) and not seat.halted:
+                self._come_back(node, seat, store)
+        return seat
+
+    def _come_back(self, executor: Executor, seat: Seat, store: seats.Store) -> None:
+        """Bring what the executor has executed to where its state is."""
+
+        def renew() -> Execution:
+            starts, done = executor.starts, executor._executed
+            executor._renew_application()
+            executor.starts, executor._executed = starts, done
+            return executor.execution
+
+        executor._digest = None
+        executor._execution = executed.come_back(executor.execution, seat.kept, store.piece, store.run, renew)
+        executor._cell[EXECUTED] = executor.sessions.counter
+
+    def turn(self, key: int, store: seats.Store, taken: list[Row]) -> list[Row]:
+        """One micro-batch of one key: what it has to say. Its new state is written to the store."""
         ticks = [row for row in taken if row.sender == rows.TICK]
-        seat = self._found(key, self.time_ms(key, ticks)) if state is None else self.load(state)
+        seat = self.load(key, store, self.time_ms(key, ticks))
         if ticks:
             seat.tick = ticks[0].emission
         silence = self.config.silenced.get(self.graph.label(key))
         if seat.halted or (silence is not None and silence[0] <= seat.tick <= silence[1]):
-            return self.save(seat), []
-        return self._work(key, seat, taken, ticks)
+            self._save(key, seat, store, None)
+            return []
+        return self._work(key, seat, store, taken, ticks)
 
-    def _work(self, key: int, seat: Seat, taken: list[Row], ticks: list[Row]) -> tuple[bytes | None, list[Row]]:
+    def _work(self, key: int, seat: Seat, store: seats.Store, taken: list[Row], ticks: list[Row]) -> list[Row]:
         turn = _Turn(self, key, seat, self.time_ms(key, ticks))
         tuples = sorted((row for row in taken if row.sender >= 0), key=lambda row: rows.order(self.graph, row))
         for row in tuples:
@@ -217,8 +150,49 @@ class Host:
         turn.keep()
         if ticks:
             turn.tick()
+        self._save(key, seat, store, turn)
         # One that was stopped is as if it had crashed: the others go on without it.
-        return self.save(seat), [] if seat.halted else turn.out
+        return [] if seat.halted else turn.out
+
+    def _save(self, key: int, seat: Seat, store: seats.Store, turn: "_Turn | None") -> None:
+        base, run = (None, None) if turn is None else turn.written()
+        node = seats.encode_seat(seat, self.graph)
+        met, stored = seat.bodies.met, seat.stored
+        added = {digest: body for digest, body in met.items() if digest not in stored}
+        seat.stored = {digest: len(body) for digest, body in met.items()}
+        token = self._draw()
+        version = self._version(key, seat, token, len(node))
+        store.write(Changes(version, node, added, stored.keys() - met.keys(), base, run))
+        executor = seat.nodes[0]
+        well = not isinstance(executor, Executor) or (executor.restored and executor.halted is None)
+        if self._keeps and well and not seat.halted:
+            # One that is not well may have something half done, which is not in its state.
+            self._seats[key] = (token, seat)
+
+    def _version(self, key: int, seat: Seat, token: bytes, node_bytes: int) -> Version:
+        name, node = self.graph.names[key], seat.nodes[0]
+        view, position = position_of(node)
+        condition = seat.halted
+        if isinstance(node, Executor):
+            view = seat.view
+            condition = condition or (described(node.halted) if node.halted is not None else "")
+        elif seat.replies is not None:
+            view, position = seat.view, sum(progress.low for progress in seat.replies.passed.values())
+        return Version(
+            token,
+            self.graph.label(key),
+            str(name.stage),
+            name.partition,
+            name.replica,
+            view,
+            position,
+            seat.tick,
+            condition,
+            node_bytes,
+            sum(seat.stored.values()),
+            seat.kept.base_bytes,
+            seat.kept.runs_bytes,
+        )
 
     def time_ms(self, key: int, ticks: list[Row]) -> float:
         """Controllers count ticks, so that a slow micro-batch does not pass for a dead proposer; the others have the
@@ -248,6 +222,14 @@ class _Turn:
         #: What is to be given to nodes here before anything else.
         self._answers: list[tuple[t.Tuple, int]] = []
         self.out: list[Row] = []
+        #: What the executor has executed, and the checkpoint before that.
+        self._executed: list[t.Executed] = []
+        executor = seat.nodes[0]
+        self._before = executor.execution.checkpoint if isinstance(executor, Executor) else t.CheckpointId(0, b"")
+        #: A base that takes the place of all that was kept.
+        self._borrowed: t.Loaded | None = None
+        #: The base that it began to restore last.
+        self._restoring = 0
 
     def take(self, row: Row, tuple_: t.Tuple) -> None:
         seat = self._seat
@@ -261,7 +243,20 @@ class _Turn:
             seat.view = row.number
         elif isinstance(tuple_, t.Commit):
             seat.view = tuple_.view
+        elif isinstance(tuple_, t.Loaded):
+            self._take_base(tuple_, row.node)
+            return
         self._give(tuple_, row.node)
+
+    def _take_base(self, loaded: t.Loaded, number: int) -> None:
+        """If the executor restores it, this is what it has from then on."""
+        (executor,) = self._seat.nodes
+        assert isinstance(executor, Executor)
+        self._restoring = 0
+        self._give(loaded, number)
+        if loaded.base is not None and self._restoring == loaded.base.number and executor.restored:
+            self._borrowed, self._before = loaded, loaded.base
+            self._executed = [some for some in self._executed if some.first >= loaded.base.number]
 
     def _give(self, tuple_: t.Tuple, number: int) -> None:
         self._step(Inputs(tuples=[(tuple_, number)]))
@@ -292,14 +287,15 @@ class _Turn:
                 self._reply(tuple_)
             case Emit(_, tuple_, receivers):
                 self._send(receivers.numbers, tuple_)
+            case Store(_, t.Executed() as executed_now):
+                self._executed.append(executed_now)
             case Store(_, t.Mark() as mark):
                 self._mark = mark
             case Store(number, t.Load() as load):
                 self._borrow(number, load)
             case Store(number, t.Restoring(base)):
+                self._restoring = base
                 self._answers.append((t.Resume(base), number))
-            case Store(_, t.Arrived()):
-                self._keep_borrowed()
             case Executes(number, halted) if halted.reason:
                 _log.error("%s has %s", self._graph.label(number), described(halted))
             case Halt(number, reason):
@@ -358,7 +354,7 @@ class _Turn:
             front_end.waiting.append(clients.pack_rows(valid[start:]))
         if invalid:
             invalid.sort()
-            self._publish(clients.encode(invalid), rows.NONE)
+            self._publish(clients.encode(clients.Answer(invalid)), rows.NONE)
 
     def _report_busy(self) -> None:
         (source,), front_end = self._seat.nodes, self._seat.front_end
@@ -392,8 +388,8 @@ class _Turn:
         if len(replies.halted) == self._graph.replicas(Stage.EXECUTOR):
             raise StreamingError(f"no replica executes: replica {halted.executor} has {described(halted)}")
 
-    def _publish(self, outcomes: bytes, view: int) -> None:
-        self.out.append(Row(rows.WRITER, rows.WRITER, rows.OUTCOMES, 0, view, data=outcomes))
+    def _publish(self, answer: bytes, view: int) -> None:
+        self.out.append(Row(rows.WRITER, rows.WRITER, rows.OUTCOMES, 0, view, data=clients.packed(answer)))
 
     def _borrow(self, number: int, load: t.Load) -> None:
         """Slots that it lacks are gone elsewhere: ask those who have their effects."""
@@ -408,72 +404,53 @@ class _Turn:
         self._send((borrower,), self._loaded(load))
 
     def _loaded(self, load: t.Load) -> t.Loaded:
-        kept = self._seat.kept
-        if kept is None or kept.checkpoint.number < max(load.minimum, load.bases_from):
-            return _NOTHING
-        return kept.loaded()
-
-    def _keep_borrowed(self) -> None:
-        """Else the next micro-batch would begin with what was here before."""
+        """The state of the executor here, as a base that nothing follows."""
         (executor,) = self._seat.nodes
         assert isinstance(executor, Executor)
         checkpoint = executor.execution.checkpoint
-        if executor.restored and (self._seat.kept is None or self._seat.kept.checkpoint.number < checkpoint.number):
-            self._mark = t.Mark(checkpoint, executor.sessions.counter)
+        if executor.halted is not None or not executor.restored:
+            # A command may have left anything behind.
+            return _NOTHING
+        if checkpoint.number < max(load.minimum, load.bases_from, 1):
+            return _NOTHING
+        state, *chunks = executed.base_of(executor.execution)
+        length = len(state) + sum(map(len, chunks))
+        return t.Loaded(checkpoint, state, chunks, digest_of(state, chunks), length, until=checkpoint.number)
 
     def keep(self) -> None:
-        """An executor's state, as it is after this micro-batch, which is all that is needed of its checkpoints."""
+        """What an executor has executed is in its state when the micro-batch ends, and durable with it."""
         executor = self._seat.nodes[0]
         while self._mark is not None:
             assert isinstance(executor, Executor)
             if executor.halted is not None:
-                # The command that it halted at may have left anything behind.
                 return
             checkpoint, self._mark = self._mark.checkpoint, None
-            execution = executor.execution
-            self._seat.kept = Kept(checkpoint, t.encode(execution.state()), list(execution.application.snapshot()))
             # It may have waited for that, and go on.
             self._give(t.Saved(checkpoint), self._key)
 
+    def written(self) -> tuple[list[bytes] | None, tuple[int, bytes] | None]:
+        """What is written of what an executor executed: a new base, or a run."""
+        seat, borrowed = self._seat, self._borrowed
+        executor = seat.nodes[0]
+        if not isinstance(executor, Executor) or seat.halted:
+            return None, None
+        base = None
+        if borrowed is not None and borrowed.base is not None:
+            base = self._begin_anew(borrowed.base, [borrowed.state, *borrowed.chunks])
+        if not any(some.requests for some in self._executed):
+            return base, None
+        kept = seat.kept
+        run = executed.run_of(self._executed, self._before, executor.execution.checkpoint)
+        kept = seat.kept = msgspec.structs.replace(kept, end=kept.end + 1, runs_bytes=kept.runs_bytes + len(run))
+        well = executor.restored and executor.halted is None
+        if well and kept.runs_bytes > max(kept.base_bytes, executed.RUNS_BYTES_MIN):
+            return self._begin_anew(executor.execution.checkpoint, executed.base_of(executor.execution)), None
+        return base, (kept.end - 1, run)
 
-class _Pickler(pickle.Pickler):
-    """Leaves out what every micro-batch makes anew, and what an executor has executed: that is kept in a form of its
-    own, and a digest that is being computed cannot be pickled."""
-
-    def __init__(
-        self,
-        file: io.BytesIO,
-        known: dict[int, str],
-        remake: Callable[[Skips, Kept | None], Execution],
-        kept: Kept | None,
-    ) -> None:
-        super().__init__(file, protocol=5)
-        self._known = known
-        self._remake = remake
-        self._kept = kept
-
-    def persistent_id(self, obj: Any) -> str | None:
-        return self._known.get(id(obj))
-
-    def reducer_override(self, obj: Any) -> Any:
-        return (self._remake, (obj.skips, self._kept)) if isinstance(obj, Execution) else NotImplemented
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, known: dict[str, Any]) -> None:
-        super().__init__(file)
-        self._known = known
-
-    def persistent_load(self, pid: Any) -> Any:
-        return self._known[pid]
-
-
-def _make_again(
-    make: Callable[[], Application], limits: Limits, sources: int, skips: Skips, kept: Kept | None
-) -> Execution:
-    """What an executor has executed, as it was kept."""
-    execution = Execution(make, limits, sources, skips=skips)
-    if kept is not None:
-        execution.application.restore(kept.application)
-        execution.restore(msgspec.msgpack.decode(kept.execution, type=ExecutionState))
-    return execution
+    def _begin_anew(self, checkpoint: t.CheckpointId, chunks: Iterable[bytes]) -> list[bytes]:
+        """A base in the place of what was kept."""
+        seat = self._seat
+        pieces = list(executed.pieces_of(checkpoint, chunks))
+        end = seat.kept.end
+        seat.kept = executed.Kept(checkpoint, len(pieces), sum(map(len, pieces)), end, end, 0)
+        return pieces

@@ -35,8 +35,10 @@ from tara.protocol.node import Boot
 from tara.storage.disk import LOCAL
 from tara.storage.files import DamagedFile, pack_small, read_small
 from tara.streaming import clients, rows
+from tara.streaming.checkpoint import queue_directory
 from tara.streaming.config import StreamingConfig
 from tara.streaming.errors import NO_WAY_ON, StreamingError
+from tara.streaming.published import EVENTS_DIRECTORY, file_name
 from tara.streaming.rows import Row
 
 if TYPE_CHECKING:
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT = "tara-queue"
-RESULTS_SCHEMA = "counter long, client string, number long, status string, result binary, view long"
 #: Queue files that Spark is done with and that are kept all the same.
 KEPT_FILES = 10
 _WITH_STATE = tuple(stage for _, stages in rows.OPERATORS for stage in stages)
@@ -131,10 +132,6 @@ def _config(options: Any) -> StreamingConfig:
     return msgspec.json.decode(options["config"], type=StreamingConfig)
 
 
-def queue_directory(config: StreamingConfig) -> Path:
-    return Path(config.checkpoint) / "queue"
-
-
 def _file_name(batch: int) -> str:
     return f"{batch:012}.queue"
 
@@ -201,12 +198,14 @@ def is_busy(directory: Path, batch: int) -> bool:
 
 
 class StagedBatch(WriterCommitMessage):
-    def __init__(self, queue: str, results: str | None) -> None:
-        self.queue, self.results = queue, results
+    """Files of one micro-batch; None: there is nothing of that kind."""
+
+    def __init__(self, queue: str, results: str | None, events: str | None) -> None:
+        self.queue, self.results, self.events = queue, results, events
 
 
 class QueueWriter(DataSourceStreamArrowWriter):
-    """Gets a micro-batch in one task. `write` stages, `commit` renames: the results first, then the queue file."""
+    """Gets a micro-batch in one task. `write` stages, `commit` renames: what users see first, then the queue file."""
 
     def __init__(self, config: StreamingConfig, results: Path) -> None:
         self._config = config
@@ -222,32 +221,57 @@ class QueueWriter(DataSourceStreamArrowWriter):
         name = uuid.uuid4().hex
         staged = queue_directory(self._config) / f"{name}.staged"
         _write(staged, pack_small(msgspec.msgpack.encode(queue)))
-        table = results_table(outcomes)
-        if table is None:
-            return StagedBatch(str(staged), None)
-        results = self._results / f".{name}.staged"
-        _write_table(results, table)
-        return StagedBatch(str(staged), str(results))
+        results, events = published_tables(outcomes)
+        return StagedBatch(
+            str(staged),
+            _staged_table(self._results, name, results),
+            _staged_table(self._results / EVENTS_DIRECTORY, name, events),
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         (staged,) = [message for message in messages if isinstance(message, StagedBatch)]
         if staged.results is not None:
-            _publish(Path(staged.results), self._results / f"{batchId:012}.parquet")
+            _publish(Path(staged.results), self._results / file_name(batchId))
+        if staged.events is not None:
+            _publish(Path(staged.events), self._results / EVENTS_DIRECTORY / file_name(batchId))
         _publish(Path(staged.queue), queue_directory(self._config) / _file_name(batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         for message in messages:
             if isinstance(message, StagedBatch):
-                for path in (message.queue, message.results):
+                for path in (message.queue, message.results, message.events):
                     if path is not None:
                         Path(path).unlink(missing_ok=True)
 
 
-def results_table(outcomes: list[Row]) -> "pa.Table | None":
-    """Outcomes as columns, in the order of execution."""
+def published_tables(said: list[Row]) -> "tuple[pa.Table | None, pa.Table | None]":
+    """Results and events as columns, in the order of execution; None: there are none."""
+    answers = [(clients.decode_answer(clients.unpacked(row.data)), row.number) for row in said]
+    return (
+        results_table([(*outcome, view) for answer, view in answers for outcome in answer.outcomes]),
+        events_table([event for answer, _ in answers for event in answer.events]),
+    )
+
+
+def events_table(found: list[clients.Published]) -> "pa.Table | None":
     import pyarrow as pa
 
-    found = [(*outcome, row.number) for row in outcomes for outcome in clients.decode_outcomes(row.data)]
+    if not found:
+        return None
+    counters, places, names, events = zip(*sorted(found, key=lambda event: event[:2]), strict=True)
+    return pa.table(
+        {
+            "counter": pa.array(counters, pa.int64()),
+            "place": pa.array(places, pa.int32()),
+            "client": pa.array(names, pa.string()),
+            "event": pa.array(events, pa.binary()),
+        }
+    )
+
+
+def results_table(found: list[tuple[int, str, int, int, bytes, int]]) -> "pa.Table | None":
+    import pyarrow as pa
+
     if not found:
         return None
     found.sort(key=lambda outcome: outcome[0])
@@ -269,6 +293,14 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _staged_table(directory: Path, name: str, table: "pa.Table | None") -> str | None:
+    if table is None:
+        return None
+    path = directory / f".{name}.staged"
+    _write_table(path, table)
+    return str(path)
 
 
 def _write_table(path: Path, table: "pa.Table") -> None:

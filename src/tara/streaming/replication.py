@@ -8,9 +8,10 @@ Five stateful operators in a row, keyed by node; a row for a later one passes th
 which stage is where, and `docs/spark.md` for what this gives and what it costs.
 """
 
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,27 +19,25 @@ from tara.application import StateMachine
 from tara.named import application_of
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import Stage
-from tara.streaming import queue, rows
+from tara.streaming import checkpoint, published, queue, rows
 from tara.streaming.config import StreamingConfig
-from tara.streaming.host import Host
-from tara.streaming.rows import COLUMNS, SCHEMA, Row
+from tara.streaming.processor import VERSION, NodeProcessor
+from tara.streaming.published import EVENTS_DIRECTORY, EVENTS_SCHEMA, RESULTS_SCHEMA
+from tara.streaming.rows import SCHEMA
 
 if TYPE_CHECKING:
-    import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 #: What the query needs of the session; set while it starts. Spark keeps a running query's settings in its checkpoint.
 _QUERY_SETTINGS = {
-    # A chain of stateful operators, each of which emits at once: that is the point here.
-    "spark.sql.streaming.unsupportedOperationCheck": "false",
-    "spark.sql.streaming.statefulOperator.checkCorrectness.enabled": "false",
     "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
-    # The states are small in number and rewritten by every micro-batch: old versions are of no use.
+    # What a micro-batch writes is what it changed.
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # Old versions are of no use.
     "spark.sql.streaming.minBatchesToRetain": "4",
-    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "4",
     "spark.sql.adaptive.enabled": "false",
 }
 _STATIC_SETTINGS = {
@@ -68,6 +67,7 @@ class StreamingReplication:
         self._commands = _checked(commands)
         self._application = application_of(app) if isinstance(app, str) else app
         self._config = config
+        self._results: Path | None = None
 
     def start(self, results: str | Path) -> "StreamingQuery":
         """Start the query, or go on where its checkpoint ends. Results appear as Parquet files in `results`, one per
@@ -76,7 +76,8 @@ class StreamingReplication:
         config = self._config
         directory = Path(results).absolute()
         _check_directories(config, directory)
-        for path in (directory, queue.queue_directory(config)):
+        self._results = directory
+        for path in (directory, directory / EVENTS_DIRECTORY, checkpoint.queue_directory(config)):
             path.mkdir(parents=True, exist_ok=True)
             queue.sweep(path)
         spark.dataSource.register(queue.QueueSource)
@@ -90,7 +91,7 @@ class StreamingReplication:
                 .writeStream.format(queue.FORMAT)
                 .option("config", _text(config))
                 .option("results", str(directory))
-                .option("checkpointLocation", str(Path(config.checkpoint).absolute() / "spark"))
+                .option("checkpointLocation", str(checkpoint.spark_directory(config)))
                 .queryName(f"tara {directory.name}")
                 .start()
             )
@@ -101,6 +102,21 @@ class StreamingReplication:
                 else:
                     spark.conf.set(key, old)
 
+    def results(self, **options: str) -> "DataFrame":
+        """The results as a streaming DataFrame, for any sink: each once, in the order of execution. After `start`. With
+        `maxFilesPerTrigger`, so many micro-batches of this query are read at once."""
+        return self._published("", RESULTS_SCHEMA, options)
+
+    def events(self, **options: str) -> "DataFrame":
+        """What the application publishes, likewise: `counter` is that of the command that it came of, and `place`
+        counts the events of one command."""
+        return self._published(EVENTS_DIRECTORY, EVENTS_SCHEMA, options)
+
+    def _published(self, directory: str, columns: str, options: dict[str, str]) -> "DataFrame":
+        if self._results is None:
+            raise ConfigurationError("the query has to be started before what it publishes can be read")
+        return published.stream(self._commands.sparkSession, self._results / directory, columns, options)
+
     def plan(self) -> "DataFrame":
         """The query up to its sink."""
         from pyspark.sql import functions as sf
@@ -108,6 +124,7 @@ class StreamingReplication:
         spark = self._commands.sparkSession
         spark.dataSource.register(queue.QueueSource)
         config, graph = self._config, self._config.graph
+        start = uuid.uuid4().hex
         feedback = spark.readStream.format(queue.FORMAT).option("config", _text(config)).load()
         first = graph.number(Stage.REQUEST_SOURCE, 0)
         source = sf.pmod(sf.xxhash64("client"), sf.lit(graph.replicas(Stage.REQUEST_SOURCE))).cast("int") + first
@@ -126,16 +143,18 @@ class StreamingReplication:
             keys = {
                 number: rows.key_of(graph, number) for number, node in enumerate(graph.names) if node.stage in stages
             }
-            flow = _operator(flow, name, keys, _Operator(config, self._application))
+            processor = NodeProcessor(start, config, self._application, Stage.EXECUTOR in stages)
+            flow = _operator(flow, name, keys, processor)
         # A projection that does something: without one the sink gets rows that it cannot take. One task writes them.
         return flow.withColumn("key", sf.coalesce(sf.col("key"), sf.lit(rows.WRITER))).coalesce(1)
 
 
 def _check_directories(config: StreamingConfig, results: Path) -> None:
     """Files are named by micro-batch and stay as they are, so what another query left would pass for this one's."""
-    if any(Path(config.checkpoint, "spark", "offsets").glob("[0-9]*")):
+    checkpoint.claim(config)
+    if checkpoint.has_begun(config):
         return
-    left = [*queue.queue_directory(config).glob("*.queue"), *results.glob("*.parquet")]
+    left = [*checkpoint.queue_directory(config).glob("*.queue"), *results.glob("*.parquet")]
     if left:
         raise ConfigurationError(
             f"{left[0].parent} has files of another query, but the checkpoint {config.checkpoint} is new: "
@@ -145,7 +164,22 @@ def _check_directories(config: StreamingConfig, results: Path) -> None:
 
 def read_results(spark: "SparkSession", results: str | Path) -> "DataFrame":
     """The results so far, as a batch DataFrame. They can be read as a stream likewise, with the same schema."""
-    return spark.read.schema(queue.RESULTS_SCHEMA).parquet(str(results))
+    return spark.read.schema(RESULTS_SCHEMA).parquet(str(results))
+
+
+def nodes(spark: "SparkSession", directory: str | Path) -> "DataFrame":
+    """The nodes of a query as they were at the end of its last micro-batch, by its checkpoint directory: one row for
+    each, the reply sinks as one. Read from Spark's state store; the query may be running."""
+    from pyspark.sql import functions as sf
+
+    path = str(Path(directory).absolute() / "spark")
+    found = None
+    for operator in range(len(rows.OPERATORS)):
+        reader = spark.read.format("statestore").option("operatorId", operator).option("stateVarName", VERSION)
+        some = reader.load(path).select("value.*").drop("token")
+        found = some if found is None else found.unionByName(some)
+    assert found is not None
+    return found.orderBy(sf.col("stage"), sf.col("partition"), sf.col("replica"))
 
 
 def _text(config: StreamingConfig) -> str:
@@ -178,51 +212,13 @@ def _checked(commands: "DataFrame") -> "DataFrame":
     )
 
 
-class _Operator:
-    """What travels to the Python workers: hosts nodes, and passes on what is for other operators."""
-
-    def __init__(self, config: StreamingConfig, application: Callable[[], StateMachine]) -> None:
-        self._config = config
-        self._application = application
-        self._host: Host | None = None
-
-    def __call__(self, key: tuple[int], frames: "Iterator[pd.DataFrame]", state: Any) -> "Iterator[pd.DataFrame]":
-        import pandas as pd
-
-        (number,) = key
-        if number < 0:
-            yield from frames
-            return
-        if self._host is None:
-            self._host = Host(self._config, self._application)
-        taken = [row for frame in frames for row in _rows(frame)]
-        saved, out = self._host.turn(number, state.get[0] if state.exists else None, taken)
-        if saved is not None:
-            state.update((saved,))
-        if out:
-            yield pd.DataFrame(dict(zip(COLUMNS, zip(*out, strict=True), strict=True)))
-
-
-def _rows(frame: "pd.DataFrame") -> Iterator[Row]:
-    return map(Row._make, zip(*(frame[name].tolist() for name in COLUMNS), strict=True))
-
-
-def _operator(flow: "DataFrame", name: str, keys: dict[int, int], operator: _Operator) -> "DataFrame":
-    """`keys` says whose state each node of this operator belongs to; whatever is for other nodes is one group."""
+def _operator(flow: "DataFrame", name: str, keys: dict[int, int], processor: NodeProcessor) -> "DataFrame":
+    """`keys` says whose state each node of this operator belongs to; whatever is for other nodes is one group. The
+    column that it is grouped by has the operator's name: `explain` and the Structured Streaming tab show that."""
     from pyspark.sql import functions as sf
-    from pyspark.sql.streaming.state import GroupStateTimeout
 
-    def run(key: Any, frames: Any, state: Any) -> Any:
-        return operator(key, frames, state)
-
-    # What `explain` and the Structured Streaming tab show.
-    run.__name__ = run.__qualname__ = name
     shared = {number: key for number, key in keys.items() if number != key}
     key = sf.when(sf.col("node").isin([*keys]), sf.col("node")).otherwise(sf.lit(rows.WRITER))
     for number, first in shared.items():
         key = sf.when(sf.col("node") == number, sf.lit(first)).otherwise(key)
-    return (
-        flow.withColumn("key", key)
-        .groupBy("key")
-        .applyInPandasWithState(run, SCHEMA, "state binary", "append", GroupStateTimeout.NoTimeout)
-    )
+    return flow.withColumn(name, key).groupBy(name).transformWithState(processor, SCHEMA, "Append", "None")

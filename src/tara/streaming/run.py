@@ -11,6 +11,7 @@ from msgspec import Struct
 from tara.live.spark_session import check_java, open_session
 from tara.protocol.errors import ConfigurationError, TaraError
 from tara.streaming import queue
+from tara.streaming.checkpoint import queue_directory
 from tara.streaming.config import StreamingConfig
 from tara.streaming.replication import StreamingReplication, spark_settings
 
@@ -132,7 +133,7 @@ class Watch:
 
     def __init__(self, query: "StreamingQuery", config: StreamingConfig, results: Path) -> None:
         self._query = query
-        self._queue = queue.queue_directory(config)
+        self._queue = queue_directory(config)
         self._results = results
         self._seen = -1
         self._commands = 0
