@@ -85,7 +85,7 @@ def _check_published(replication: StreamingReplication, directory: Path, command
 
     writer = replication.results(maxFilesPerTrigger="1").writeStream.foreachBatch(keep)
     query = writer.option("checkpointLocation", str(directory)).trigger(availableNow=True).start()
-    query.awaitTermination(DEADLINE_S)
+    query.awaitTermination(int(DEADLINE_S))
     assert len(batches) > 1
     assert [counter for batch in sorted(batches) for counter in batches[batch]] == list(range(1, commands + 1))
 

@@ -5,6 +5,7 @@ import itertools
 import random
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -29,7 +30,7 @@ from tests.streaming.test_host import Query, executors
 
 GOLDEN = Path(__file__).parent / "golden"
 #: Drills in which all kinds of tuples flow, records of a view change among them.
-DRILLS: list[dict[str, object]] = [
+DRILLS: list[dict[str, Any]] = [
     {},
     {"silenced": {"proposer-1": (5, 12)}},
     {"silenced": {"executor-0": (4, 12), "committer-1": (14, 18)}},
@@ -41,7 +42,7 @@ class Workers(Query):
     """Several processes, as Spark has them: each key is taken now by one, now by another, some of them twice, because
     the first one failed after it had done its work, and now and then a process ends."""
 
-    def __init__(self, app: type[StateMachine], seed: int, processes: int, **settings: object) -> None:
+    def __init__(self, app: type[StateMachine], seed: int, processes: int, **settings: Any) -> None:
         super().__init__(app, seed, **settings)
         self.hosts = [Host(self.config, app) for _ in range(processes)]
         self.chance = random.Random(seed)
@@ -81,7 +82,7 @@ def drive(query: Query, batches: int = 30) -> list[object]:
 
 @pytest.mark.parametrize("settings", DRILLS)
 def test_it_makes_no_difference_where_a_node_was_before(
-    settings: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Decoded each time, kept in one process, or taken by any process that has it, had it, or never had it."""
     monkeypatch.setattr(executed, "RUNS_BYTES_MIN", 3_000)
@@ -277,7 +278,7 @@ class Whole:
         self.body = b""
 
 
-DECLARED = {
+DECLARED: dict[type, Fields] = {
     Part: Fields({"number": int}, ("bound",)),
     Whole: Fields({"part": Part, "parts": list[Part], "last": deque[int], "names": set[str], "body": Long}),
 }

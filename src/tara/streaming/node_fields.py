@@ -12,7 +12,6 @@ from tara.protocol.acceptor import Acceptor
 from tara.protocol.backoff import Backoff
 from tara.protocol.base_taker import BaseTaker
 from tara.protocol.bases import BaseSchedule
-from tara.protocol.graph import Stage
 from tara.protocol.node import Node
 from tara.protocol.nodes.committer import Committer
 from tara.protocol.nodes.controller import Controller
@@ -94,7 +93,7 @@ _PARTS: dict[type, Fields] = {
         },
         ("_partition", "_quorum", "_capacity"),
     ),
-    Newest: Fields({"_statuses": list[Status | None]}),
+    Newest: Fields({"_statuses": list[Status | None]}),  # type: ignore[valid-type]
     Observer: Fields({"_values": list[int], "current": int}, ("_threshold",)),
     ProgressOpinions: Fields({"_opinions": list[list[Reach]]}),
     # Nobody reads in a query: these stay as they were made.
@@ -143,7 +142,7 @@ _PARTS: dict[type, Fields] = {
         }
     ),
     Votes: Fields({"view": int, "first": int, "end": int, "requests": list[t.Request]}),
-    Window: Fields({"min": int, "_values": list[Value]}, ("capacity",)),
+    Window: Fields({"min": int, "_values": list[Value]}, ("capacity",)),  # type: ignore[valid-type]
 }
 
 _NODES: dict[type, Fields] = {
@@ -355,7 +354,3 @@ def position_of(node: Node) -> tuple[int | None, int | None]:
         case Controller():
             return node._views.current, node._position
     return None, None
-
-
-#: Stages whose nodes have a state of their own.
-STAGES = frozenset({Stage.REQUEST_SOURCE, Stage.GC_SOURCE, Stage.VIEW_SOURCE, Stage.PROPOSER, Stage.COMMITTER})

@@ -217,7 +217,7 @@ class TypedState:
 
     def _dictionary(self, key: Any, codec: Codec) -> Codec:
         """In the order in which the keys came: those who go through it see the same order again."""
-        stored = dict[key, codec.stored]  # type: ignore[valid-type, name-defined]
+        stored = dict[key, codec.stored]  # type: ignore[name-defined]
         pack_one, unpack_one = codec.pack, codec.unpack
         if pack_one is None or unpack_one is None:
             return Codec(stored)
