@@ -4,13 +4,14 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 
+import pyarrow as pa
 import pytest
 
 from tara.application import AppendRegister, StateMachine
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.nodes.executor import Executor
 from tara.protocol.sessions import Context
-from tara.streaming import clients, executed, queue, rows
+from tara.streaming import clients, executed, packing, queue, rows
 from tara.streaming.config import StreamingConfig
 from tara.streaming.errors import StreamingError
 from tara.streaming.host import Host
@@ -43,11 +44,7 @@ class Query:
         flow = [Row(*row) for row in self.queue.rows]
         if tick:
             flow += queue.ticks(self.graph, self.batch, 1_000_000 + 700 * self.batch)
-        flow += [
-            Row(site, site, rows.COMMAND, int(payload is None), number, client, payload or b"")
-            for client, number, payload in commands
-            for site in (sum(client.encode()) % self.graph.sites,)
-        ]
+        flow += self._packed(commands)
         for _, stages in rows.OPERATORS:
             flow = self._operator(stages, flow)
         self.queue, outcomes = queue.Sinks(self.graph, self.config.limits).split(flow)
@@ -56,6 +53,20 @@ class Query:
             self.events += [tuple(row.values()) for row in events.to_pylist()]
         if table is not None:
             self.results += [tuple(row.values()) for row in table.to_pylist()]
+
+    def _packed(self, commands: Sequence[tuple[str, int, bytes | None]]) -> list[Row]:
+        """As the tasks that read them do: in some order, and in any number of rows."""
+        found = [(sum(client.encode()) % self.graph.sites, *command) for command in commands for client in command[:1]]
+        self.random.shuffle(found)
+        out: list[Row] = []
+        while found:
+            count = self.random.randint(1, len(found))
+            some, found = found[:count], found[count:]
+            columns = dict(zip(packing.INPUT, map(list, zip(*some, strict=True)), strict=True))
+            schema = pa.schema([("key", pa.int32()), ("client", pa.string()), ("number", pa.int64())])
+            batch = pa.RecordBatch.from_pydict(columns, schema.append(pa.field("payload", pa.binary())))
+            out += [Row(*row.values()) for packed in packing.pack([batch]) for row in packed.to_pylist()]
+        return out
 
     def _operator(self, stages: tuple[object, ...], flow: list[Row]) -> list[Row]:
         self.random.shuffle(flow)
@@ -112,6 +123,16 @@ def test_commands_execute_once_and_in_the_order_of_their_clients() -> None:
     for c in range(5):
         assert [number for _, client, number, *_ in query.results if client == f"client-{c}"] == list(range(20))
     assert {view for *_, view in query.results} == {1}
+
+
+def test_long_commands_may_wait() -> None:
+    """A request source tells its clients when much waits for long; front ends need not know."""
+    query = Query(silenced={"proposer-1": (3, 8)})
+    sent = [("a", n, random.Random(n).randbytes(50_000)) for n in range(12)]
+    for n in range(12):
+        query.run(sent[n : n + 1])
+    query.settle()
+    assert payloads(query.results) == [("a", n, "ok") for n in range(12)]
 
 
 def test_rows_in_another_order_change_nothing() -> None:

@@ -6,15 +6,19 @@ until its result is in a file. The larger the micro-batches, the cheaper a comma
 
 import contextlib
 import os
+import random
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
+from tara.application import Context, KeyValueStore, Put
+from tara.protocol import tuples as t
 from tara.streaming import StreamingConfig, StreamingReplication
 from tara.streaming.run import check, session
 
@@ -28,8 +32,10 @@ WARM_UP_S = 60.0
 
 class StreamReport(Struct):
     seconds: float
-    #: Commands in a micro-batch.
+    #: Commands in a micro-batch; whether they can be compressed; and what the application holds beside them.
     batch_commands: int
+    compressible: bool
+    state_mb: int
     #: Commands answered.
     throughput_per_s: float
     batches: int
@@ -56,28 +62,50 @@ def measure(
     master: str,
     warm_up_s: float = WARM_UP_S,
     tell: Callable[[str], None] = lambda _: None,
+    compressible: bool = True,
+    state_mb: int = 0,
 ) -> StreamReport:
     spark = session(master, "tara bench stream")
+    load = Load(batch_commands, compressible, state_mb)
     try:
         with tempfile.TemporaryDirectory(prefix="tara-stream-") as directory:
-            return _measure(spark, Path(directory), seconds, batch_commands, warm_up_s, tell)
+            return _measure(spark, Path(directory), seconds, load, warm_up_s, tell)
     finally:
         spark.stop()
 
 
-def commands(spark: "SparkSession", batch_commands: int) -> "DataFrame":
+class Load(NamedTuple):
+    batch_commands: int
+    compressible: bool = True
+    state_mb: int = 0
+
+
+class FullStore(KeyValueStore):
+    """Holds something from the beginning, which no command touches."""
+
+    def __init__(self, state_mb: int) -> None:
+        super().__init__()
+        draw = random.Random(state_mb)
+        for number in range(state_mb * 1_000):
+            self.apply(t.encode(Put(f"full-{number:09}", draw.randbytes(985))), Context([]))
+
+
+def commands(spark: "SparkSession", load: Load) -> "DataFrame":
     """Puts of 64 bytes over a thousand keys, from 64 clients."""
     from pyspark.sql import functions as sf
 
-    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", batch_commands)
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", load.batch_commands)
     arrivals = source.option("numPartitions", 2).load()
     # [1, "00000123", 51 bytes] in MessagePack.
-    head, value = "9301a8", "c433" + "78" * 51
+    head, value = "9301a8", sf.unhex(sf.lit("c433" + "78" * 51))
+    if not load.compressible:
+        noise = sf.unhex(sf.sha2(sf.col("value").cast("string").cast("binary"), 512))
+        value = sf.concat(sf.unhex(sf.lit("c433")), sf.substring(noise, 1, 51))
     key = sf.encode(sf.lpad((sf.col("value") % 1000).cast("string"), 8, "0"), "utf-8")
     return arrivals.select(
         (sf.col("value") % CLIENTS).cast("string").alias("client"),
         sf.expr(f"value div {CLIENTS}").alias("number"),
-        sf.concat(sf.unhex(sf.lit(head)), key, sf.unhex(sf.lit(value))).alias("payload"),
+        sf.concat(sf.unhex(sf.lit(head)), key, value).alias("payload"),
     )
 
 
@@ -85,13 +113,14 @@ def _measure(
     spark: "SparkSession",
     directory: Path,
     seconds: float,
-    batch_commands: int,
+    load: Load,
     warm_up_s: float,
     tell: Callable[[str], None],
 ) -> StreamReport:
     config = StreamingConfig(checkpoint=str(directory / "checkpoint"))
     results = directory / "results"
-    query = StreamingReplication(commands(spark, batch_commands), "key-value", config).start(results)
+    application = partial(FullStore, load.state_mb)
+    query = StreamingReplication(commands(spark, load), application, config).start(results)
     try:
         progress: dict[int, dict[str, Any]] = {}
         _watch(query, progress, warm_up_s, tell)
@@ -109,7 +138,9 @@ def _measure(
     answered, wrong = _evaluate(results, begun_s, ended_s)
     return StreamReport(
         seconds=round(ended_s - begun_s, 1),
-        batch_commands=batch_commands,
+        batch_commands=load.batch_commands,
+        compressible=load.compressible,
+        state_mb=load.state_mb,
         throughput_per_s=round(answered / (ended_s - begun_s), 1),
         batches=len(batches),
         batch_ms_p50=statistics.median(durations or [0]),

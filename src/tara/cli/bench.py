@@ -1,5 +1,6 @@
 """`tara bench`: performance. What only the evaluation needs is in `tara.cli.evaluation`."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -111,6 +112,8 @@ def bench_stream(
     batch: Annotated[int, typer.Option(help="Commands in a micro-batch.", min=1)] = 40_000,
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[2,4]",
     warm_up: Annotated[float, typer.Option(help="Seconds before the measurement.", min=0.0)] = 60.0,
+    compressible: Annotated[bool, typer.Option(help="Whether the commands can be compressed.")] = True,
+    state_mb: Annotated[int, typer.Option(help="What the application holds from the beginning.", min=0)] = 0,
     as_json: Json = False,
 ) -> None:
     """Measure the streaming runtime: 64-byte commands from a streaming DataFrame, results in files.
@@ -119,7 +122,8 @@ def bench_stream(
     """
     from tara.bench.stream_speed import measure
 
-    report = measure(seconds, batch, master, warm_up, lambda text: typer.echo(text, err=True))
+    tell = partial(typer.echo, err=True)
+    report = measure(seconds, batch, master, warm_up, tell, compressible, state_mb)
     if as_json:
         print_json(report)
     else:

@@ -120,17 +120,19 @@ class Clients(StateMachine):
     def apply(self, command: bytes, context: Context) -> bytes:
         self._outcomes = []
         self._context.time_ms = context.time_ms
+        find, run = self._clients.get, self._run
         for client, number, payload in unpack_rows(command):
-            known = self._clients.get(client)
+            known = find(client)
             if known is None:
                 known = self._welcome(client)
                 if known is None:
                     self._outcomes.append((0, client, number, t.FULL, b"too many clients"))
                     continue
             if number == known.next:
-                self._run(client, known, payload)
-                while known.early and known.next in known.early:
-                    self._run(client, known, known.early.pop(known.next))
+                run(client, known, payload)
+                if known.early:
+                    while known.next in known.early:
+                        run(client, known, known.early.pop(known.next))
             elif number < known.next:
                 self._repeat(client, known, number, payload)
             else:
@@ -162,8 +164,8 @@ class Clients(StateMachine):
 
     def _run(self, client: str, known: Known, payload: bytes | None) -> None:
         number = known.next
-        known.next += 1
-        self.counter += 1
+        known.next = number + 1
+        self.counter = counter = self.counter + 1
         if self._recent_bytes:
             known.recent = (known.recent + _check(payload))[-self._recent_bytes :]
         if payload is None:
@@ -172,9 +174,9 @@ class Clients(StateMachine):
             status, result = t.FAILED, f"a command may have {self._command_bytes_max} bytes".encode()
         else:
             context = self._context
-            context.counter, context.session = self.counter, known.session
+            context.counter, context.session = counter, known.session
             status, result = call(self.application, False, payload, context, self._result_bytes_max)
-        self._outcomes.append((self.counter, client, number, status, result))
+        self._outcomes.append((counter, client, number, status, result))
 
     def _repeat(self, client: str, known: Known, number: int, payload: bytes | None) -> None:
         """The number has executed. The same payload: its result stands, and is there. Another one: say so. It was too

@@ -32,7 +32,7 @@ from tara.protocol.nodes.factory import create
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.places import EXECUTED
 from tara.protocol.state_digest import digest_of
-from tara.streaming import clients, executed, rows, seats
+from tara.streaming import clients, executed, packing, rows, seats
 from tara.streaming.config import CONTROLLER_TICK_MS, StreamingConfig
 from tara.streaming.errors import StreamingError
 from tara.streaming.node_fields import position_of
@@ -329,18 +329,17 @@ class _Turn:
             )
 
     def _slice(self, front_end: FrontEnd, commands: list[Row]) -> None:
-        """Cut the commands of the micro-batch into slices, each of which will be one request."""
+        """Cut the commands of the micro-batch into slices, each of which will be one request. The order of the rows
+        must not matter, nor be different when the micro-batch is executed again."""
         valid: list[clients.CommandRow] = []
         invalid: list[clients.Outcome] = []
-        for row in commands:
-            if not row.client or row.number < 0:
-                message = b"a command must have a client, and a number that is not negative"
-                invalid.append((0, row.client, row.number, t.REJECTED, message))
+        for command in packing.unpack([row.data for row in commands]):
+            client, number, _ = command
+            if client and number >= 0:
+                valid.append(command)
             else:
-                valid.append((row.client, row.number, None if row.emission == rows.NULL_PAYLOAD else row.data))
-        # The order of the rows must not matter, nor be different when the micro-batch is executed again. By number, so
-        # that clients take turns.
-        valid.sort(key=lambda row: (row[1], row[0], row[2] is not None, row[2] or b""))
+                message = b"a command must have a client, and a number that is not negative"
+                invalid.append((0, client, number, t.REJECTED, message))
         start = size = 0
         for end, (client, _, payload) in enumerate(valid):
             cost = len(client) + len(payload or b"") + 16
@@ -364,6 +363,9 @@ class _Turn:
             self.out.append(Row(rows.WRITER, rows.WRITER, rows.BUSY, 0))
 
     def _reply(self, tuple_: t.Tuple) -> None:
+        if isinstance(tuple_, t.Waiting):
+            # Front ends are patient, and send nothing again.
+            return
         replies = self._seat.replies
         assert replies is not None
         if isinstance(tuple_, t.Halted):

@@ -10,15 +10,28 @@ from typing import Any
 
 from pyspark.sql import Row as SparkRow
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
 
 from tara.application import StateMachine
 from tara.streaming.config import StreamingConfig
 from tara.streaming.errors import StreamingError
 from tara.streaming.host import Host
 from tara.streaming.rows import COLUMNS, Row
-from tara.streaming.seats import VERSION_SCHEMA, Changes
+from tara.streaming.seats import VERSION_COLUMNS, Changes
 
 VERSION, NODE, BODIES, BASE, RUNS = "version", "node", "bodies", "base", "runs"
+
+
+def _schema(**columns: DataType) -> StructType:
+    """As an object: a text would be a question to the JVM each time."""
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+_TYPES: dict[type, DataType] = {bytes: BinaryType(), str: StringType(), int: LongType()}
+_VERSION_SCHEMA = _schema(**{name: _TYPES[kind] for name, kind in VERSION_COLUMNS.items()})
+_NODE_SCHEMA = _schema(data=BinaryType())
+_DIGEST_SCHEMA = _schema(digest=BinaryType())
+_NUMBER_SCHEMA = _schema(number=LongType())
 #: Queries whose nodes a Python worker keeps in memory.
 HOSTS_MAX = 4
 _hosts: "OrderedDict[str, Host]" = OrderedDict()
@@ -41,12 +54,12 @@ class SparkStore:
     asked."""
 
     def __init__(self, handle: StatefulProcessorHandle, executes: bool) -> None:
-        self._version = handle.getValueState(VERSION, VERSION_SCHEMA)
-        self._node = handle.getValueState(NODE, "data binary")
-        self._bodies = handle.getMapState(BODIES, "digest binary", "body binary")
+        self._version = handle.getValueState(VERSION, _VERSION_SCHEMA)
+        self._node = handle.getValueState(NODE, _NODE_SCHEMA)
+        self._bodies = handle.getMapState(BODIES, _DIGEST_SCHEMA, _NODE_SCHEMA)
         # Only executors have these.
-        self._base = handle.getMapState(BASE, "number int", "piece binary") if executes else None
-        self._runs = handle.getMapState(RUNS, "number long", "run binary") if executes else None
+        self._base = handle.getMapState(BASE, _NUMBER_SCHEMA, _NODE_SCHEMA) if executes else None
+        self._runs = handle.getMapState(RUNS, _NUMBER_SCHEMA, _NODE_SCHEMA) if executes else None
 
     def token(self) -> bytes | None:
         found = self._version.get()

@@ -60,7 +60,7 @@ class QueueFile(msgspec.Struct, array_like=True):
     rows: list[Row]
 
 
-FILE_VERSION = 2
+FILE_VERSION = 3
 _decode_file = msgspec.msgpack.Decoder(QueueFile).decode
 
 

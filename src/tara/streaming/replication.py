@@ -19,7 +19,7 @@ from tara.application import StateMachine
 from tara.named import application_of
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.graph import Stage
-from tara.streaming import checkpoint, published, queue, rows
+from tara.streaming import checkpoint, packing, published, queue, rows
 from tara.streaming.config import StreamingConfig
 from tara.streaming.processor import VERSION, NodeProcessor
 from tara.streaming.published import EVENTS_DIRECTORY, EVENTS_SCHEMA, RESULTS_SCHEMA
@@ -128,16 +128,12 @@ class StreamingReplication:
         feedback = spark.readStream.format(queue.FORMAT).option("config", _text(config)).load()
         first = graph.number(Stage.REQUEST_SOURCE, 0)
         source = sf.pmod(sf.xxhash64("client"), sf.lit(graph.replicas(Stage.REQUEST_SOURCE))).cast("int") + first
-        null_payload = sf.when(sf.col("payload").isNull(), rows.NULL_PAYLOAD).otherwise(0)
         commands = self._commands.select(
             source.alias("key"),
-            source.alias("node"),
-            sf.lit(rows.COMMAND).alias("sender"),
-            null_payload.cast("long").alias("emission"),
-            sf.coalesce(sf.col("number"), sf.lit(rows.NONE)).alias("number"),
             sf.coalesce(sf.col("client"), sf.lit("")).alias("client"),
-            sf.coalesce(sf.col("payload"), sf.lit(b"")).alias("data"),
-        )
+            sf.coalesce(sf.col("number"), sf.lit(rows.NONE)).alias("number"),
+            sf.col("payload"),
+        ).mapInArrow(packing.pack, SCHEMA)
         flow = feedback.unionByName(commands)
         for name, stages in rows.OPERATORS:
             keys = {

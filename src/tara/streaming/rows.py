@@ -1,14 +1,13 @@
 """The one kind of row that flows through the query: a tuple on its way, a command, a tick, or outcomes.
 
-| column | a tuple | a command | a tick | outcomes |
+| column | a tuple | commands | a tick | outcomes |
 | --- | --- | --- | --- | --- |
 | key | whose state it is for: the node's (all reply sinks: that of the first) | same | same | - |
 | node | the receiver | a request source | every node | WRITER |
 | sender | the node that emitted it | COMMAND | TICK | OUTCOMES |
-| emission | the running number of the tuple among those of that node | NULL_PAYLOAD or 0 | the tick's number | - |
-| number | Results: the view | its number | the time in ms | the view |
-| client | - | the client | - | - |
-| data | the tuple in bytes | the payload | - | outcomes in bytes |
+| emission | the running number of the tuple among those of that node | - | the tick's number | - |
+| number | Results: the view | how many they are | the time in ms | the view |
+| data | the tuple in bytes | the commands, packed | - | outcomes in bytes |
 
 No column is ever null: pandas, which carries the rows between Spark and the nodes, would make other types of them.
 """
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 from tara.protocol.graph import Graph, Stage
 
-SCHEMA = "key int, node int, sender int, emission long, number long, client string, data binary"
+SCHEMA = "key int, node int, sender int, emission long, number long, data binary"
 
 #: Senders that are no nodes.
 COMMAND = -1
@@ -25,8 +24,6 @@ TICK = -2
 OUTCOMES = -3
 #: A request source has something undecided: the query must not fall asleep.
 BUSY = -4
-#: The emission of a command without a payload.
-NULL_PAYLOAD = 1
 #: No number, no view.
 NONE = -1
 #: The receiver of what only the sink takes.
@@ -39,7 +36,6 @@ class Row(NamedTuple):
     sender: int
     emission: int
     number: int = NONE
-    client: str = ""
     data: bytes = b""
 
 

@@ -28,15 +28,10 @@ from tara.streaming.typed_state import Bodies, Fields, Long, TypedState
 
 #: The version of the states' format; a state of another one is refused.
 FORMAT_VERSION = 8
-#: The states that users can read with `spark.read.format("statestore")`: one row for each key.
-VERSION_SCHEMA = (
-    "token binary, label string, stage string, partition int, replica int, view long, position long, tick long, "
-    "condition string, node_bytes long, body_bytes long, base_bytes long, run_bytes long"
-)
 
 
 class Version(NamedTuple):
-    """A row of `VERSION_SCHEMA`."""
+    """What names a state, and what users can read of it with `spark.read.format("statestore")`."""
 
     #: Names this very state: two executions of one micro-batch never have the same.
     token: bytes
@@ -53,6 +48,25 @@ class Version(NamedTuple):
     body_bytes: int
     base_bytes: int
     run_bytes: int
+
+
+#: The columns of a version; whole numbers are long.
+VERSION_COLUMNS: dict[str, type] = {
+    "token": bytes,
+    "label": str,
+    "stage": str,
+    "partition": int,
+    "replica": int,
+    "view": int,
+    "position": int,
+    "tick": int,
+    "condition": str,
+    "node_bytes": int,
+    "body_bytes": int,
+    "base_bytes": int,
+    "run_bytes": int,
+}
+assert tuple(VERSION_COLUMNS) == Version._fields
 
 
 class Changes(NamedTuple):
