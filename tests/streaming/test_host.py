@@ -257,6 +257,48 @@ def test_no_base_is_ever_due() -> None:
     assert all(not executor.bases.known and executor.bases.trouble == "" for executor in executors(query))
 
 
+def test_input_that_is_ten_times_too_fast_is_served_as_it_comes() -> None:
+    """What a micro-batch brings is decided in it, and forgotten soon: nothing piles up, however long it lasts."""
+
+    def run(times: int) -> tuple[list[int], list[int]]:
+        query = Query(Last)
+        served, sizes = [], []
+        for n in range(24):
+            query.run([("a", n * times + place, random.Random(n).randbytes(200_000)) for place in range(times)])
+            served.append(len(query.results))
+            states = sum(store.size for key, store in query.stores.items() if not store.runs)
+            sizes.append(states + sum(len(row.data) for row in query.queue.rows))
+        return served, sizes
+
+    (usual, small), (fast, large) = run(6), run(60)
+    # 12 MB in each micro-batch: more than what requests may be pending elsewhere.
+    assert fast[6:] == [10 * count for count in usual[6:]]
+    assert max(large[12:]) <= 1.01 * max(large[6:12])
+    assert max(large) < 11 * max(small)
+
+
+def test_a_micro_batch_that_is_too_large_is_refused_with_advice() -> None:
+    query = Query(waiting_bytes_max=100_000)
+    query.run([("a", 0, b"x" * 50_000)])
+    with pytest.raises(StreamingError, match=r"waiting_bytes_max = 100000.*maxFilesPerTrigger"):
+        query.run([("a", 1, b"x" * 50_000), ("a", 2, b"x" * 60_000)])
+
+
+def test_commands_wait_while_nothing_is_decided_but_not_without_bound() -> None:
+    silent = {"committer-0": (3, 12), "committer-1": (3, 12)}
+    query = Query(silenced=silent, waiting_bytes_max=1_000_000)
+    sent = [("a", n, random.Random(n).randbytes(40_000)) for n in range(12)]
+    for n in range(12):
+        query.run(sent[n : n + 1])
+    query.settle()
+    assert payloads(query.results) == [("a", n, "ok") for n in range(12)]
+
+    query = Query(silenced=dict.fromkeys(silent, (3, 1000)), waiting_bytes_max=1_000_000)
+    with pytest.raises(StreamingError, match=r"bytes of commands wait in .* and none is decided"):
+        for n in range(60):
+            query.run([("a", n, random.Random(n).randbytes(40_000))])
+
+
 class Town(AppendRegister):
     """Publishes what it is told: to all, to the client, and to nobody that there is."""
 

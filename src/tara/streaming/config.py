@@ -28,7 +28,8 @@ class StreamingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     early_max: int = 10_000
     #: Of so many commands of each client it is remembered what they were, to tell a repetition from a contradiction.
     remembered: int = 32
-    #: Bytes of commands that may wait in a request source while nothing is decided; then the query fails.
+    #: Bytes of commands that a request source takes from one micro-batch, that it has on their way, and that wait there
+    #: while nothing is decided. With more, the query fails; it goes on from its checkpoint when this is raised.
     waiting_bytes_max: int = 256 << 20
     #: A controller takes the proposer for dead after so many ticks (micro-batches) without progress.
     timeout_ticks: int = 4
@@ -75,6 +76,9 @@ class StreamingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             checkpoint_interval=1,
             source_pending_max=1_024,
             source_backlog_max=1_024,
+            # All that a micro-batch brings is decided in it, so that nothing piles up: Spark takes no more input before
+            # its end, and so its length is what holds back a source that is too fast.
+            source_pending_bytes_max=self.waiting_bytes_max,
             batch_size=1,
             command_bytes_max=command_bytes,
             result_bytes_max=1 << 30,

@@ -316,12 +316,19 @@ class _Turn:
     def submit(self, commands: list[Row]) -> None:
         front_end = self._seat.front_end
         assert front_end is not None
+        taken = sum(len(row.data) for row in commands)
+        if taken > self._config.waiting_bytes_max:
+            raise StreamingError(
+                f"a micro-batch has {taken} bytes of commands for {self._graph.label(self._key)} (waiting_bytes_max = "
+                f"{self._config.waiting_bytes_max}): limit what the source of the commands gives at once, such as "
+                "maxFilesPerTrigger for files or maxOffsetsPerTrigger for Kafka"
+            )
         self._slice(front_end, commands)
         if not front_end.asked:
             self._give(t.Submit([front_end.opening()]), self._key)
         if slices := front_end.take():
             self._give(t.Submit(slices), self._key)
-        waiting = sum(map(len, front_end.waiting))
+        waiting = sum(map(len, front_end.waiting)) + source.backlog_bytes
         if waiting > self._config.waiting_bytes_max:
             raise StreamingError(
                 f"{waiting} bytes of commands wait in {self._graph.label(self._key)} and none is decided "
