@@ -361,7 +361,7 @@ def test_golden_states_are_read() -> None:
 
 
 def test_runs_are_of_a_known_version() -> None:
-    run = executed.Run(9, t.CheckpointId(0, b""), t.CheckpointId(0, b""), 0, [], [])
+    run = executed.RunOfBatch(9, t.CheckpointId(0, b""), t.CheckpointId(0, b""), 0, [], [])
     with pytest.raises(StreamingError, match="format version 9"):
         executed._read(executed.pack_small(encode(run)), executed._decode_run, executed.RUN_VERSION)
 

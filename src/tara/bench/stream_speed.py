@@ -48,6 +48,10 @@ class StreamReport(Struct):
     #: What the driver, Spark and the Python workers used, all together.
     cpu_ms_per_batch: float
     cpu_us_per_command: float
+    #: Of that, what the JVM used for a micro-batch; the rest is Python's.
+    jvm_cpu_ms_per_batch: float
+    #: Medians of what Spark says a micro-batch's time goes into.
+    phases_ms: dict[str, float]
     #: What Spark's state store holds; and the whole checkpoint directory, medians of the first and the last quarter.
     state_bytes: int
     checkpoint_bytes_first: int
@@ -126,9 +130,9 @@ def _measure(
         _watch(query, progress, warm_up_s, tell)
         sizes: list[int] = []
         measured_from = max(progress, default=-1) + 1
-        begun_s, begun_cpu_s = time.time(), cpu_s_of_tree(os.getpid())
+        begun_s, begun_cpu_s, begun_jvm_s = time.time(), cpu_s_of_tree(os.getpid()), cpu_s_of_tree(os.getpid(), "java")
         _watch(query, progress, seconds, tell, lambda: sizes.append(_size(directory / "checkpoint")))
-        ended_s, ended_cpu_s = time.time(), cpu_s_of_tree(os.getpid())
+        ended_s, ended_cpu_s, ended_jvm_s = time.time(), cpu_s_of_tree(os.getpid()), cpu_s_of_tree(os.getpid(), "java")
         check(query)
     finally:
         query.stop()
@@ -150,6 +154,8 @@ def _measure(
         latency_ms_p50=statistics.median([_published_ms(batch) for batch in batches] or [0]),
         cpu_ms_per_batch=round((ended_cpu_s - begun_cpu_s) * 1e3 / max(len(batches), 1), 1),
         cpu_us_per_command=round((ended_cpu_s - begun_cpu_s) * 1e6 / max(answered, 1), 1),
+        jvm_cpu_ms_per_batch=round((ended_jvm_s - begun_jvm_s) * 1e3 / max(len(batches), 1), 1),
+        phases_ms=_phases_ms(batches),
         state_bytes=sum(operator["memoryUsedBytes"] for operator in batches[-1]["stateOperators"]) if batches else 0,
         checkpoint_bytes_first=int(statistics.median(sizes[:size_quarter] or [0])),
         checkpoint_bytes_last=int(statistics.median(sizes[-size_quarter:] or [0])),
@@ -187,20 +193,29 @@ def _size(directory: Path) -> int:
     return size
 
 
-def cpu_s_of_tree(root: int) -> float:
-    """CPU seconds of a process and all its descendants, with those that have ended and been waited for."""
+def _phases_ms(batches: list[dict[str, Any]]) -> dict[str, float]:
+    names = sorted({name for batch in batches for name in batch["durationMs"]})
+    return {name: statistics.median([batch["durationMs"].get(name, 0) for batch in batches]) for name in names}
+
+
+def cpu_s_of_tree(root: int, name: str = "") -> float:
+    """CPU seconds of a process and all its descendants, with those that have ended and been waited for. With `name`:
+    of those that are called so."""
     used: dict[int, float] = {}
     parents: dict[int, int] = {}
+    names: dict[int, str] = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             with contextlib.suppress(OSError):
-                fields = (path / "stat").read_text().rsplit(")", 1)[1].split()
+                head, tail = (path / "stat").read_text().rsplit(")", 1)
+                fields = tail.split()
+                names[int(path.name)] = head.split("(", 1)[1]
                 parents[int(path.name)] = int(fields[1])
                 used[int(path.name)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
     tree = {root}
     while found := {pid for pid, parent in parents.items() if parent in tree} - tree:
         tree |= found
-    return sum(used.get(pid, 0.0) for pid in tree)
+    return sum(used.get(pid, 0.0) for pid in tree if not name or names.get(pid) == name)
 
 
 def _published_ms(batch: dict[str, Any]) -> float:

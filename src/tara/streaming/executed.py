@@ -39,7 +39,7 @@ class Kept(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     runs_bytes: int = 0
 
 
-class Run(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+class RunOfBatch(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """What an executor executed in one micro-batch."""
 
     version: int
@@ -62,14 +62,14 @@ class Piece(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     chunks: list[bytes]
 
 
-_decode_run = msgspec.msgpack.Decoder(Run).decode
+_decode_run = msgspec.msgpack.Decoder(RunOfBatch).decode
 _decode_piece = msgspec.msgpack.Decoder(Piece).decode
 
 
 def run_of(executed: list[t.Executed], before: t.CheckpointId, after: t.CheckpointId) -> bytes:
     requests = [request for some in executed for request in some.requests]
     skipped = [counter for some in executed for counter in some.skipped]
-    return pack_small(_encode(Run(RUN_VERSION, before, after, executed[0].first, requests, skipped)))
+    return pack_small(_encode(RunOfBatch(RUN_VERSION, before, after, executed[0].first, requests, skipped)))
 
 
 def pieces_of(checkpoint: t.CheckpointId, chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -100,7 +100,7 @@ def come_back(
 ) -> Execution:
     """Bring an execution to what was kept: from where it is, if the runs lead on from there; otherwise from a new one.
     `piece` and `run` read the state store."""
-    missing: list[Run] = []
+    missing: list[RunOfBatch] = []
     number = kept.end
     while number > kept.first and (not missing or missing[-1].first > execution.next):
         number -= 1
@@ -133,7 +133,7 @@ def _restore(execution: Execution, kept: Kept, piece: Callable[[int], bytes]) ->
         raise StreamingError(f"an executor's base is of another history: {NO_WAY_ON}")
 
 
-def _execute_again(execution: Execution, lacking: Run) -> None:
+def _execute_again(execution: Execution, lacking: RunOfBatch) -> None:
     """Request by request: each of them is a checkpoint."""
     for position, request in enumerate(lacking.requests, lacking.first):
         run = execution.replay(position, [request], lacking.skipped)

@@ -93,7 +93,7 @@ class Host:
             seat.replies = Replies()
         return seat
 
-    def load(self, key: int, store: seats.Store, begin_ms: float = 0.0) -> Seat:
+    def load(self, key: int, store: seats.KeyStore, begin_ms: float = 0.0) -> Seat:
         """The seat as the state store has it. Until it is saved, nobody else gets it from memory."""
         token = store.token()
         known = self._seats.pop(key, None)
@@ -115,7 +115,7 @@ class Host:
                 self._come_back(node, seat, store)
         return seat
 
-    def _come_back(self, executor: Executor, seat: Seat, store: seats.Store) -> None:
+    def _come_back(self, executor: Executor, seat: Seat, store: seats.KeyStore) -> None:
         """Bring what the executor has executed to where its state is."""
 
         def renew() -> Execution:
@@ -128,7 +128,7 @@ class Host:
         executor._execution = executed.come_back(executor.execution, seat.kept, store.piece, store.run, renew)
         executor._cell[EXECUTED] = executor.sessions.counter
 
-    def turn(self, key: int, store: seats.Store, taken: list[Row]) -> list[Row]:
+    def turn(self, key: int, store: seats.KeyStore, taken: list[Row]) -> list[Row]:
         """One micro-batch of one key: what it has to say. Its new state is written to the store."""
         ticks = [row for row in taken if row.sender == rows.TICK]
         seat = self.load(key, store, self.time_ms(key, ticks))
@@ -140,7 +140,7 @@ class Host:
             return []
         return self._work(key, seat, store, taken, ticks)
 
-    def _work(self, key: int, seat: Seat, store: seats.Store, taken: list[Row], ticks: list[Row]) -> list[Row]:
+    def _work(self, key: int, seat: Seat, store: seats.KeyStore, taken: list[Row], ticks: list[Row]) -> list[Row]:
         turn = _Turn(self, key, seat, self.time_ms(key, ticks))
         tuples = sorted((row for row in taken if row.sender >= 0), key=lambda row: rows.order(self.graph, row))
         for row in tuples:
@@ -154,7 +154,7 @@ class Host:
         # One that was stopped is as if it had crashed: the others go on without it.
         return [] if seat.halted else turn.out
 
-    def _save(self, key: int, seat: Seat, store: seats.Store, turn: "_Turn | None") -> None:
+    def _save(self, key: int, seat: Seat, store: seats.KeyStore, turn: "_Turn | None") -> None:
         base, run = (None, None) if turn is None else turn.written()
         node = seats.encode_seat(seat, self.graph)
         met, stored = seat.bodies.met, seat.stored

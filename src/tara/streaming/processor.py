@@ -34,18 +34,19 @@ _DIGEST_SCHEMA = _schema(digest=BinaryType())
 _NUMBER_SCHEMA = _schema(number=LongType())
 #: Queries whose nodes a Python worker keeps in memory.
 HOSTS_MAX = 4
-_hosts: "OrderedDict[str, Host]" = OrderedDict()
+#: By checkpoint directory: which start of the query it is of, and its nodes.
+_hosts: "OrderedDict[str, tuple[str, Host]]" = OrderedDict()
 _OutRow = SparkRow(*COLUMNS)
 
 
 def _host(start: str, config: StreamingConfig, application: Callable[[], StateMachine]) -> Host:
-    """The nodes that this process has of a query. `start` names one start of it."""
-    host = _hosts.get(start)
-    if host is None:
-        host = _hosts[start] = Host(config, application)
-        while len(_hosts) > HOSTS_MAX:
-            _hosts.popitem(last=False)
-    _hosts.move_to_end(start)
+    """The nodes that this process has of a query. `start` names one start of it: the next one may have another
+    application."""
+    known = _hosts.pop(config.checkpoint, None)
+    host = known[1] if known is not None and known[0] == start else Host(config, application)
+    _hosts[config.checkpoint] = (start, host)
+    while len(_hosts) > HOSTS_MAX:
+        _hosts.popitem(last=False)
     return host
 
 

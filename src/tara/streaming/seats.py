@@ -83,7 +83,7 @@ class Changes(NamedTuple):
     run: tuple[int, bytes] | None
 
 
-class Store(Protocol):
+class KeyStore(Protocol):
     """The state of one key, as it was when the micro-batch began."""
 
     def token(self) -> bytes | None:
@@ -218,7 +218,7 @@ def encode_seat(seat: Seat, graph: Graph) -> bytes:
     return pack_small(head(graph) + _encode_state(state))
 
 
-def decode_seat(seat: Seat, data: bytes, graph: Graph, store: Store) -> None:
+def decode_seat(seat: Seat, data: bytes, graph: Graph, store: KeyStore) -> None:
     """Give a seat its state, whatever it had before. What its executor has executed comes by itself."""
     try:
         _fill(seat, _decode_state(_body_of(data, graph)), store)
@@ -227,7 +227,7 @@ def decode_seat(seat: Seat, data: bytes, graph: Graph, store: Store) -> None:
         raise StreamingError(f"a node's state in the checkpoint directory is malformed: {error}") from error
 
 
-def _fill(seat: Seat, state: _State, store: Store) -> None:
+def _fill(seat: Seat, state: _State, store: KeyStore) -> None:
     seat.boot_ms, seat.emission, seat.tick, seat.view = state.boot_ms, state.emission, state.tick, state.view
     seat.kept, seat.halted, seat.stored = state.kept, state.halted, dict(state.bodies)
     seat.bodies = Bodies(store.body)
