@@ -372,6 +372,51 @@ def test_bounds_on_clients_and_on_early_commands() -> None:
     assert sorted(payloads(query.results)) == [("a", 0, "failed"), ("a", 4, "rejected"), ("d", 0, "full")]
 
 
+class Watched(Query):
+    """Notes what committers and executors say to each other about commits."""
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__(**settings)  # type: ignore[arg-type]
+        self.forms: list[tuple[str, str, int]] = []
+
+    def _turn(self, key: int, taken: list[Row]) -> list[Row]:
+        said = super()._turn(key, taken)
+        for row in said:
+            names = {self.graph.names[number].stage for number in (key, row.node) if number >= 0}
+            if names == {"committer", "executor"} and (row.form != rows.PLAIN or len(row.data) > 1_000):
+                self.forms.append((self.graph.label(key), self.graph.label(row.node), row.form))
+        return said
+
+
+def test_a_body_is_sent_to_each_executor_once() -> None:
+    query = Watched()
+    for n in range(6):
+        query.run([("a", n, random.Random(n).randbytes(5_000))])
+    query.settle()
+    assert payloads(query.results) == [("a", n, "ok") for n in range(6)]
+    whole = [(sender, receiver) for sender, receiver, form in query.forms if form == rows.PLAIN]
+    assert {(f"committer-{n}", f"executor-{n}") for n in range(3)} <= set(whole)
+    assert len(whole) < 3 * 6 + 6
+    assert rows.SHORT in {form for _, _, form in query.forms}
+    assert rows.RETURNED not in {form for _, _, form in query.forms}
+
+
+def test_an_executor_asks_for_bodies_that_have_not_come() -> None:
+    """The committer of its own replica is silent, which would have sent them."""
+    query = Watched(silenced={"committer-1": (5, 40)})
+    for n in range(16):
+        query.run([("a", n, random.Random(n).randbytes(5_000))])
+    query.settle()
+    returned = {(sender, receiver) for sender, receiver, form in query.forms if form == rows.RETURNED}
+    assert returned == {("executor-1", "committer-0"), ("executor-1", "committer-2")}
+    assert payloads(query.results) == [("a", n, "ok") for n in range(16)]
+    # It keeps up, a micro-batch behind the others, and needs nobody's state.
+    ahead, behind = executors(query)[0], executors(query)[1]
+    assert ahead.next - behind.next <= 1
+    assert behind.starts == 0
+    assert len({executor.execution.checkpoint for executor in executors(query)}) == 1
+
+
 def test_a_state_of_another_version_is_refused() -> None:
     query = Query()
     query.run()

@@ -32,7 +32,7 @@ from tara.protocol.nodes.factory import create
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.places import EXECUTED
 from tara.protocol.state_digest import digest_of
-from tara.streaming import clients, executed, packing, rows, seats
+from tara.streaming import bodies_of_commits, clients, executed, packing, rows, seats
 from tara.streaming.config import CONTROLLER_TICK_MS, StreamingConfig
 from tara.streaming.errors import StreamingError
 from tara.streaming.node_fields import position_of
@@ -143,8 +143,8 @@ class Host:
     def _work(self, key: int, seat: Seat, store: seats.KeyStore, taken: list[Row], ticks: list[Row]) -> list[Row]:
         turn = _Turn(self, key, seat, self.time_ms(key, ticks))
         tuples = sorted((row for row in taken if row.sender >= 0), key=lambda row: rows.order(self.graph, row))
-        for row in tuples:
-            turn.take(row, _decode(row.data))
+        for row, tuple_ in turn.read(tuples):
+            turn.take(row, tuple_)
         if seat.front_end is not None:
             turn.submit([row for row in taken if row.sender == rows.COMMAND])
         turn.keep()
@@ -231,6 +231,34 @@ class _Turn:
         #: The base that it began to restore last.
         self._restoring = 0
 
+    def read(self, taken: list[Row]) -> list[tuple[Row, t.Tuple]]:
+        """The tuples of these rows. What is sent back, or for whom, is not for the node."""
+        found: list[tuple[Row, t.Tuple]] = []
+        for row in taken:
+            data = clients.unpacked(row.data) if row.form == rows.COMPRESSED else row.data
+            found.append((row, _decode(data)))
+        if not any(row.form in (rows.SHORT, rows.RETURNED) for row in taken):
+            return found
+        bodies = self._seat.bodies
+        plain = [tuple_ for row, tuple_ in found if row.form == rows.PLAIN and isinstance(tuple_, t.Commit)]
+        known = {**bodies.met, **bodies_of_commits.bodies_in(plain, bodies)}
+        whole: list[tuple[Row, t.Tuple]] = []
+        for row, tuple_ in found:
+            if row.form not in (rows.SHORT, rows.RETURNED):
+                whole.append((row, tuple_))
+                continue
+            assert isinstance(tuple_, t.Commit)
+            commit = bodies_of_commits.whole(tuple_, known)
+            if row.form == rows.RETURNED:
+                if commit is not None:
+                    # If not, the slots are in a stable checkpoint, which leads the executor on.
+                    self._send((row.sender,), commit)
+            elif commit is not None:
+                whole.append((row, commit))
+            elif self._seat.nodes[0].needs_commit(tuple_.partition, tuple_.first + len(tuple_.requests)):
+                self._add(row.sender, rows.NONE, rows.RETURNED, row.data)
+        return whole
+
     def take(self, row: Row, tuple_: t.Tuple) -> None:
         seat = self._seat
         if seat.front_end is not None and isinstance(tuple_, t.Results):
@@ -305,13 +333,26 @@ class _Turn:
                 raise StreamingError(f"{self._graph.label(self._key)} was sent something malformed: {reason}")
 
     def _send(self, numbers: Sequence[int], tuple_: t.Tuple) -> None:
-        data = t.encode(tuple_)
-        view = self._seat.view if isinstance(tuple_, t.Results) else rows.NONE
+        if isinstance(tuple_, t.Commit) and len(numbers) > 1 and bodies_of_commits.is_long(tuple_):
+            self._send_commit(numbers, tuple_)
+            return
+        data, view, form = t.encode(tuple_), rows.NONE, rows.PLAIN
+        if isinstance(tuple_, t.Results):
+            view, form = self._seat.view, rows.COMPRESSED
+            data = clients.packed(data)
         for number in numbers:
-            self._seat.emission += 1
-            self.out.append(
-                Row(rows.key_of(self._graph, number), number, self._key, self._seat.emission, view, data=data)
-            )
+            self._add(number, view, form, data)
+
+    def _send_commit(self, numbers: Sequence[int], commit: t.Commit) -> None:
+        whole, short = t.encode(commit), t.encode(bodies_of_commits.short(commit, self._seat.bodies))
+        for number in numbers:
+            mine = self._graph.names[number].replica == commit.committer
+            self._add(number, rows.NONE, rows.PLAIN if mine else rows.SHORT, whole if mine else short)
+
+    def _add(self, number: int, view: int, form: int, data: bytes) -> None:
+        seat = self._seat
+        seat.emission += 1
+        self.out.append(Row(rows.key_of(self._graph, number), number, self._key, seat.emission, view, form, data))
 
     def submit(self, commands: list[Row]) -> None:
         front_end = self._seat.front_end

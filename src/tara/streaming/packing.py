@@ -44,11 +44,11 @@ def _packed(batches: "Sequence[pa.RecordBatch]") -> Iterator["pa.RecordBatch"]:
     out = []
     for key in sorted(pc.unique(table["key"]).to_pylist()):
         some = table.filter(pc.equal(table["key"], key)).drop_columns(["key"])
-        out.append(Row(key, key, rows.COMMAND, 0, some.num_rows, table_to_bytes(some)))
+        out.append(Row(key, key, rows.COMMAND, 0, some.num_rows, rows.PLAIN, table_to_bytes(some)))
     if out:
         columns = dict(zip(COLUMNS, zip(*out, strict=True), strict=True))
         types = {"key": pa.int32(), "node": pa.int32(), "sender": pa.int32(), "emission": pa.int64()}
-        types |= {"number": pa.int64(), "data": pa.binary()}
+        types |= {"number": pa.int64(), "form": pa.int32(), "data": pa.binary()}
         yield pa.RecordBatch.from_arrays([pa.array(columns[name], types[name]) for name in COLUMNS], names=COLUMNS)
 
 

@@ -7,6 +7,7 @@
 | sender | the node that emitted it | COMMAND | TICK | OUTCOMES |
 | emission | the running number of the tuple among those of that node | - | the tick's number | - |
 | number | Results: the view | how many they are | the time in ms | the view |
+| form | how the data are to be read, see below | - | - | - |
 | data | the tuple in bytes | the commands, packed | - | outcomes in bytes |
 
 No column is ever null: pandas, which carries the rows between Spark and the nodes, would make other types of them.
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 from tara.protocol.graph import Graph, Stage
 
-SCHEMA = "key int, node int, sender int, emission long, number long, data binary"
+SCHEMA = "key int, node int, sender int, emission long, number long, form int, data binary"
 
 #: Senders that are no nodes.
 COMMAND = -1
@@ -30,12 +31,23 @@ NONE = -1
 WRITER = -1
 
 
+#: The tuple as it is.
+PLAIN = 0
+#: The tuple, compressed.
+COMPRESSED = 1
+#: A commit whose long requests are named by the digests of their bodies: another row for the same node has them.
+SHORT = 2
+#: Such a commit on its way back, because the executor has not got the bodies: it asks for the whole.
+RETURNED = 3
+
+
 class Row(NamedTuple):
     key: int
     node: int
     sender: int
     emission: int
     number: int = NONE
+    form: int = PLAIN
     data: bytes = b""
 
 
@@ -61,6 +73,9 @@ _PRECEDENCE = {stage: place for place, stage in enumerate((Stage.VIEW_SOURCE, St
 def order(graph: Graph, row: Row) -> tuple[int, int, int]:
     """Sorts a node's input: the same in every execution of the micro-batch."""
     stage = graph.names[row.sender].stage
+    if stage is Stage.COMMITTER and graph.names[row.node].stage is Stage.EXECUTOR:
+        # What it has not executed only because it came late is not to be fetched from others as a whole state.
+        return (-1, row.sender, row.emission)
     return (_PRECEDENCE.get(stage, len(_PRECEDENCE)), row.sender, row.emission)
 
 

@@ -74,6 +74,11 @@ class Bodies:
         self._digests = {body: digest for digest, body in self.met.items()}
 
 
+def put_back(stored: bytes, known: Mapping[bytes, bytes]) -> bytes:
+    """The byte string for which this stands, of those whose digests are known. Raises KeyError."""
+    return known[stored[1:]] if stored[:1] == _ELSEWHERE else stored[1:]
+
+
 class Fields(NamedTuple):
     """What an object of a class consists of, without what its base classes declare."""
 
