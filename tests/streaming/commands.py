@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,11 +15,14 @@ APP = "tara.application:AppendRegister"
 ROOT = Path(__file__).parent.parent.parent
 
 
-def write_commands(directory: Path, files: int, per_file: int, clients: str = "abc") -> list[tuple[str, int, str]]:
+def write_commands(
+    directory: Path, files: int, per_file: int, clients: str = "abc", untidy: random.Random | None = None
+) -> list[tuple[str, int, str]]:
     """JSON files, each with the next commands of every client. Their times are a second apart: a stream takes them in
-    the order of their times, and of files that are as old as each other in any order."""
+    the order of their times, and of files that are as old as each other in any order. `untidy`: rows are shuffled, and
+    some come again, in the same file or in a later one. Returns each command once."""
     directory.mkdir(parents=True, exist_ok=True)
-    written = []
+    written: list[tuple[str, int, str]] = []
     oldest_s = time.time() - files
     for file in range(files):
         rows = [
@@ -26,7 +30,12 @@ def write_commands(directory: Path, files: int, per_file: int, clients: str = "a
             for number in range(file * per_file, (file + 1) * per_file)
             for client in clients
         ]
-        text = "".join(json.dumps({"client": c, "number": n, "payload": p}) + "\n" for c, n, p in rows)
+        lines = rows
+        if untidy is not None:
+            # No further back than what is remembered of a client.
+            lines = rows + untidy.choices([*written[-3 * len(rows) :], *rows], k=len(rows) // 4)
+            untidy.shuffle(lines)
+        text = "".join(json.dumps({"client": c, "number": n, "payload": p}) + "\n" for c, n, p in lines)
         path = directory / f"{file:04}.json"
         path.write_text(text)
         os.utime(path, (oldest_s + file, oldest_s + file))

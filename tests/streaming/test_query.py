@@ -144,7 +144,7 @@ def test_a_broken_application_ends_the_query_with_its_message(spark: "SparkSessi
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kills", [20])
+@pytest.mark.parametrize("kills", [40])
 def test_kills_of_workers_and_of_the_driver_lose_and_repeat_nothing(tmp_path: Path, kills: int) -> None:
     kill_and_check(tmp_path, kills, random.Random(7))
 
@@ -155,8 +155,9 @@ def test_a_killed_worker_and_a_killed_driver(tmp_path: Path) -> None:
 
 
 def kill_and_check(directory: Path, kills: int, choice: random.Random) -> None:
-    """Kill in turn a Python worker and the driver with everything, each at a random moment of a busy query."""
-    sent = write_commands(directory / "in", files=4 + 2 * kills, per_file=20)
+    """Kill in turn a Python worker and the driver with everything, each at a random moment of a busy query whose input
+    is in no order and has repetitions."""
+    sent = write_commands(directory / "in", files=4 + 2 * kills, per_file=20, untidy=choice)
     output = directory / "out"
     process = stream(directory / "in", output, directory / "log")
     deadline_s = time.monotonic() + DEADLINE_S * max(kills / 2, 1)
