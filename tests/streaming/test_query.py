@@ -12,7 +12,8 @@ import pytest
 
 from tara.protocol.errors import ConfigurationError
 from tara.streaming import StreamingConfig, StreamingReplication, nodes, read_results
-from tara.streaming.run import QueryFailed, follow, read_commands, session
+from tara.streaming.run import QueryFailed, QueryProgress, follow, read_commands, session
+from tests.live.listeners import Listener, listeners, process_tree
 from tests.streaming.commands import APP, check, kill_tree, python_workers, results_of, stream, write_commands
 
 if TYPE_CHECKING:
@@ -48,7 +49,16 @@ def test_a_silent_proposer_is_replaced_and_all_commands_finish(
     places = [plan.index(f" [{name}#") for name in ("controllers", "executors", "committers", "proposers", "sources")]
     assert places == sorted(places)
 
-    follow(replication.start(tmp_path / "results"), config, tmp_path / "results", drain=True)
+    found: set[Listener] = set()
+
+    def watch(progress: QueryProgress) -> None:
+        found.update(listeners(process_tree(os.getpid())))
+
+    query = replication.start(tmp_path / "results")
+    follow(query, config, tmp_path / "results", drain=True, show=watch, interval_s=0.1)
+    # Every task of an operator listens for its Python worker.
+    assert len(found) > 5
+    assert [listener for listener in found if not listener.on_loopback] == []
     check(results_of(tmp_path), sent)
     views = [row["view"] for row in results_of(tmp_path)]
     assert views[0] == 1

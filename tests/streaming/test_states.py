@@ -4,6 +4,7 @@ without noticing."""
 import itertools
 import random
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,33 @@ def test_an_application_that_is_not_deterministic_is_found_out() -> None:
     with pytest.raises(StreamingError, match="the application is not deterministic"):
         for n in range(1, 5):
             query.run([("a", n, b"x")])
+
+
+def test_a_snapshot_that_fails_costs_nothing_but_the_base(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(executed, "RUNS_BYTES_MIN", 1)
+    broken = True
+
+    class Shy(AppendRegister):
+        def snapshot(self) -> Iterator[bytes]:
+            if broken:
+                raise RuntimeError("not now")
+            return super().snapshot()
+
+    query = Query(Shy)
+    for n in range(5):
+        query.run([("a", n, b"x")])
+    assert "executor-1: the application raised RuntimeError when it was to give a snapshot" in caplog.text
+    (store, *_) = [store for store in query.stores.values() if store.runs]
+    assert not store.pieces
+    assert len(store.runs) == 4
+    broken = False
+    query.run([("a", 5, b"x")])
+    assert store.pieces
+    assert not store.runs
+    query.settle()
+    assert len(query.results) == 6
 
 
 @pytest.mark.parametrize("part", ["piece", "run"])

@@ -31,6 +31,7 @@ from tara.protocol.nodes.executor import Executor
 from tara.protocol.nodes.factory import create
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.places import EXECUTED
+from tara.protocol.sessions import raised
 from tara.protocol.state_digest import digest_of
 from tara.streaming import bodies_of_commits, clients, executed, packing, rows, seats
 from tara.streaming.config import CONTROLLER_TICK_MS, StreamingConfig
@@ -463,7 +464,10 @@ class _Turn:
             return _NOTHING
         if checkpoint.number < max(load.minimum, load.bases_from, 1):
             return _NOTHING
-        state, *chunks = executed.base_of(executor.execution)
+        found = self._snapshot(executor)
+        if found is None:
+            return _NOTHING
+        state, *chunks = found
         length = len(state) + sum(map(len, chunks))
         return t.Loaded(checkpoint, state, chunks, digest_of(state, chunks), length, until=checkpoint.number)
 
@@ -494,8 +498,19 @@ class _Turn:
         kept = seat.kept = msgspec.structs.replace(kept, end=kept.end + 1, runs_bytes=kept.runs_bytes + len(run))
         well = executor.restored and executor.halted is None
         if well and kept.runs_bytes > max(kept.base_bytes, executed.RUNS_BYTES_MIN):
-            return self._begin_anew(executor.execution.checkpoint, executed.base_of(executor.execution)), None
+            chunks = self._snapshot(executor)
+            if chunks is not None:
+                return self._begin_anew(executor.execution.checkpoint, chunks), None
         return base, (kept.end - 1, run)
+
+    def _snapshot(self, executor: Executor) -> list[bytes] | None:
+        """None: the application could not give one. That costs nothing but the base: the runs go on, and the next
+        micro-batch tries again."""
+        try:
+            return list(executed.base_of(executor.execution))
+        except Exception as error:
+            _log.error("%s: %s when it was to give a snapshot", self._graph.label(self._key), raised(error))
+            return None
 
     def _begin_anew(self, checkpoint: t.CheckpointId, chunks: Iterable[bytes]) -> list[bytes]:
         """A base in the place of what was kept."""
