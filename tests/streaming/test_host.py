@@ -231,8 +231,9 @@ class RunsOut(AppendRegister):
         return answer
 
 
-def test_one_that_ran_out_of_memory_comes_back_by_the_state_of_another() -> None:
-    query = Query(app=RunsOut)
+@pytest.mark.parametrize("keeps", [True, False])
+def test_one_that_ran_out_of_memory_comes_back_by_the_state_of_another(keeps: bool) -> None:
+    query = Query(app=RunsOut, keeps=keeps)
     RunsOut.left = 1
     sent = [(client, n, b"much" if n == 10 else b"x") for n in range(20) for client in "abc"]
     halted = []
