@@ -1,8 +1,10 @@
 """The nodes in micro-batches, without Spark: operators in a row, and a queue from each micro-batch to the next."""
 
+import json
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -17,6 +19,7 @@ from tara.streaming.errors import StreamingError
 from tara.streaming.host import Host
 from tara.streaming.rows import Row
 from tara.streaming.seats import Seat
+from tests.streaming.commands import write_commands
 from tests.streaming.stores import MemoryStore
 
 Result = tuple[int, str, int, str, bytes, int | None]
@@ -123,6 +126,22 @@ def test_commands_execute_once_and_in_the_order_of_their_clients() -> None:
     for c in range(5):
         assert [number for _, client, number, *_ in query.results if client == f"client-{c}"] == list(range(20))
     assert {view for *_, view in query.results} == {1}
+
+
+def test_input_in_no_order_and_with_repetitions(tmp_path: Path) -> None:
+    """As the tests with kills have it."""
+    sent = write_commands(tmp_path, files=8, per_file=20, untidy=random.Random(3))
+    query, lines = Query(), 0
+    for path in sorted(tmp_path.iterdir()):
+        found = [json.loads(line) for line in path.read_text().splitlines()]
+        lines += len(found)
+        query.run([(row["client"], row["number"], row["payload"].encode()) for row in found])
+    query.settle()
+    assert lines > 1.2 * len(sent)
+    assert sorted(payloads(query.results)) == sorted((client, number, "ok") for client, number, _ in sent)
+    # The register answers with its length, a MessagePack integer.
+    answers = [result for _, _, _, _, result, _ in query.results]
+    assert [answer[-1] for answer in answers] == [length % 256 for length in range(1, len(sent) + 1)]
 
 
 def test_long_commands_may_wait() -> None:
