@@ -197,7 +197,7 @@ def test_what_a_source_has_no_room_for_waits_and_keeps_its_order() -> None:
     (front_end,) = [
         seat.front_end
         for key, name in enumerate(query.graph.names)
-        if name.stage == "request_source" and (seat := query.host.load(query.states[key])).front_end is not None
+        if name.stage == "request_source" and (seat := query.seat(key)).front_end is not None
         if seat.front_end.waiting
     ]
     assert len(front_end.waiting) == 500

@@ -356,7 +356,8 @@ class _Turn:
         self.out.append(Row(rows.key_of(self._graph, number), number, self._key, seat.emission, view, form, data))
 
     def submit(self, commands: list[Row]) -> None:
-        front_end = self._seat.front_end
+        (source,), front_end = self._seat.nodes, self._seat.front_end
+        assert isinstance(source, RequestSource)
         assert front_end is not None
         taken = sum(len(row.data) for row in commands)
         if taken > self._config.waiting_bytes_max:
@@ -412,9 +413,6 @@ class _Turn:
             self.out.append(Row(rows.WRITER, rows.WRITER, rows.BUSY, 0))
 
     def _reply(self, tuple_: t.Tuple) -> None:
-        if isinstance(tuple_, t.Waiting):
-            # Front ends are patient, and send nothing again.
-            return
         replies = self._seat.replies
         assert replies is not None
         if isinstance(tuple_, t.Halted):

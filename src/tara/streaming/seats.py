@@ -117,17 +117,23 @@ class FrontEnd:
             raise StreamingError(f"front end {self.site}: {result.payload.decode(errors='replace')}")
         self.session, _, self.next = msgspec.msgpack.decode(result.payload, type=tuple[int, int, int])
 
-    def take(self, count: int) -> list[t.Command]:
+    def take(self) -> list[t.Command]:
         """Slices to submit now. Repetitions are dropped behind the log, so results need not be kept for them."""
         if not self.session:
             return []
-        slices = [self.waiting.popleft() for _ in range(min(count, len(self.waiting)))]
         commands = [
             t.Command(self.session, number, number, payload, t.EXECUTE, gateway_of(self.site))
-            for number, payload in enumerate(slices, self.next)
+            for number, payload in enumerate(self.waiting, self.next)
         ]
+        self.waiting.clear()
         self.next += len(commands)
         return commands
+
+    def refused(self, commands: list[t.Command]) -> None:
+        """The source has no room for the last of them now."""
+        assert [command.number for command in commands] == list(range(self.next - len(commands), self.next)), commands
+        self.next -= len(commands)
+        self.waiting.extendleft(command.payload for command in reversed(commands))
 
 
 class Replies:
