@@ -169,8 +169,9 @@ LOOKING = {
     # What `tara status` shows, and what becomes an event.
     "tara.live.reporting",
     "tara.live.node_events",
-    # A node is the state that it keeps between two micro-batches.
+    # A node is the state that it keeps between two micro-batches: which fields that is, and bringing it back.
     "tara.streaming.host",
+    "tara.streaming.node_fields",
 }
 
 
