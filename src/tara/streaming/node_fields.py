@@ -277,6 +277,7 @@ _NODES: dict[type, Fields] = {
             "_restoration": None,
             "_doubted": t.Doubted | None,
             "_load_due_ms": float,
+            "_asked_at": int,
             "_own_due_ms": float,
             "_looked": int,
             "_must_look": bool,
