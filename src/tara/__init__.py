@@ -27,13 +27,15 @@ if TYPE_CHECKING:
         SessionExpired,
         TimedOut,
     )
+    from tara.client.remote_log import RemoteLogReader
     from tara.protocol.errors import ConfigurationError, TaraError
     from tara.protocol.limits import Limits
     from tara.protocol.tuples import Command, Result
     from tara.simulator.scene import Scene
     from tara.simulator.transcript import Transcript
+    from tara.storage.log_blocks import LogBounds
     from tara.storage.log_format import LogError
-    from tara.storage.log_reader import LogBounds, LogReader, LogTruncated, best_log
+    from tara.storage.log_reader import LogReader, LogTruncated, best_log
     from tara.streaming import StreamingConfig, StreamingReplication, read_results
     from tara.table import Table
 
@@ -64,6 +66,7 @@ __all__ = [
     "Overloaded",
     "Query",
     "Refused",
+    "RemoteLogReader",
     "Result",
     "Scene",
     "ServiceHalted",
@@ -90,11 +93,12 @@ _HOMES = {
     "Execute": "tara.application",
     "KeyValueStore": "tara.application",
     "Limits": "tara.protocol.limits",
-    "LogBounds": "tara.storage.log_reader",
+    "LogBounds": "tara.storage.log_blocks",
     "LogError": "tara.storage.log_format",
     "LogReader": "tara.storage.log_reader",
     "LogTruncated": "tara.storage.log_reader",
     "Query": "tara.application",
+    "RemoteLogReader": "tara.client.remote_log",
     "Result": "tara.protocol.tuples",
     "Scene": "tara.simulator.scene",
     "Simulation": "tara.application",

@@ -18,6 +18,7 @@ from tara.storage.base_format import base_path
 from tara.storage.bases import Bases
 from tara.storage.disk import LOCAL, Disk, LocalDisk
 from tara.storage.log import DecidedLog
+from tara.storage.log_blocks import LogBounds, list_files
 from tara.storage.log_format import (
     BLOCK_BYTES,
     FORMAT_VERSION,
@@ -26,7 +27,7 @@ from tara.storage.log_format import (
     list_tails,
     read_header,
 )
-from tara.storage.log_reader import LogBounds, LogReader, LogTruncated, best_log, list_files
+from tara.storage.log_reader import LogReader, LogTruncated, best_log
 from tara.storage.log_rows import SCHEMA
 from tara.storage.log_writer import LogWriter, RowsLost
 from tara.storage.segments import ASIDE, HEAL_PAUSE_MAX, READS_MAX, WAITS_MAX

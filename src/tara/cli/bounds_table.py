@@ -69,6 +69,13 @@ def sections() -> list[Section]:
                 setting("frame_bytes_max", "bytes", "a frame of a peer", "closed"),
                 net("CLIENT_FRAME_COMMANDS", "", "a message of a client, in longest commands", "closed"),
                 net("FILE_REQUEST_BYTES_MAX", "bytes", "a request to a file server", "closed"),
+                net("LOG_REQUEST_BYTES_MAX", "bytes", "sent by a reader of the log while he is answered", "closed"),
+                net(
+                    "LOG_PIECE_BYTES",
+                    "bytes",
+                    "answered to a reader of the log at once",
+                    "the next request is not looked at before he has read it",
+                ),
                 net("CONTROL_BYTES_MAX", "bytes", "a message to a registry", "closed"),
                 net("FRAMES_PER_TURN", "", "frames taken in one turn", "the others wait for the next turn"),
                 net(
@@ -128,6 +135,14 @@ def sections() -> list[Section]:
                 ),
                 net("PEERS_MAX", "", "connections of peers", "the one that was silent longest is closed"),
                 net("READERS_OF_FILES_MAX", "", "connections for files", "the one that was silent longest is closed"),
+                net(
+                    "READERS_OF_THE_LOG_MAX",
+                    "",
+                    "readers of the log; beside the bytes of the ports, their answers take up to 16 MiB",
+                    "the one that was silent longest is closed",
+                ),
+                net("LOG_SHARE", "", "share of a processor's time for them", "they wait"),
+                net("LOG_SAVED_S", "s", "of that share that is saved up while nobody reads", "they wait"),
                 net("CONTROLLERS_MAX", "", "connections to a registry", "the one that was silent longest is closed"),
                 Row("ROUTES_MAX", routes.ROUTES_MAX, "", "sessions whose answers are waited for", _FAIR),
                 Row(

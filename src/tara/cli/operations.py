@@ -29,17 +29,26 @@ def log(
     end: Annotated[int | None, typer.Option("--to", help="The counter to stop before.")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for new commands.")] = False,
     replica: Annotated[int | None, typer.Option(help="Whose log; by default the one that reaches furthest.")] = None,
+    endpoints: Annotated[
+        str | None, typer.Option(help="host:port,host:port: read it from there, and not from the data directory.")
+    ] = None,
+    keys: Keys = None,
     data_dir: DataDir = DATA_DIR,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
 ) -> None:
     """Print the decided commands in their order, with their results.
 
-    Example: tara log --from 1000 --to 1010
+    Example: tara log --from 1000 --to 1010; tara log --endpoints 10.0.0.1:7001,10.0.0.2:7001 --follow
     """
-    from tara.operations.log_text import print_log
+    from tara.operations.log_text import print_log, print_remote_log
 
+    if endpoints is not None and replica is not None:
+        raise typer.BadParameter("--replica goes with a data directory, not with --endpoints")
     try:
-        print_log(data_dir, start, end, follow, replica, as_json, typer.echo)
+        if endpoints is None:
+            print_log(data_dir, start, end, follow, replica, as_json, typer.echo)
+        else:
+            print_remote_log(endpoints, keys, start, end, follow, as_json, typer.echo)
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
 

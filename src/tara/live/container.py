@@ -44,8 +44,9 @@ from tara.net.certificates import load_member_keys
 from tara.net.file_exchange import FetchedFiles, FileServer
 from tara.net.gateway import Gateway, Options, make_gateway
 from tara.net.links import Links
+from tara.net.log_server import LogServer
 from tara.net.port import Terms
-from tara.net.principal import Kind
+from tara.net.principal import Kind, Principal
 from tara.net.server import Address, Server, clients_max
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
@@ -132,6 +133,7 @@ class Container:
         #: Connections of clients that are closed, for the next step.
         self._gone: list[bytes] = []
         self._front_end = self._make_front_end()
+        self._log_server = self._make_log_server()
         self._files = self._serve_files()
         #: Where each container serves the files of its executors, as far as known.
         self.files_at: list[str | None] = []
@@ -212,6 +214,19 @@ class Container:
         with self._binding(spec.port):
             return Server(address, terms, self.budget)
 
+    def _make_log_server(self) -> LogServer:
+        """For the log of this site's executor, which may be in another process on this host."""
+        spec = self.spec
+        site = self.graph.site(self.graph.names[spec.placement[spec.container][0]])
+        observers = None if self._keys is None else self._keys.observers()
+
+        def admits(principal: Principal) -> bool:
+            return observers is None or principal.kind is Kind.MEMBER or principal.digest in observers.now()
+
+        return LogServer(
+            log_directory(Path(spec.data_dir), site), admits, lambda: list(self._front_ends), self._on_bad_ask
+        )
+
     def _serve_files(self) -> FileServer:
         spec = self.spec
         address = Address(spec.host, spec.files_port)
@@ -226,7 +241,7 @@ class Container:
             )
 
     def _on_bad_ask(self, reason: str) -> None:
-        """On the file server's thread."""
+        """On the thread of the server of files, or of the log."""
         self.counters.asks_bad += 1
         self.events.flood("bad_ask", reason=reason)
 
@@ -392,7 +407,7 @@ class Container:
         return self._now_ms() / 1e3
 
     def _receive_messages(self, front_end: Server) -> list[Message]:
-        received = front_end.receive()
+        received = self._log_server.take_readers(front_end, front_end.receive())
         if self._keys is None and not self.budget.kept_bytes:
             # Nobody has keys, and everybody reads.
             return [Message(connection, data) for connection, data in received]
@@ -499,6 +514,7 @@ class Container:
         for worker in self._workers:
             worker.close()
         self.release()
+        self._log_server.stop()
         self.events.info("stopped")
         self._links.close()
         if self._front_end is not None:

@@ -32,6 +32,10 @@ CLIENT_FRAME_COMMANDS = 8
 #: The longest request to a file server, and the longest message to a registry.
 FILE_REQUEST_BYTES_MAX = 64 << 10
 CONTROL_BYTES_MAX = 16 << 20
+#: What a reader of the decided log may have sent beyond the request that is being answered: he has one at a time. And
+#: what is answered to one: with it, it is all that a reader who does not read keeps here.
+LOG_REQUEST_BYTES_MAX = 64 << 10
+LOG_PIECE_BYTES = 256 << 10
 #: Messages for a registry that is not there, and wait.
 KEPT_MESSAGES_MAX = 256
 #: Frames of one connection that are taken in one turn: the others wait for the next ones. Who is honest sends few, with
@@ -61,6 +65,7 @@ CLIENTS_MAX = 10_000
 PEERS_MAX = 256
 READERS_OF_FILES_MAX = 64
 CONTROLLERS_MAX = 256
+READERS_OF_THE_LOG_MAX = 64
 #: What they keep together: frames that have begun to arrive, without large ones that have room of their own, and what
 #: is not read. Beyond that the connection that keeps most is closed.
 KEPT_BYTES_MAX = 24 << 20
@@ -71,6 +76,10 @@ ARRIVING_BYTES_MAX = 8 << 20
 #: While others wait, a frame that has room has to come at this pace; it may be so far behind it.
 ARRIVING_BYTES_PER_S = 512 << 10
 ARRIVING_LAG_S_MAX = 1.0
+
+#: The share of a processor that readers of the log get, and how much of it may be saved up: clients wait meanwhile.
+LOG_SHARE = 0.25
+LOG_SAVED_S = 0.05
 
 # For all ports of one process.
 

@@ -7,6 +7,7 @@ one for each client. `tara keygen` makes them (`tara.net.keygen`); an authority 
     DIR/authority.key           its secret key: only where `tara keygen` is run
     DIR/member.pem, member.key  a member's certificate and secret key
     DIR/authorized/NAME.pub     the public key of a client that may connect to the front ends
+    DIR/observers/NAME.pub      the same of a client that may also read the decided log, which has everybody's commands
     DIR/clients/NAME/           what the client NAME gets: authority.pem, client.pem and client.key (secret)
 
 Which principal a certificate stands for is in its subject alternative name, as a URI: `tara://member` or
@@ -43,6 +44,7 @@ MEMBER_KEY = "member.key"
 CLIENT = "client.pem"
 CLIENT_KEY = "client.key"
 AUTHORIZED = "authorized"
+OBSERVERS = "observers"
 CLIENTS = "clients"
 
 MEMBER_URI = "tara://member"
@@ -160,6 +162,10 @@ class Keys:
     def members_and_clients(self) -> "Guard":
         """For front ends: authorized clients are welcome, too."""
         return Guard(self._accepting, AuthorizedKeys(self.directory / AUTHORIZED))
+
+    def observers(self) -> "AuthorizedKeys":
+        """The clients that may read what all others have sent."""
+        return AuthorizedKeys(self.directory / OBSERVERS)
 
 
 class Guard:

@@ -29,6 +29,7 @@ from tara.net.certificates import (
     MEMBER_KEY,
     MEMBER_URI,
     NAME,
+    OBSERVERS,
     read_file,
     read_secret,
 )
@@ -61,20 +62,23 @@ def make_cluster_keys(directory: Path) -> None:
     _write_secret(directory / MEMBER_KEY, key)
 
 
-def make_client_keys(directory: Path, name: str) -> Path:
-    """A new key and certificate for a client, which is authorized by that. Returns the directory for the client."""
+def make_client_keys(directory: Path, name: str, observer: bool = False) -> Path:
+    """A new key and certificate for a client, which is authorized by that; as an observer also to read the decided log.
+    Returns the directory for the client."""
     if not NAME.fullmatch(name):
         raise ConfigurationError(f"client {name!r}: a name has up to 64 letters, digits, dots, dashes and underscores")
     authority, authority_key = _load_authority(directory)
     target = directory / CLIENTS / name
     _refuse_existing(target / CLIENT_KEY)
     key = ec.generate_private_key(ec.SECP256R1())
-    for path in (directory / AUTHORIZED, directory / CLIENTS, target):
+    lists = [directory / AUTHORIZED, *([directory / OBSERVERS] if observer else [])]
+    for path in (*lists, directory / CLIENTS, target):
         _make_directory(path)
     _write_public(target / AUTHORITY, authority.public_bytes(Encoding.PEM))
     _write_public(target / CLIENT, _signed(authority, authority_key, key, name, CLIENT_URI + name))
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    _write_public(directory / AUTHORIZED / f"{name}.pub", public)
+    for path in lists:
+        _write_public(path / f"{name}.pub", public)
     _write_secret(target / CLIENT_KEY, key)
     return target
 

@@ -335,6 +335,18 @@ class Port:
         self.look_at(incoming)
 
     def hang_up(self, incoming: Incoming) -> None:
+        self._forget(incoming)
+        incoming.connection.close()
+
+    def give_away(self, name: bytes) -> Connection | None:
+        """Let somebody else serve this connection from now on; None if it is gone, or leaving."""
+        incoming = self.by_name.get(name)
+        if incoming is None or incoming.leaving:
+            return None
+        self._forget(incoming)
+        return incoming.connection
+
+    def _forget(self, incoming: Incoming) -> None:
         (self._handshakes if incoming.in_handshake else self.epoll).unregister(incoming.connection)
         del self.connections[incoming.connection.fileno()]
         del self.by_name[incoming.name]
@@ -343,7 +355,6 @@ class Port:
         self._left.pop(incoming.name, None)
         self._forget_client(incoming)
         self._share.kept_bytes -= incoming.kept_bytes
-        incoming.connection.close()
         self._end_large(incoming)
 
     def _forget_client(self, incoming: Incoming) -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tara.net import bounds
 from tara.net.budget import Budget
+from tara.net.connection import Connection
 from tara.net.port import Port, Terms
 from tara.net.principal import NOBODY, Principal
 
@@ -75,6 +76,10 @@ class Server:
         """What waits for this connection to read."""
         incoming = self._port.by_name.get(name)
         return 0 if incoming is None else incoming.connection.unsent_bytes
+
+    def give_away(self, name: bytes) -> Connection | None:
+        """This connection, for somebody else to serve it; None if it is gone."""
+        return self._port.give_away(name)
 
     def tick(self) -> None:
         """Time has passed."""

@@ -10,12 +10,13 @@ import msgspec
 import pyarrow as pa
 
 from tara.application import KeyValueCommand
+from tara.client.remote_log import RemoteLogReader
 from tara.configuration.state import StateFile
 from tara.protocol import tuples as t
 from tara.protocol.principals import describe as describe_principal
 from tara.storage.log import log_directory
 from tara.storage.log_format import LogError
-from tara.storage.log_reader import LogReader, best_log
+from tara.storage.log_reader import LogReader, RowReader, best_log
 
 KINDS = {
     t.EXECUTE: "execute",
@@ -45,14 +46,39 @@ def print_log(
     reader = best_log(data_dir) if replica is None else LogReader(log_directory(data_dir, replica))
     if not reader.directory.is_dir():
         raise LogError(f"{reader.directory}: no decided log here")
-    key_value = state.app in ("", "key-value")
+    _print(reader, start, end, follow, state.app in ("", "key-value"), as_json, echo)
+
+
+def print_remote_log(
+    endpoints: str,
+    keys: str | None,
+    start: int | None,
+    end: int | None,
+    follow: bool,
+    as_json: bool,
+    echo: Callable[[str], None],
+) -> None:
+    """The same from the front ends. Commands are shown as those of the key-value application if they can be."""
+    with RemoteLogReader(endpoints, keys) as reader:
+        _print(reader, start, end, follow, True, as_json, echo)
+
+
+def _print(
+    reader: RowReader,
+    start: int | None,
+    end: int | None,
+    follow: bool,
+    key_value: bool,
+    as_json: bool,
+    echo: Callable[[str], None],
+) -> None:
     for batch in _batches(reader, reader.bounds().first if start is None else start, end, follow):
         for row in batch.to_pylist():
             described = describe(row, key_value)
             echo(msgspec.json.encode(described).decode() if as_json else line(described))
 
 
-def _batches(reader: LogReader, start: int, end: int | None, follow: bool) -> Iterator[pa.RecordBatch]:
+def _batches(reader: RowReader, start: int, end: int | None, follow: bool) -> Iterator[pa.RecordBatch]:
     if not follow:
         yield from reader.batches(start, end)
         return

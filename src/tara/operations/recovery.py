@@ -40,8 +40,8 @@ from tara.storage.journal import (
     lock_file,
     read_journal,
 )
+from tara.storage.log_blocks import list_files
 from tara.storage.log_format import LogError, LogIdentity, identity_of
-from tara.storage.log_reader import list_files
 from tara.storage.new_era import RecoveryError, first_counter, first_sessions, first_threshold
 from tara.storage.rebuild import numbers_in
 from tara.storage.registration import of_next_era

@@ -28,7 +28,8 @@ from tara.protocol.limits import Limits
 from tara.protocol.sessions import SKIPPED, Context, call, tell
 from tara.protocol.state_digest import digest_of
 from tara.storage.base_format import BaseError, StoredBase, list_bases, read_base
-from tara.storage.log_reader import LogBounds, LogReader, best_log
+from tara.storage.log_blocks import LogBounds
+from tara.storage.log_reader import LogReader, best_log
 
 #: Differences that are listed; all are counted.
 LISTED_MAX = 100

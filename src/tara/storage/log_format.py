@@ -38,6 +38,7 @@ _HEADER_BYTES_MAX = 1024
 #: Kind, length of the contents, their checksum together with the rest of this head, first and last command; a block
 #: without commands ends before it begins.
 _BLOCK = struct.Struct("<BIIQQ")
+HEAD_BYTES = _BLOCK.size
 _RANGE = struct.Struct("<BIQQ")
 RUNS, CHECKPOINT = 1, 2
 #: An array of so many elements, in MessagePack.
@@ -207,6 +208,11 @@ class Block(NamedTuple):
     end: int
     checksum: int
 
+    @property
+    def head(self) -> int:
+        """Where the block itself begins."""
+        return self.start - HEAD_BYTES
+
 
 def pack_block(first: int, last: int, runs: Sequence[bytes]) -> bytes:
     return _pack(RUNS, first, last, b"".join((_ARRAY.pack(_ARRAY_32, len(runs)), *runs)))
@@ -260,6 +266,17 @@ def blocks(file: BinaryIO, path: Path, offset: int = 0) -> Iterator[Block]:
             return
         yield Block(kind, first, last, start, end, checksum)
         offset = end
+
+
+def block_at(data: bytes | bytearray, offset: int, path: Path) -> Block | None:
+    """The block whose head is at `offset`, whether the rest of it is there or not; None: not even its head is."""
+    if offset + HEAD_BYTES > len(data):
+        return None
+    kind, length, checksum, first, last = _BLOCK.unpack_from(data, offset)
+    if kind not in (RUNS, CHECKPOINT) or not 1 <= first <= last + 1:
+        raise CorruptLog(f"{path}: no block is where one should be")
+    start = offset + HEAD_BYTES
+    return Block(kind, first, last, start, start + length, checksum)
 
 
 def _read(file: BinaryIO, path: Path, block: Block) -> bytes:

@@ -7,16 +7,16 @@ A block's rows are in memory at a time, not a file's.
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 
+from tara.storage.log_blocks import LogBounds, bounds_of, list_files
 from tara.storage.log_format import (
-    CorruptLog,
     LogError,
-    LogFile,
     LogIdentity,
     blocks,
     list_segments,
@@ -34,18 +34,11 @@ LOOKS_MAX = 20
 class LogTruncated(LogError):
     """The log does not reach back that far."""
 
-    def __init__(self, directory: Path, wanted: int, first: int) -> None:
-        super().__init__(f"{directory}: command {wanted} is no longer in the log, which begins at {first}")
+    def __init__(self, where: object, wanted: int, first: int) -> None:
+        super().__init__(f"{where}: command {wanted} is no longer in the log, which begins at {first}")
         self.wanted = wanted
         #: The first command that is there.
         self.first = first
-
-
-class LogBounds(NamedTuple):
-    """The commands [first, end) are there."""
-
-    first: int
-    end: int
 
 
 class _Place(NamedTuple):
@@ -56,23 +49,20 @@ class _Place(NamedTuple):
     counter: int
 
 
-class LogReader:
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        #: Whose log it is; known when something was read. A reader does not go on in another one's.
-        self.identity: LogIdentity | None = None
-        self._place: _Place | None = None
+class RowReader(ABC):
+    """What all readers of a decided log do, wherever it is."""
 
+    @abstractmethod
     def bounds(self) -> LogBounds:
         """What is there now. An empty log has bounds (1, 1)."""
-        files = list_files(self.directory)
-        if not files:
-            return LogBounds(1, 1)
-        end = files[0].first
-        for file in files:
-            if file.first <= end:
-                end = max(end, file.last + 1)
-        return LogBounds(files[0].first, end)
+
+    @abstractmethod
+    def _rows_from(self, counter: int) -> pa.RecordBatch:
+        """Some rows, from this one on."""
+
+    @abstractmethod
+    def _where(self) -> object:
+        """For messages."""
 
     def batches(self, start: int, end: int | None = None) -> Iterator[pa.RecordBatch]:
         """The commands of [start, end), as far as they are there (without an end: all that are there now).
@@ -103,11 +93,26 @@ class LogReader:
             if start == before:
                 first = self.bounds().first
                 if first > start:
-                    raise LogTruncated(self.directory, start, first)
+                    raise LogTruncated(self._where(), start, first)
                 time.sleep(poll_s)
 
+
+class LogReader(RowReader):
+    """Reads the log in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        #: Whose log it is; known when something was read. A reader does not go on in another one's.
+        self.identity: LogIdentity | None = None
+        self._place: _Place | None = None
+
+    def _where(self) -> Path:
+        return self.directory
+
+    def bounds(self) -> LogBounds:
+        return bounds_of(list_files(self.directory))
+
     def _rows_from(self, counter: int) -> pa.RecordBatch:
-        """Some rows, from this one on."""
         for _ in range(LOOKS_MAX):
             place = self._place
             if place is not None and place.counter == counter:
@@ -157,26 +162,3 @@ def best_log(data_dir: Path) -> LogReader:
     if not logs:
         raise LogError(f"{data_dir}: no decided log here (is it a data directory, and `log` not switched off?)")
     return max(logs, key=lambda log: (log.bounds().end, -log.bounds().first))
-
-
-def list_files(directory: Path) -> list[LogFile]:
-    """Segments and tails with what they hold now, sorted. Tails first: one that becomes a segment meanwhile is then
-    seen twice rather than not at all."""
-    tails = []
-    for tail in list_tails(directory):
-        last = end_of_tail(tail.path)
-        if last is not None:
-            tails.append(tail._replace(last=last))
-    return sorted([*list_segments(directory), *tails])
-
-
-def end_of_tail(path: Path) -> int | None:
-    """The last command in a tail; None if it is gone, or has none."""
-    try:
-        with path.open("rb") as file:
-            return max((block.last for block in blocks(file, path)), default=None)
-    except FileNotFoundError:
-        return None
-    except CorruptLog:
-        # A crash has cut its header off, or is doing so: whoever writes it removes it.
-        return None

@@ -1,26 +1,27 @@
 """`format("tara")`: a live cluster as a sink (its rows are commands), and its decided log as a source.
 
-Offsets of the source are command counters. The log is read from the cluster's data directory, so that directory must be
-readable where Spark's tasks run. See `docs/spark.md` for the options.
+Offsets of the source are command counters, and the rows of a range are the same wherever and whenever they are read.
+See `docs/spark.md` for the options.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from tara.application import KeyValueCommand
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.principals import describe
-from tara.storage.log_reader import LogReader, LogTruncated, best_log, logs_in
+from tara.storage.log_blocks import LogBounds
+from tara.storage.log_reader import LogTruncated
+from tara.streaming.log_source import log_source
 from tara.streaming.sink import TaraWriter, is_key_value, sink_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
 LOG_SCHEMA = (
@@ -30,7 +31,7 @@ LOG_SCHEMA = (
 KEY_VALUE_SCHEMA = "operation string, key string, value binary"
 KINDS = {t.EXECUTE: "execute", t.QUERY: "query", t.OPEN: "open", t.CLOSE: "close", t.EXPIRE: "expire", t.SKIP: "skip"}
 STATUSES = {t.OK: "ok", t.FAILED: "failed", t.REJECTED: "rejected", t.SKIPPED: "skipped"}
-#: Commands that one task reads.
+#: Commands that one task reads, unless the option `commands_per_task` says something else.
 TASK_COMMANDS = 100_000
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -62,38 +63,30 @@ class CommandRange(InputPartition):
 
 
 class _Log:
-    """What both readers do."""
+    """What both readers do. Travels to the tasks."""
 
     def __init__(self, options: Any) -> None:
-        data_dir = options.get("data_dir")
-        if not data_dir:
-            raise ConfigurationError("format tara: the option data_dir (the cluster's data directory) is missing")
-        self.data_dir = Path(data_dir)
+        self.source = log_source(options)
         self.key_value = is_key_value(options)
+        self._task_commands = _number(options, "commands_per_task") or TASK_COMMANDS
 
-    def check_start(self, start: int) -> None:
-        bounds = best_log(self.data_dir).bounds()
+    def check_start(self, start: int) -> LogBounds:
+        """What is there, of which this must be a part."""
+        bounds = self.source.bounds()
         if start < bounds.first:
-            raise LogTruncated(self.data_dir, start, bounds.first)
+            raise LogTruncated(self.source.where(), start, bounds.first)
+        return bounds
 
     def ranges(self, start: int, end: int) -> list[InputPartition]:
-        return [CommandRange(first, min(first + TASK_COMMANDS, end)) for first in range(start, end, TASK_COMMANDS)]
+        step = self._task_commands
+        return [CommandRange(first, min(first + step, end)) for first in range(start, end, step)]
 
-    def read(self, start: int, end: int) -> "Iterator[pa.RecordBatch]":
-        """The whole range or an error: whoever asks has seen that it is there."""
-        for batch in self._holder(start, end).batches(start, end):
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        assert isinstance(partition, CommandRange)
+        # Ranges that follow each other begin at different sites.
+        turn = partition.start // self._task_commands
+        for batch in self.source.read(partition.start, partition.end, turn):
             yield _columns(batch, self.key_value)
-            start += batch.num_rows
-        if start < end:
-            raise LogTruncated(self.data_dir, start, best_log(self.data_dir).bounds().first)
-
-    def _holder(self, start: int, end: int) -> LogReader:
-        """The logs are equal on all replicas, as far as they reach."""
-        for log in logs_in(self.data_dir):
-            bounds = log.bounds()
-            if bounds.first <= start and end <= bounds.end:
-                return log
-        return best_log(self.data_dir)
 
 
 class LogTableReader(DataSourceReader):
@@ -105,55 +98,56 @@ class LogTableReader(DataSourceReader):
         self._end = _number(options, "to")
 
     def partitions(self) -> list[InputPartition]:
-        bounds = best_log(self._log.data_dir).bounds()
+        bounds = self._log.source.bounds() if self._start is None else self._log.check_start(self._start)
         start = bounds.first if self._start is None else self._start
-        self._log.check_start(start)
         end = bounds.end if self._end is None else min(self._end, bounds.end)
         # Spark calls `read` with None if there are no partitions.
         return self._log.ranges(start, end) or [CommandRange(start, start)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        assert isinstance(partition, CommandRange)
-        return self._log.read(partition.start, partition.end)
+        return self._log.read(partition)
 
 
-class LogStreamReader(DataSourceStreamReader):
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream.format("tara")`: from the option `from` on (a counter, earliest or latest)."""
 
     def __init__(self, options: Any) -> None:
         self._log = _Log(options)
         start = options.get("from", EARLIEST)
         self._start = start if start in (EARLIEST, LATEST) else _number(options, "from")
-        self._batch_max = _number(options, "max_commands_per_batch")
+        self._commands_max = _number(options, "max_commands_per_batch")
+        self._bytes_max = _number(options, "max_bytes_per_batch")
+        #: Where a query ends that takes what is there when it begins.
+        self._target: int | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        bounds = best_log(self._log.data_dir).bounds()
         if isinstance(self._start, int):
             self._log.check_start(self._start)
             return {"counter": self._start}
+        bounds = self._log.source.bounds()
         return {"counter": bounds.end if self._start == LATEST else bounds.first}
 
-    def getDefaultReadLimit(self) -> "ReadLimit":  # noqa: N802
-        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable() if self._commands_max is None else ReadMaxRows(self._commands_max)
 
-        return ReadAllAvailable() if self._batch_max is None else ReadMaxRows(self._batch_max)
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._log.source.bounds().end
 
-    def latestOffset(self, start: dict[str, int], limit: "ReadLimit") -> dict[str, int]:  # noqa: N802
-        from pyspark.sql.streaming.datasource import ReadMaxRows
-
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         first = start["counter"]
-        self._log.check_start(first)
-        end = max(best_log(self._log.data_dir).bounds().end, first)
+        there = self._log.check_start(first).end
+        end = max(there if self._target is None else min(there, self._target), first)
         if isinstance(limit, ReadMaxRows):
             end = min(end, first + limit.max_rows)
+        if self._bytes_max is not None and end > first:
+            end = min(end, self._log.source.advance(first, self._bytes_max))
         return {"counter": end}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         return self._log.ranges(start["counter"], end["counter"])
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        assert isinstance(partition, CommandRange)
-        return self._log.read(partition.start, partition.end)
+        return self._log.read(partition)
 
 
 def _number(options: Any, option: str) -> int | None:

@@ -24,12 +24,12 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError, TaraError
 from tara.storage.disk import LOCAL
 from tara.storage.files import DamagedFile, pack_small, read_small
+from tara.streaming.log_source import timeout_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-DEFAULT_TIMEOUT_S = 30.0
 #: Rows that are submitted ahead of their answers.
 AHEAD_MAX = 4_096
 #: The file beside the staged rows that shows whose the stream's session is.
@@ -76,12 +76,10 @@ def sink_options(options: Any) -> SinkOptions:
         if not checkpoint:
             raise ConfigurationError("format tara: say where rows are staged, with the option staging")
         staging = str(Path(checkpoint.removeprefix("file:")) / "tara-staging")
-    try:
-        timeout_s = float(options.get("timeout_s", DEFAULT_TIMEOUT_S))
-    except ValueError:
-        raise ConfigurationError(f"format tara: timeout_s = {options['timeout_s']}: is no number") from None
     keys = options.get("keys") or None
-    return SinkOptions(options["endpoints"], options["stream"], staging, timeout_s, is_key_value(options), keys)
+    return SinkOptions(
+        options["endpoints"], options["stream"], staging, timeout_of(options), is_key_value(options), keys
+    )
 
 
 def is_key_value(options: Any) -> bool:
