@@ -223,7 +223,13 @@ def test_bad_options_are_told(cluster: Cluster, spark: "SparkSession", tmp_path:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({}, "the option data_dir"), ({"data_dir": "/nowhere"}, "no decided log"), ({"from": "x"}, "from = x")],
+    [
+        ({}, "The option endpoints"),
+        ({"data_dir": "/nowhere"}, "no decided log"),
+        ({"data_dir": "/nowhere", "endpoints": "127.0.0.1:1"}, "not with both"),
+        ({"endpoints": "127.0.0.1:1", "timeout_s": "0.5"}, "no answer from 127.0.0.1:1"),
+        ({"from": "x"}, "from = x"),
+    ],
 )
 def test_bad_options_of_the_source_are_told(
     cluster: Cluster, spark: "SparkSession", options: dict[str, str], message: str
