@@ -9,6 +9,7 @@ JOBS ?= 2
 TEST_JOBS ?= 4
 SOAK_MINUTES ?= 60
 SOAK_FRAMES ?= 10000000
+SOAK_COMMANDS ?= 10000000
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,7 +19,7 @@ STAMP := $(VENV)/.setup-done
 .PHONY: help
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
-	@printf '\nVariables: PYTHON=%s (interpreter for setup), JOBS=%s and TEST_JOBS=%s (parallel processes), SOAK_MINUTES=%s, SOAK_FRAMES=%s\n' '$(PYTHON)' '$(JOBS)' '$(TEST_JOBS)' '$(SOAK_MINUTES)' '$(SOAK_FRAMES)'
+	@printf '\nVariables: PYTHON=%s (interpreter for setup), JOBS=%s and TEST_JOBS=%s (parallel processes), SOAK_MINUTES=%s, SOAK_FRAMES=%s, SOAK_COMMANDS=%s\n' '$(PYTHON)' '$(JOBS)' '$(TEST_JOBS)' '$(SOAK_MINUTES)' '$(SOAK_FRAMES)' '$(SOAK_COMMANDS)'
 
 .PHONY: setup
 setup: $(STAMP) java ## Create .venv and install the project with its development tools
@@ -96,6 +97,7 @@ soak: setup ## Long campaigns: many simulated seeds, seeded bugs, SOAK_MINUTES o
 	$(BIN)/tara drill memory --kills 50
 	$(BIN)/tara drill network --seconds 600
 	$(BIN)/tara drill slow-disk --seconds 60
+	$(BIN)/tara drill log --commands $(SOAK_COMMANDS)
 	$(BIN)/tara drill fuzz --frames $(SOAK_FRAMES)
 	$(BIN)/tara drill chaos --minutes $(SOAK_MINUTES)
 

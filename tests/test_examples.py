@@ -1,12 +1,19 @@
 """The examples run as their texts say."""
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from tara.application import KeyValueCommand, Put
+from tara.client import KeyValueClient
+from tara.client.remote_log import RemoteLogReader
 from tara.operations.deployment import Deployment
+from tara.protocol.tuples import EXECUTE
 from tests.patience import DEADLINE_S
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -26,3 +33,56 @@ def test_the_ledger(tmp_path: Path) -> None:
             assert "10000 before, 10000 after" in done.stdout
     finally:
         cluster.stop()
+
+
+def run_pipeline(directory: Path, endpoints: str) -> None:
+    """As a user runs it."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "PYSPARK_PYTHON": sys.executable,
+        "TARA_ENDPOINTS": endpoints,
+        "TARA_STAGING": str(directory / "staging"),
+    }
+    done = subprocess.run(
+        [str(home / "bin" / "spark-pipelines"), "run"],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=2 * DEADLINE_S,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_pipeline(tmp_path: Path) -> None:
+    directory = tmp_path / "pipeline"
+    shutil.copytree(EXAMPLES / "pipeline", directory)
+    spec = directory / "spark-pipeline.yml"
+    spec.write_text(spec.read_text().replace("file:///tmp/tara-pipeline", f"file://{directory}/storage"))
+    cluster = Deployment(tmp_path / "data", {"log": "true"})
+    try:
+        cluster.start()
+        with KeyValueClient(cluster.endpoints, timeout_s=DEADLINE_S) as client:
+            for number, wanted in enumerate((10, 100, 250)):
+                client.put(f"order-bolt-{number}", b"%d" % wanted)
+            run_pipeline(directory, cluster.endpoints)
+            assert client.get("large-bolt-0") is None
+            assert (client.get("large-bolt-1"), client.get("large-bolt-2")) == (b"100", b"250")
+            client.put("order-nut-3", b"300")
+            run_pipeline(directory, cluster.endpoints)
+            assert client.get("large-nut-3") == b"300"
+            # A row for every command: each large order was put exactly once.
+            with RemoteLogReader(cluster.endpoints, timeout_s=DEADLINE_S) as log:
+                rows = log.read(1).to_pylist()
+    finally:
+        cluster.stop()
+    commands = [msgspec.msgpack.decode(row["command"], type=KeyValueCommand) for row in rows if row["kind"] == EXECUTE]
+    large = [command.key for command in commands if isinstance(command, Put) and command.key.startswith("large-")]
+    assert sorted(large) == ["large-bolt-1", "large-bolt-2", "large-nut-3"]

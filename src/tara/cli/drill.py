@@ -17,7 +17,7 @@ def drill(
         list[str],
         typer.Argument(
             help="kill, kill-twice, hang, loss, flat, chaos, workers, sites, memory, network, slow-disk, storage, "
-            "fuzz; or all."
+            "fuzz, log; or all."
         ),
     ],
     minutes: Annotated[float | None, typer.Option(help="How long flat and chaos last.", min=1.0)] = None,
@@ -26,6 +26,7 @@ def drill(
     kills: Annotated[int | None, typer.Option(help="Kills of memory.", min=1)] = None,
     times: Annotated[int | None, typer.Option(help="Losses of loss.", min=1)] = None,
     frames: Annotated[int | None, typer.Option(help="Hostile frames of fuzz.", min=1000)] = None,
+    commands: Annotated[int | None, typer.Option(help="Commands that log reads.", min=1)] = None,
     damages: Annotated[int | None, typer.Option(help="Damages of storage.", min=1)] = None,
     starts: Annotated[int | None, typer.Option(help="Starts of the whole cluster in storage.", min=0)] = None,
     seed: Annotated[int | None, typer.Option(help="Of what chaos, network, storage and fuzz do at random.")] = None,
@@ -54,6 +55,7 @@ def drill(
             kills=kills,
             times=times,
             frames=frames,
+            commands=commands,
             damages=damages,
             starts=starts,
             seed=seed,

@@ -7,6 +7,7 @@ from typing import Protocol
 from tara.drills.bad_network import network
 from tara.drills.endurance import chaos, flat
 from tara.drills.fuzz import fuzz
+from tara.drills.log_readers import log
 from tara.drills.processes import hang, kill, kill_twice, loss, memory
 from tara.drills.servers import sites, workers
 from tara.drills.slow_disk import slow_disk
@@ -39,6 +40,7 @@ DRILLS: dict[str, Callable[..., AnyVerdict]] = {
     "slow-disk": slow_disk,
     "storage": storage,
     "fuzz": fuzz,
+    "log": log,
 }
 #: What a drill can be told.
 OPTIONS: dict[str, tuple[str, ...]] = {
@@ -49,6 +51,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "network": ("seconds", "seed"),
     "slow-disk": ("seconds",),
     "fuzz": ("frames", "seed"),
+    "log": ("commands",),
     "storage": ("damages", "starts", "seed"),
 }
 
