@@ -294,6 +294,31 @@ def test_the_one_that_was_silent_longest_goes_when_there_are_too_many(
             channel.close()
 
 
+def test_clients_who_may_not_read_take_nobody_s_place(
+    keys: Path, logs: list[Path], member: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "READERS_OF_THE_LOG_MAX", 2)
+    with log_sites(logs[0], keys=member) as sites, reader(sites, keys=keys / "clients" / "auditor") as remote:
+        remote.bounds()
+        alice = load_keys(keys / "clients" / "alice")
+        channels = []
+        for _ in range(4):
+            channel = Channel(f"tcp://{sites[0].endpoint}", alice)
+            await_condition(lambda channel=channel: channel.receive() or channel.open, "a connection")  # type: ignore[misc]
+            channel.send(request(1, wire.BOUNDS))
+            await_condition(lambda channel=channel: channel.receive() or channel.broken, "an answer")  # type: ignore[misc]
+            channels.append(channel)
+        assert sites[0].log.readers == 2
+        # It is still the connection that it was.
+        assert not remote._sites[0].channel.broken  # type: ignore[union-attr]
+        site = remote._sites[0]
+        before = site.channel
+        remote.bounds()
+        assert site.channel is before
+        for channel in channels:
+            channel.close()
+
+
 @pytest.mark.parametrize("message", [request(1) + b"x", b"\x92\xa3log\xc0", request(1)[:-1]])
 def test_who_sends_rubbish_is_hung_up_on(logs: list[Path], message: bytes) -> None:
     with log_sites(logs[0]) as sites:

@@ -1,5 +1,5 @@
-"""A declarative pipeline with Tara at both ends: orders come from the decided log of a key-value service, and those that
-are large go back into it as commands, each exactly once.
+"""A declarative pipeline with Tara at both ends: orders come from the decided log of a key-value service, and those
+that are large go back into it as commands, each exactly once.
 
 An order is a key `order-ARTICLE-NUMBER` whose value is how many are wanted. The environment says where the service is:
 TARA_ENDPOINTS, and TARA_KEYS (of an observer) if it has keys.

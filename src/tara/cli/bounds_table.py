@@ -139,7 +139,7 @@ def sections() -> list[Section]:
                     "READERS_OF_THE_LOG_MAX",
                     "",
                     "readers of the log; beside the bytes of the ports, their answers take up to 16 MiB",
-                    "the one that was silent longest is closed",
+                    "one that may not read, or else the one that was silent longest, is closed",
                 ),
                 net("LOG_SHARE", "", "share of a processor's time for them", "they wait"),
                 net("LOG_SAVED_S", "s", "of that share that is saved up while nobody reads", "they wait"),

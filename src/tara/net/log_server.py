@@ -31,8 +31,10 @@ Admits = Callable[[Principal], bool]
 
 
 class _Reader:
-    def __init__(self, connection: Connection, blocks: LogBlocks, requests: list[bytes]) -> None:
+    def __init__(self, connection: Connection, blocks: LogBlocks, requests: list[bytes], admitted: bool) -> None:
         self.connection = connection
+        #: When it came: who was not has to go before those who were.
+        self.admitted = admitted
         self.blocks = blocks
         #: That came before the connection was given away.
         self.requests = deque(requests)
@@ -141,14 +143,15 @@ class LogServer:
     def _welcome(self) -> None:
         while self._given:
             connection, messages = self._given.popleft()
-            if len(self._readers) >= bounds.READERS_OF_THE_LOG_MAX:
-                self._on_bad("too many readers of the log")
-                self._drop(min(self._readers.values(), key=lambda reader: reader.heard_s))
             connection.frames_max = 1
-            reader = _Reader(connection, LogBlocks(self._directory), messages)
+            admitted = self._admits(connection.principal)
+            reader = _Reader(connection, LogBlocks(self._directory), messages, admitted)
             self._readers[connection.fileno()] = reader
             self._epoll.register(connection, 0)
             self._make_ready(reader)
+            if len(self._readers) > bounds.READERS_OF_THE_LOG_MAX:
+                self._on_bad("too many readers of the log")
+                self._drop(min(self._readers.values(), key=lambda reader: (reader.admitted, reader.heard_s)))
 
     def _drop(self, reader: _Reader) -> None:
         self._epoll.unregister(reader.connection)
