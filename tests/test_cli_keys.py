@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from tara import cli
+from tara import Forbidden, cli
 from tara.protocol.errors import ConfigurationError
 from tests.live.processes import Processes, settings_for
 
@@ -62,3 +62,17 @@ def test_a_clients_key_does_not_take_a_cluster_down(cluster: Processes, root: Pa
 
     assert "a client's keys" in str(result.exception)
     assert cluster.registry.ready()
+
+
+def test_an_observer_reads_the_log_and_a_client_does_not(cluster: Processes, root: Path) -> None:
+    assert invoke("keygen", str(root / "keys"), "--observer").exit_code == 2
+    assert invoke("keygen", str(root / "keys"), "--client", "audit", "--observer").exit_code == 0
+    where = ("--endpoints", cluster.endpoints)
+    clients = root / "keys" / "clients"
+    assert invoke("put", "river", "Regnitz", *where, "--keys", str(clients / "alice")).exit_code == 0
+
+    read = invoke("log", *where, "--keys", str(clients / "audit"))
+    assert read.exit_code == 0
+    assert "put river Regnitz" in read.stdout
+    assert isinstance(invoke("log", *where, "--keys", str(clients / "alice")).exception, Forbidden)
+    assert invoke("log", *where, "--keys", str(clients / "audit"), "--replica", "0").exit_code == 2

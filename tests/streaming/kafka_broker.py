@@ -35,7 +35,9 @@ class Broker:
         self._properties.write_text(PROPERTIES.format(broker=port, controller=port + 1, directory=directory))
         self._output = directory / "broker.out"
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        self._run("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)).wait(DEADLINE_S)
+        self._run("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(self._properties)).wait(
+            DEADLINE_S
+        )
         self._process = self._run("kafka.Kafka", str(self._properties))
         self._await(port)
 

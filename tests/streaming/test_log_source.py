@@ -1,16 +1,19 @@
 """`format("tara")` as a source over the network: no task and no driver sees a data directory."""
 
 import json
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tara.live.spark_session import open_session
 from tara.net.certificates import load_keys
 from tara.net.keygen import make_client_keys, make_cluster_keys
 from tara.storage.log_reader import LogReader
+from tara.streaming.connector import LogStreamReader
 from tests.log_sites import LogSite, endpoints_of, log_sites
 from tests.storage.logs import behind, names, opened, simple, three_logs, write, written
 
@@ -134,10 +137,6 @@ def test_a_stream_takes_what_is_there_in_batches_and_goes_on(spark: "SparkSessio
 
 
 def test_a_query_that_takes_what_is_there_ends_though_the_log_grows(spark: "SparkSession", tmp_path: Path) -> None:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable
-
-    from tara.streaming.connector import LogStreamReader
-
     handed = simple(COMMANDS)
     place = behind(handed, 3)
     writer, _ = opened(tmp_path)
@@ -162,6 +161,19 @@ def test_with_keys_only_observers_read(spark: "SparkSession", logs: list[Path], 
         assert counters(table(spark, sites, keys=auditor)) == list(range(1, COMMANDS + 1))
         with pytest.raises(Exception, match="only members and observers may read the log"):
             table(spark, sites, keys=alice).count()
+
+
+def test_an_idle_query_asks_seldom_and_on_one_connection(spark: "SparkSession", sites: list[LogSite]) -> None:
+    reader = LogStreamReader({"endpoints": endpoints_of(sites)})
+    start = reader.initialOffset()
+    for _ in range(200):
+        assert reader.latestOffset(start, ReadAllAvailable()) == {"counter": COMMANDS + 1}
+    assert [site.log.readers for site in sites] == [1, 1, 1]
+    assert sum(site.log.answered for site in sites) < 60
+    # What goes to the tasks has no connections in it.
+    (partition,) = reader.partitions(start, {"counter": 20})
+    copy = pickle.loads(pickle.dumps(reader))
+    assert sum(batch.num_rows for batch in copy.read(partition)) == 19
 
 
 def test_an_offset_is_a_counter(spark: "SparkSession", sites: list[LogSite], tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tara.apps.coordination.codes import Op
 from tara.drills.targets import AttackTarget, foreign_context
 from tara.host import client_wire
 from tara.live import control
+from tara.net import log_wire
 from tara.net.file_exchange import FileReply, FileRequest
 from tara.net.framing import framed, head
 from tara.protocol import tuples as t
@@ -151,6 +152,8 @@ class Nuisances:
     def _question(self, sock: socket.socket) -> bytes:
         target = self._target
         match target.kind:
+            case "clients" if self._random.random() < 0.5:
+                return framed(log_wire.encode(log_wire.LogRequest(log_wire.VERSION, 1, log_wire.PIECE)))
             case "clients":
                 reads = [
                     client_wire.ReadMessage(number, msgspec.msgpack.encode(Get(LARGE_KEY)), True)

@@ -71,8 +71,9 @@ class LogServer:
         self._left_s = bounds.LOG_SAVED_S
         self._counted_s = time.monotonic()
 
-        #: Processor time that it has used.
+        #: Processor time that it has used, and requests that it has answered.
         self.used_s = 0.0
+        self.answered = 0
 
     @property
     def readers(self) -> int:
@@ -206,6 +207,7 @@ class LogServer:
             reader.requests.extend(connection.receive())
         if reader.requests:
             reader.heard_s = time.monotonic()
+            self.answered += 1
             answer = self._answer(reader, reader.requests.popleft())
             connection.send(wire.encode(answer))
         elif connection.begun_bytes > bounds.LOG_REQUEST_BYTES_MAX:

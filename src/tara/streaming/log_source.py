@@ -3,6 +3,8 @@
 Both are picklable: Spark takes them to the tasks. Keys do not travel, only the path of their directory.
 """
 
+import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,7 +16,11 @@ from tara.storage.log_reader import LogReader, LogTruncated, best_log, logs_in
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tara.client.remote_log import RemoteLogReader
+
 DEFAULT_TIMEOUT_S = 30.0
+#: What front ends said so recently is not asked again.
+FRESH_S = 0.1
 
 
 class LogSource(Protocol):
@@ -74,26 +80,39 @@ class FrontEnds:
         self._endpoints = endpoints
         self._keys = keys
         self._timeout_s = timeout_s
+        #: The driver's connections: an idle query asks a hundred times a second where the log ends. And what it heard.
+        self._reader: RemoteLogReader | None = None
+        self._bounds = LogBounds(1, 1)
+        self._heard_s = -math.inf
+
+    def __getstate__(self) -> dict[str, object]:
+        """To the tasks, which have connections of their own."""
+        return {**self.__dict__, "_reader": None, "_heard_s": -math.inf}
 
     def where(self) -> str:
         return self._endpoints
 
     def bounds(self) -> LogBounds:
-        with self._reader() as reader:
-            bounds = reader.bounds()
-            self._endpoints = reader.endpoints
-            return bounds
+        if time.monotonic() - self._heard_s > FRESH_S:
+            reader = self._driver_s
+            self._bounds, self._endpoints = reader.bounds(), reader.endpoints
+            self._heard_s = time.monotonic()
+        return self._bounds
 
     def advance(self, counter: int, bytes_max: int) -> int:
-        with self._reader() as reader:
-            return reader.advance(counter, bytes_max)
+        return self._driver_s.advance(counter, bytes_max)
 
     def read(self, start: int, end: int, turn: int) -> "Iterator[pa.RecordBatch]":
-        with self._reader(turn) as reader:
+        with self._open(turn) as reader:
             yield from reader.exactly(start, end)
 
-    def _reader(self, turn: int = 0) -> Any:
-        # A connection per question: the driver's half of a source may be copied and forgotten at any time.
+    @property
+    def _driver_s(self) -> "RemoteLogReader":
+        if self._reader is None:
+            self._reader = self._open()
+        return self._reader
+
+    def _open(self, turn: int = 0) -> "RemoteLogReader":
         from tara.client.remote_log import RemoteLogReader
 
         return RemoteLogReader(self._endpoints, self._keys, self._timeout_s, turn)
