@@ -48,7 +48,7 @@ def run_pipeline(directory: Path, endpoints: str) -> None:
         "TARA_STAGING": str(directory / "staging"),
     }
     done = subprocess.run(
-        [str(home / "bin" / "spark-pipelines"), "run"],
+        [str(home / "bin" / "spark-pipelines"), "--conf", "spark.sql.catalogImplementation=hive", "run"],
         cwd=directory,
         env=environment,
         capture_output=True,

@@ -30,7 +30,7 @@ PUT = ("concat('key-', id)", "cast(id as string)")
 @pytest.fixture(scope="module")
 def jars(pytestconfig: pytest.Config) -> Path:
     script = runpy.run_path(str(EXAMPLE / "fetch_jars.py"))
-    directory = pytestconfig.cache.mkdir("kafka-jars")  # type: ignore[union-attr]
+    directory = pytestconfig.cache.mkdir("kafka-jars")
     try:
         script["fetch_all"](directory)
     except script["FetchError"] as error:

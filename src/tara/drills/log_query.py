@@ -6,7 +6,6 @@ data directory. It ends when the file `end` in its directory says how far it has
 
 import json
 import sys
-import time
 from pathlib import Path
 
 from tara.live.spark_session import open_session
@@ -36,14 +35,13 @@ def main(endpoints: str, directory: Path) -> None:
     )
     while not _is_done(query.lastProgress, directory / END):
         # Raises what the query has failed with.
-        query.awaitTermination(0.2)
+        query.awaitTermination(1)
     query.stop()
     spark.stop()
 
 
 def _is_done(progress: object, end: Path) -> bool:
     if progress is None or not end.exists():
-        time.sleep(0.2)
         return False
     offset = json.loads(progress["sources"][0]["endOffset"])  # type: ignore[index]
     return bool(offset["counter"] >= int(end.read_text()))
