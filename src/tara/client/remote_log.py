@@ -119,6 +119,7 @@ class RemoteLogReader(RowReader):
         #: Why not, by site; and where the log begins at those that have dropped the command.
         said: dict[str, str] = {}
         firsts: dict[str, int] = {}
+        forbidden: dict[str, str] = {}
         while True:
             site = self._sites[self._here]
             try:
@@ -133,6 +134,8 @@ class RemoteLogReader(RowReader):
                 said[site.name] = self._why_not(site, reply)
                 if reply is not None and reply.status == wire.TRUNCATED:
                     firsts[site.name] = reply.first
+                elif reply is not None and reply.status == wire.FORBIDDEN:
+                    forbidden[site.name] = reply.message
             except (CorruptLog, *wire.DECODE_ERRORS) as error:
                 # It is read again from the beginning of its block, there or elsewhere.
                 said[site.name] = str(error)
@@ -145,13 +148,13 @@ class RemoteLogReader(RowReader):
             if late:
                 raise self._cannot(counter, said)
             if attempts % len(self._sites) == 0:
+                if forbidden and all(name in forbidden or why == NO_ANSWER for name, why in said.items()):
+                    raise Forbidden("; ".join(f"{name}: {message}" for name, message in forbidden.items()))
                 time.sleep(PAUSE_S)
 
     def _why_not(self, site: _Site, reply: LogReply | None) -> str:
         if reply is None:
             return site.refusal or NO_ANSWER
-        if reply.status == wire.FORBIDDEN:
-            raise Forbidden(f"{site.name}: {reply.message}")
         self._learn(reply)
         return _in_words(reply)
 
@@ -192,6 +195,8 @@ class RemoteLogReader(RowReader):
             good = [reply for _, reply in replies if reply.status == wire.OK]
             if good:
                 return good
+            if replies and all(reply.status == wire.FORBIDDEN for _, reply in replies):
+                raise Forbidden("; ".join(f"{site.name}: {reply.message}" for site, reply in replies))
             if time.monotonic() >= end_s:
                 raise self._no_answer(replies)
             time.sleep(PAUSE_S)
@@ -221,8 +226,6 @@ class RemoteLogReader(RowReader):
         for site in [site for site in self._sites if site.waits]:
             site.close()
         for _, reply in replies:
-            if reply.status == wire.FORBIDDEN:
-                raise Forbidden(f"{self.endpoints}: {reply.message}")
             self._learn(reply)
         return replies
 
