@@ -112,6 +112,10 @@ def test_a_stopped_site_is_passed_over(tmp_path: Path) -> None:
         put(client, 0, 100)
         with RemoteLogReader(cluster.endpoints, timeout_s=DEADLINE_S) as reader:
             end = reader.bounds().end
+            cluster.await_status(
+                lambda status: [container.get("log_readers") for container in status["containers"]] == [1, 1, 1],
+                "one reader at each site",
+            )
             pid = cluster.processes[0].pid
             assert pid is not None
             os.kill(pid, signal.SIGSTOP)

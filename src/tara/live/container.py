@@ -489,6 +489,11 @@ class Container:
         self.counters.halted[label] = halt.reason
         self.events.error("halted", label, reason=halt.reason)
 
+    @property
+    def log_readers(self) -> int:
+        """Readers of the decided log who are connected here."""
+        return self._log_server.readers
+
     def status(self, digest: bool = False) -> dict[str, object]:
         """For `tara status`: what the nodes here are doing; and the digests of the executors' states, if they can be
         drawn at once, or were drawn meanwhile."""

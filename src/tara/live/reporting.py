@@ -77,6 +77,7 @@ def status_report(container: "Container") -> dict[str, object]:
             "journal_sync": container.sync_times.report(),
         },
         "process": process_report(),
+        "log_readers": container.log_readers,
         "nodes": {label: {"state": "halted", "reason": reason} for label, reason in container.counters.halted.items()}
         | {container.graph.label(number): node_report(node) for number, node in container.nodes.items()},
     }

@@ -46,7 +46,7 @@ COUNTERS = (
         "Frames of another cluster, era, shape or of a past life, dropped.",
     ),
     ("frames_dropped", "tara_frames_dropped_total", "Frames not sent: no connection, or the peer's queue was full."),
-    ("asks_bad", "tara_asks_bad_total", "Requests for files that could not be decoded, and were dropped."),
+    ("asks_bad", "tara_asks_bad_total", "Requests for files or the decided log that were none, and were dropped."),
     ("tuples_in", "tara_tuples_received_total", "Tuples taken from the frames of peers."),
     (
         "tuples_out",
