@@ -119,8 +119,8 @@ class Executor(Node):
         self._restoration: Restoration | None = None
         #: What it has executed again, and led elsewhere; None: nothing.
         self._doubted: t.Doubted | None = None
-        #: Not before that it asks the store again, unless it got further by what the store had. What it asks others need
-        #: not wait for what its own store said.
+        #: Not before that it asks the store again, unless it got further by what the store had. What it asks others
+        #: need not wait for what its own store said.
         self._load_due_ms = boot.now_ms
         #: Where it was when it asked the store.
         self._asked_at = 0
