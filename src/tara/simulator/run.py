@@ -15,6 +15,7 @@ from tara.protocol.nodes.view_source import ViewSource
 from tara.simulator import eras
 from tara.simulator.checks import bulk
 from tara.simulator.checks.log_check import check_logs
+from tara.simulator.checks.rebuilt_states import check_rebuilt
 from tara.simulator.checks.sequential import complete_log
 from tara.simulator.checks.violation import Violation
 from tara.simulator.container import DATA
@@ -68,6 +69,7 @@ def play(plan: Plan, transcript: Transcript | None = None) -> Outcome:
         if not world.beyond:
             world.monitor.finish()
             check_logs(world, DATA, _is_led(world))
+            check_rebuilt(world, DATA)
         world.inspect_all()
     except Violation as found:
         violation = found

@@ -72,6 +72,11 @@ class Audited(StateMachine):
         self.answered(operation, answer)
         return answer
 
+    @property
+    def operations(self) -> Iterable[int]:
+        """All that it has executed."""
+        return self._executed.keys()
+
     def snapshot(self) -> Iterator[bytes]:
         executed = _encode(list(self._executed.items()))
         store = self.application.snapshot()

@@ -41,6 +41,10 @@ CHECKS: dict[str, str] = {
     "answers": "the answer to a read is one that a replica gave to this very read",
     "stale_reads": "the answer to a stale read is a value that somebody wrote",
     "events": "an event tells of a command that was executed",
+    "rebuilding": (
+        "the state that is rebuilt from bases and logs, as of whichever command, has what was executed up to there and "
+        "nothing else; also from files of which some are damaged"
+    ),
     "recovery": (
         "a new era begins with the furthest state that bases and logs lead to, and that has exactly what was executed "
         "before it"
