@@ -53,6 +53,9 @@ _LOOK_MS = 500
 LATE_COMMANDS = 20
 #: What a log is made of.
 LOG_FILES = (".segment", ".tail", BEGIN_FILE)
+#: A slot that no run comes to, and what a commit begins with on the wire.
+_FAR = 1 << 40
+_TAG_OF_COMMIT = msgspec.inspect.type_info(t.Commit).tag  # type: ignore[attr-defined]
 #: So many processes end because their machine lost its power.
 POWER_SHARE = 0.3
 _STORIES: dict[str, type[story.Story]] = {
@@ -770,15 +773,21 @@ def _garbage(world: World, fault: Fault) -> bool:
 
 def _odd_frame(world: World, container: SimulatedContainer, choice: int) -> bytes:
     """As from a peer: with a tuple that no node sends to such a node, or one with a number that there is not, or with
-    something else where a commit should be."""
+    something else where a commit should be. Votes are for slots that nobody has decided: others are not even looked
+    at."""
     peer = world.containers[(container.index + 1) % len(world.containers)]
     header = peer_wire.Header(t.FORMAT_VERSION, world.cluster, world.era, peer.index, peer.life, 0)
     numbers, executors = container.numbers[:1], world.executors_of(container)
     sinks = [number for number in container.numbers if world.graph.names[number].stage is Stage.VIEW_SINK]
     parcels: list[tuple[list[int], t.WireTuple]] = []
     votes: list[tuple[list[int], peer_wire.PackedCommit]] = []
-    foreign = t.Commit(99, 0, 1, 0, [])
-    match choice % 6:
+    fragments: list[Fragment] = []
+
+    def vote(commit: object, end: int = _FAR) -> peer_wire.PackedCommit:
+        return peer_wire.PackedCommit(0, end, Raw(t.encode(commit)))
+
+    foreign, misplaced = t.Commit(99, 0, 1, _FAR, []), t.encode(t.Results(0, [], []))
+    match choice % 10:
         case 0:
             parcels.append((numbers, t.Results(0, [], [])))
         case 1:
@@ -786,12 +795,20 @@ def _odd_frame(world: World, container: SimulatedContainer, choice: int) -> byte
         case 2:
             parcels.append((sinks, t.Vote(99, 0, 1, 1, 1)))
         case 3:
-            votes.append(([9_999], peer_wire.PackedCommit(0, 0, Raw(t.encode(foreign)))))
+            votes.append(([9_999], vote(foreign)))
         case 4:
-            votes.append((executors, peer_wire.PackedCommit(0, 1, Raw(t.encode(foreign)))))
+            votes.append((executors, vote(foreign)))
+        case 5:
+            votes.append((executors, vote(foreign, _FAR + 1)))
+        case 6:
+            votes.append((executors, vote([])))
+        case 7:
+            votes.append((executors, vote([_TAG_OF_COMMIT, "nobody", 0, 1, _FAR, []])))
+        case 8:
+            fragments.append(Fragment(numbers, 0, len(misplaced), 0, misplaced))
         case _:
-            votes.append((executors, peer_wire.PackedCommit(0, 0, Raw(t.encode(t.Vote(0, 0, 1, 1, 1))))))
-    return t.encode(peer_wire.Frame(header, parcels, votes, []))
+            votes.append((executors, vote(t.Vote(0, 0, 1, 1, 1))))
+    return t.encode(peer_wire.Frame(header, parcels, votes, fragments))
 
 
 def _operator(world: World, fault: Fault) -> bool:
