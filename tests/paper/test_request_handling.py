@@ -21,6 +21,7 @@ from tests.protocol.driver import (
     Driven,
     batch,
     commits,
+    identity,
     open_session,
     request,
     requests,
@@ -58,7 +59,7 @@ def test_a_source_wraps_commands_in_requests_with_rising_numbers() -> None:
     first = source.feed(t.Submit(commands[:2]))
     second = source.feed(t.Submit(commands[2:]))
     sent = [item for step in (first, second) for tuple_ in step.of(t.Requests) for item in tuple_.requests]
-    assert [t.identity(item) for item in sent] == [(2, 7, 0), (2, 7, 1), (2, 7, 2)]
+    assert [identity(item) for item in sent] == [(2, 7, 0), (2, 7, 1), (2, 7, 2)]
     assert [t.decode_commands(item.body) for item in sent] == [[command] for command in commands]
     assert set(first.receivers(t.Requests)) == {bench.graph.all(Stage.PROPOSER)}
 
@@ -171,7 +172,7 @@ def test_the_active_proposer_assigns_rising_sequence_numbers_and_tells_all_commi
     step = proposer.feed(t.Requests(requests(0, 2)), t.Requests(requests(0, 1, source=1)))
     proposals = step.of(t.Proposal)
     slots = [proposal.first + offset for proposal in proposals for offset in range(len(proposal.requests))]
-    proposed = [t.identity(item) for proposal in proposals for item in proposal.requests]
+    proposed = [identity(item) for proposal in proposals for item in proposal.requests]
     assert slots == [0, 1, 2]
     assert sorted(proposed) == [(0, 1, 0), (0, 1, 1), (1, 1, 0)]
     assert {(proposal.proposer, proposal.view) for proposal in proposals} == {(1, 1)}

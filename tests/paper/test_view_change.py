@@ -17,7 +17,7 @@ from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.nodes.sink import RecordSource
 from tara.protocol.nodes.view_source import ViewSource
 from tests.paper.test_request_handling import active_proposer, started_committer
-from tests.protocol.driver import Bench, Driven, commits, request, requests
+from tests.protocol.driver import Bench, Driven, commits, identity, request, requests
 
 TIMEOUT_MS = 250.0
 
@@ -657,7 +657,7 @@ def proposals_by_slot(proposals: list[t.Proposal]) -> dict[int, tuple[int, int, 
     for proposal in proposals:
         for slot, item in enumerate(proposal.requests, proposal.first):
             assert slot not in found
-            found[slot] = t.identity(item)
+            found[slot] = identity(item)
     return found
 
 

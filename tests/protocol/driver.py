@@ -278,6 +278,11 @@ def request(number: int, source: int = 0, epoch: int = 1, body: bytes = b"\x90",
     return t.Request(source, epoch, number, time, body)
 
 
+def identity(request: t.Request) -> tuple[int, int, int]:
+    """What tells one request from another."""
+    return (request.source, request.epoch, request.number)
+
+
 def requests(first: int, end: int, source: int = 0, epoch: int = 1) -> list[t.Request]:
     return [request(number, source, epoch) for number in range(first, end)]
 

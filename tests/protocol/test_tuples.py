@@ -268,7 +268,3 @@ def test_a_run_is_cut_into_as_few_pieces_as_fit(run: list[t.Request], count_max:
 @given(structs(t.Request))
 def test_the_allowance_per_request_covers_its_encoding(request: t.Request) -> None:
     assert len(t.encode(request)) <= size([request])
-
-
-def test_the_identity_of_a_request_does_not_depend_on_its_stamp() -> None:
-    assert t.identity(t.Request(1, 2, 3, 0, b"a")) == t.identity(t.Request(1, 2, 3, 99, b"a")) == (1, 2, 3)

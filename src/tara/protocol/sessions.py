@@ -309,10 +309,6 @@ class Sessions:
         """The newest commands that were skipped, by their counters."""
         return self._skipped
 
-    def owner_of(self, session: int) -> bytes:
-        """Empty if there is no such session."""
-        return _owner_of(self._sessions, session)
-
     def pass_time(self, stamp_ms: int, moves_sessions: bool = True) -> None:
         """A request with this stamp is about to execute. The requests of one partition move the session clock: clocks
         of several proposers differ, and going back and forth between them must not pass for time."""

@@ -30,11 +30,6 @@ class Window(Generic[Value]):
         return self.min + len(self._values)
 
     @property
-    def max(self) -> int:
-        """The first number beyond the window."""
-        return self.min + self.capacity
-
-    @property
     def room(self) -> int:
         return self.capacity - len(self._values)
 

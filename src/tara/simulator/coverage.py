@@ -77,7 +77,7 @@ def jobs_of(seeds: int) -> list[Job]:
             case 0:
                 jobs.append(Job(seed, 2, 1))
             case 1 | 2:
-                jobs.append(Job(seed, 1, 3))
+                jobs.append(Job(seed, 1, 3, "disk"))
             case 3 | 4:
                 # With one container per site, most of them have gateways.
                 jobs.append(Job(seed, 1, 1, app="coordination", packing="site"))

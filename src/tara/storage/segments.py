@@ -99,10 +99,6 @@ class Segments:
         return self._files[min(self._files)] if self._files else None
 
     @property
-    def last(self) -> LogFile | None:
-        return self._files[max(self._files)] if self._files else None
-
-    @property
     def unread(self) -> int:
         """Segments that were not compared with their checksums yet."""
         return len(self._unread)

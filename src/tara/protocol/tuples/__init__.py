@@ -59,7 +59,6 @@ from tara.protocol.tuples.commands import (
     Skip,
     commands_of,
     decode_commands,
-    identity,
 )
 from tara.protocol.tuples.journal import (
     Collected,
@@ -145,7 +144,7 @@ __all__ = [  # noqa: RUF022 (by module)
     "ASK_SKIP", "CLAIM", "CLOSE", "CONFIRM_SKIP", "Claim", "Command", "EXECUTE", "EXPIRE", "EXPIRED", "Event",
     "FAILED", "FORBIDDEN", "FULL", "HALTED", "KEEPALIVE", "NOOP", "OK", "OPEN", "OVERLOADED", "QUERY",
     "REJECTED", "Request", "Result", "SKIP", "SKIPPED", "Skip", "TOO_LARGE", "UNACKNOWLEDGED", "WAITING",
-    "WITHDRAW_SKIP", "commands_of", "decode_commands", "identity",
+    "WITHDRAW_SKIP", "commands_of", "decode_commands",
     "Commit", "Halted", "Proposal", "REASON_LENGTH_MAX", "Refused", "Requests", "Results", "Submit", "Unkept",
     "Waiting",
     "APPLICATION", "IndexRequest", "ListSessions", "PendingReads", "ReadIndex", "ReadRequest", "ReadResult",

@@ -136,8 +136,3 @@ def commands_of(requests: Sequence[Request]) -> list[list[Command]]:
         return [_decode_commands(request.body) if request.source >= 0 else [] for request in requests]
     except DECODE_ERRORS:
         return [decode_commands(request.body) if request.source >= 0 else [] for request in requests]
-
-
-def identity(request: Request) -> tuple[int, int, int]:
-    """What tells one request from another."""
-    return (request.source, request.epoch, request.number)

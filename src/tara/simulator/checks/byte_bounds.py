@@ -11,7 +11,7 @@ from tara.protocol import tuples as t
 from tara.protocol.limits import Limits
 from tara.protocol.node import Node
 from tara.protocol.nodes.executor import Executor
-from tara.protocol.nodes.reads import READ_BYTES, Reads
+from tara.protocol.nodes.reads import _STALE_TIMES, READ_BYTES, Reads
 from tara.protocol.nodes.request_source import RequestSource
 from tara.protocol.session_quotas import OVERHEAD_BYTES
 from tara.protocol.sessions import Sessions
@@ -36,6 +36,8 @@ def of_node(node: Node, gateways: bool) -> Iterator[Kept]:
             yield from _of_source(node, gateways)
         case Executor():
             yield _of_reads(node._reads, node.limits)
+            entries = len(node._reads)
+            yield Kept("entries of reads", entries, entries, _STALE_TIMES * node.limits.reads_max)
             if node.halted is None:
                 # Otherwise it is in the middle of a command.
                 yield from _of_sessions(node.sessions, node.limits)

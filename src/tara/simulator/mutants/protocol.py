@@ -793,8 +793,8 @@ def owner_not_compared() -> Iterator[None]:
     original = Sessions.execute
 
     def execute(self: Sessions, command: t.Command) -> None:
-        owner = self.owner_of(command.session)
-        original(self, msgspec.structs.replace(command, principal=owner) if owner else command)
+        session = self._sessions.get(command.session)
+        original(self, msgspec.structs.replace(command, principal=session.owner) if session else command)
 
     with replace(Sessions, "execute", execute):
         yield

@@ -10,9 +10,6 @@ class Arrivals:
         self._by_address: dict[str, dict[Connection, None]] = {}
         self._count = 0
 
-    def __len__(self) -> int:
-        return self._count
-
     def crowded(self, address: str) -> Connection | None:
         """Which one has to go if one more from this address is to come."""
         if len(self._by_address.get(address, ())) >= limits.ARRIVALS_PER_ADDRESS_MAX:
