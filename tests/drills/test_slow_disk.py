@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 from tara.drills.slow_disk import EVEN_MIN, Carrier, SlowDisk, SlowDiskVerdict, slow_disk
+from tests.patience import await_condition
 
 
 def test_clients_are_slowed_down_evenly(tmp_path: Path) -> None:
@@ -37,19 +38,13 @@ def test_what_is_synced_takes_its_time_whoever_wrote_it(tmp_path: Path) -> None:
 
 
 def test_a_carrier_serves_first_who_comes_first() -> None:
-    carrier, done = Carrier(1_000_000), []
-
-    def bring(name: str, count: int) -> None:
-        carrier.carry(count)
-        done.append(name)
-
-    threads = [threading.Thread(target=bring, args=pair) for pair in (("long", 200_000), ("short", 1_000))]
-    for thread in threads:
-        thread.start()
-        time.sleep(0.05)
-    for thread in threads:
-        thread.join()
-    assert done == ["long", "short"]
+    carrier, began_s = Carrier(1_000_000), time.monotonic()
+    thread = threading.Thread(target=carrier.carry, args=(200_000,))
+    thread.start()
+    await_condition(lambda: carrier._free_at_s, "a long one is on its way")
+    carrier.carry(1_000)
+    assert time.monotonic() - began_s >= 0.201
+    thread.join()
 
 
 def verdict_of(**changes: object) -> SlowDiskVerdict:

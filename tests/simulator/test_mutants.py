@@ -35,7 +35,7 @@ QUICK = {
     "stamped_again": 0,
     "no_duplicate_filter": 0,
     "early_command_executes": 0,
-    "unanimous_controllers": 0,
+    "unanimous_controllers": 74,
     "load_tried_once": 1,
     "owner_not_compared": 0,
     "skips_what_was_executed": 5,

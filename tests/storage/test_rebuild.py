@@ -113,6 +113,20 @@ def test_a_request_is_parted_where_its_commands_are_as_they_came(tmp_path: Path,
         assert set(values(found)) == {f"key-{number}" for number in range(counter - 1)}
 
 
+@pytest.mark.parametrize("first", [2, INTERVAL - 1])
+def test_a_command_that_had_waited_is_executed_with_the_one_that_it_waited_for(tmp_path: Path, first: int) -> None:
+    """Also where its request has it once more, so that its commands are those that were executed."""
+    commands = [t.Command(1, number, 0, t.encode(Put(f"key-{number}", b"value"))) for number in range(2)]
+    empty = [batch(number, [], time=9) for number in range(2, first)]
+    early = batch(1, commands[1:], time=9)
+    made = StoredReplica(tmp_path, CLUSTER)
+    made.execute([batch(0, [open_session()], time=9), early, *empty])
+    made.execute([batch(first, commands, time=10)], first=first)
+    assert made.node.sessions.counter == 3
+
+    assert [rebuild(sources(tmp_path), of(), until=counter).counter for counter in (1, 2, 3)] == [1, 1, 3]
+
+
 def test_what_one_replica_lacks_another_has(tmp_path: Path, replica: StoredReplica) -> None:
     replicate(tmp_path)
     damage(bases(tmp_path, 0)[4])
