@@ -6,7 +6,8 @@ import pytest
 
 import tara
 from tara.simulator.coverage import OMITTED, PACKAGES, measure
-from tara.simulator.unreached import UNREACHED, explain, unknown_places
+from tara.simulator.missed_lines import explain, unknown_places
+from tara.simulator.unreached import UNREACHED
 
 SOURCE = Path(tara.__file__).parent
 CODE = """\

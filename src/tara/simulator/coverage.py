@@ -17,7 +17,8 @@ from msgspec import Struct
 import tara
 from tara.protocol.errors import ConfigurationError, TaraError
 from tara.simulator.campaign import Job, run_seed
-from tara.simulator.unreached import UNREACHED, Explained, explain
+from tara.simulator.missed_lines import Explained, explain
+from tara.simulator.unreached import UNREACHED
 
 #: What each package of the report is, below `tara`.
 PACKAGES = {
