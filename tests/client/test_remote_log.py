@@ -184,13 +184,15 @@ def test_sites_tell_where_the_others_are(logs: list[Path]) -> None:
         assert remote.read(1).equals(LogReader(logs[0]).read(1))
 
 
-def test_bytes_become_commands(logs: list[Path]) -> None:
+def test_bytes_become_commands(logs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     with log_sites(*logs) as sites, reader(sites) as remote:
         assert remote.advance(1, 1 << 30) == COMMANDS + 1
         some = remote.advance(1, 1)
         assert 1 < some <= COMMANDS
         assert some < remote.advance(1, 2000) <= COMMANDS + 1
         assert remote.advance(COMMANDS + 1, 100) == COMMANDS + 1
+        monkeypatch.setattr(bounds, "LOG_BLOCKS_MAX", 1)
+        assert remote.advance(1, 1 << 30) == some
 
 
 def test_nobody_there_is_told() -> None:

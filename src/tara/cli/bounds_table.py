@@ -141,6 +141,12 @@ def sections() -> list[Section]:
                     "readers of the log; beside the bytes of the ports, their answers take up to 16 MiB",
                     "one that may not read, or else the one that was silent longest, is closed",
                 ),
+                net(
+                    "LOG_BLOCKS_MAX",
+                    "",
+                    "blocks looked at for a reader who asks how far so many bytes of the log lead",
+                    "it is told of these; it asks again",
+                ),
                 net("LOG_SHARE", "", "share of a processor's time for them", "they wait"),
                 net("LOG_SAVED_S", "s", "of that share that is saved up while nobody reads", "they wait"),
                 net("CONTROLLERS_MAX", "", "connections to a registry", "the one that was silent longest is closed"),

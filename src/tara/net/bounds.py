@@ -36,6 +36,8 @@ CONTROL_BYTES_MAX = 16 << 20
 #: what is answered to one: with it, it is all that a reader who does not read keeps here.
 LOG_REQUEST_BYTES_MAX = 64 << 10
 LOG_PIECE_BYTES = 256 << 10
+#: Blocks that are looked at for one who asks how far so many bytes lead.
+LOG_BLOCKS_MAX = 1024
 #: Messages for a registry that is not there, and wait.
 KEPT_MESSAGES_MAX = 256
 #: Frames of one connection that are taken in one turn: the others wait for the next ones. Who is honest sends few, with

@@ -236,7 +236,7 @@ class LogServer:
             if request.what == wire.PIECE:
                 return self._piece(reader.blocks, request)
             if request.what == wire.ADVANCE:
-                end = reader.blocks.advance(request.counter, request.bytes_max)
+                end = reader.blocks.advance(request.counter, request.bytes_max, bounds.LOG_BLOCKS_MAX)
                 return LogReply(wire.VERSION, request.ticket, wire.OK, first=request.counter, end=end)
             return self._bounds(reader.blocks.bounds(), request, wire.OK)
         except (OSError, TaraError) as error:

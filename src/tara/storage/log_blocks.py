@@ -5,6 +5,7 @@ Nothing is locked and no file stays open; see `tara.storage.log_reader`.
 """
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -103,18 +104,20 @@ class LogBlocks:
             return Piece(header, block, Place(path.name, block.head), file.read(bytes_max))
         return None
 
-    def advance(self, counter: int, bytes_max: int) -> int:
-        """Up to which command, exclusively, blocks of so many bytes lead from this one on; at least one block."""
-        total = 0
+    def advance(self, counter: int, bytes_max: int, blocks_max: int = sys.maxsize) -> int:
+        """Up to which command, exclusively, blocks of so many bytes lead from this one on: at least one block, at most
+        `blocks_max`."""
+        total = looked = 0
         while True:
             found = False
             for file, path, block in self._holders(counter, ANYWHERE):
                 for follower in blocks(file, path, block.head):
+                    looked += 1
                     if not follower.first <= counter <= follower.last:
                         continue
                     found, counter = True, follower.last + 1
                     total += follower.end - follower.head
-                    if total >= bytes_max:
+                    if total >= bytes_max or looked >= blocks_max:
                         return counter
             if not found:
                 return counter
