@@ -57,7 +57,8 @@ CHECKS = [
 @pytest.fixture(scope="module")
 def with_journals() -> list[Outcome]:
     """Runs with every kind of fault."""
-    return [run_seed(Job(seed, 1, 1, "disk")) for seed in (309, 315, 321, 343, 346, 351, 352, 360, 370, 424, 425)]
+    seeds = (309, 317, 320, 321, 326, 334, 339, 342, 349, 355, 360, 366, 370)
+    return [run_seed(Job(seed, 1, 1, "disk")) for seed in seeds]
 
 
 def check_runs(outcomes: list[Outcome]) -> None:
@@ -72,10 +73,10 @@ def check_runs(outcomes: list[Outcome]) -> None:
 
 
 def test_no_violation_and_every_check_runs(with_journals: list[Outcome]) -> None:
-    check_runs(with_journals + [run_seed(Job(seed, 1, 1)) for seed in range(5)])
+    check_runs(with_journals + [run_seed(Job(seed, 1, 1)) for seed in range(4)])
 
 
-@pytest.mark.parametrize(("f", "partitions", "count"), [(2, 1, 3), (1, 3, 4)])
+@pytest.mark.parametrize(("f", "partitions", "count"), [(2, 1, 2), (1, 3, 3)])
 def test_no_violation_in_other_shapes(f: int, partitions: int, count: int) -> None:
     check_runs([run_seed(Job(seed, f, partitions)) for seed in range(count)])
 
