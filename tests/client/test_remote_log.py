@@ -169,10 +169,12 @@ def test_another_cluster_s_log_is_not_gone_on_with(tmp_path: Path, logs: list[Pa
     write(writer, simple(COMMANDS + 100))
     writer.flush()
     with log_sites(logs[0], tmp_path / "other") as sites, reader(sites) as remote:
-        assert remote.read(1, 50).num_rows == 49
+        assert sum(batch.num_rows for batch in remote.exactly(1, 50)) == 49
+        with pytest.raises(LogError, match="belongs to cluster 8, era 1"):
+            remote.bounds()
         sites[0].stop()
         with pytest.raises(LogError, match="belongs to cluster 8, era 1"):
-            remote.read(50, 60)
+            list(remote.exactly(50, 60))
 
 
 def test_sites_tell_where_the_others_are(logs: list[Path]) -> None:

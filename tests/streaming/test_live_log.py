@@ -28,7 +28,7 @@ DEADLINE_S = 240.0
 #: A query that copies the log as it grows, in a process that can be killed. It ends when there is a file that says how
 #: far it has to get, and it got there.
 READER = """
-import sys, time
+import json, sys, time
 from pathlib import Path
 from pyspark.sql import SparkSession
 data_dir, copy, end = sys.argv[1], sys.argv[2], Path(sys.argv[3])
@@ -42,7 +42,7 @@ while True:
     if query.exception() is not None:
         raise query.exception()
     progress = query.lastProgress
-    seen = int(progress["sources"][0]["endOffset"].strip("{}").split(":")[1]) if progress else 0
+    seen = json.loads(progress["sources"][0]["endOffset"])["counter"] if progress else 0
     if end.exists() and seen >= int(end.read_text()):
         break
     time.sleep(0.1)

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tara.live.spark_session import open_session
 from tara.net.certificates import load_keys
 from tara.net.keygen import make_client_keys, make_cluster_keys
+from tara.storage.log_format import LogError
 from tara.storage.log_reader import LogReader
 from tara.streaming.connector import LogStreamReader
 from tests.log_sites import LogSite, endpoints_of, log_sites
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 COMMANDS = 100
+#: The offset at the end of their log.
+EVERYTHING = {"counter": COMMANDS + 1, "cluster": "7", "era": 1}
 
 
 @pytest.fixture(scope="module")
@@ -148,9 +151,7 @@ def test_a_query_that_takes_what_is_there_ends_though_the_log_grows(spark: "Spar
         write(writer, handed[place:])
         writer.flush()
         assert reader.latestOffset(end, ReadAllAvailable()) == end
-        assert LogStreamReader({"endpoints": endpoints_of(sites)}).latestOffset(end, ReadAllAvailable()) == {
-            "counter": COMMANDS + 1
-        }
+        assert LogStreamReader({"endpoints": endpoints_of(sites)}).latestOffset(end, ReadAllAvailable()) == EVERYTHING
 
 
 def test_with_keys_only_observers_read(spark: "SparkSession", logs: list[Path], tmp_path: Path) -> None:
@@ -167,7 +168,7 @@ def test_an_idle_query_asks_seldom_and_on_one_connection(spark: "SparkSession", 
     reader = LogStreamReader({"endpoints": endpoints_of(sites)})
     start = reader.initialOffset()
     for _ in range(200):
-        assert reader.latestOffset(start, ReadAllAvailable()) == {"counter": COMMANDS + 1}
+        assert reader.latestOffset(start, ReadAllAvailable()) == EVERYTHING
     assert [site.log.readers for site in sites] == [1, 1, 1]
     assert sum(site.log.answered for site in sites) < 60
     # What goes to the tasks has no connections in it.
@@ -176,9 +177,36 @@ def test_an_idle_query_asks_seldom_and_on_one_connection(spark: "SparkSession", 
     assert sum(batch.num_rows for batch in copy.read(partition)) == 19
 
 
+@pytest.mark.parametrize("over_the_network", [True, False])
+def test_a_query_does_not_go_on_in_the_log_of_another_cluster(
+    spark: "SparkSession", logs: list[Path], tmp_path: Path, over_the_network: bool
+) -> None:
+    """One that was founded anew where the former one was, and has come further."""
+
+    def options(directory: Path, sites: list[LogSite]) -> dict[str, str]:
+        return {"endpoints": endpoints_of(sites)} if over_the_network else {"data_dir": str(directory)}
+
+    with log_sites(*logs) as sites:
+        former = LogStreamReader(options(logs[0].parent, sites))
+        start = former.latestOffset(former.initialOffset(), ReadAllAvailable())
+    assert start == EVERYTHING
+    other = tmp_path / "other"
+    writer, _ = opened(other / "log-0", cluster=8)
+    write(writer, simple(2 * COMMANDS))
+    writer.flush()
+    with log_sites(other / "log-0") as sites:
+        reader = LogStreamReader(options(other, sites))
+        with pytest.raises(LogError, match=r"belongs to cluster 8, era 1; .* so far belongs to cluster 7, era 1"):
+            reader.latestOffset(start, ReadAllAvailable())
+        # A micro-batch that was planned, and is done again.
+        (partition,) = reader.partitions({"counter": 1}, start)
+        with pytest.raises(LogError, match="belongs to cluster 8, era 1"):
+            list(LogStreamReader(options(other, sites)).read(partition))
+
+
 def test_an_offset_is_a_counter(spark: "SparkSession", sites: list[LogSite], tmp_path: Path) -> None:
     """Which is the same at all sites, and in the directory: a query may change from one to the other."""
     copy = Copy(spark, tmp_path)
     copy.run(sites)
     newest = sorted((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"))[-1]
-    assert json.loads(newest.read_text().splitlines()[-1]) == {"counter": COMMANDS + 1}
+    assert json.loads(newest.read_text().splitlines()[-1]) == EVERYTHING

@@ -97,13 +97,16 @@ class RemoteLogReader(RowReader):
     def bounds(self) -> LogBounds:
         """What is there now, on all sites together that answer."""
         good = self._any_of_all(LogRequest(wire.VERSION, 0, wire.BOUNDS))
-        return LogBounds(min(reply.first for reply in good), max(reply.end for reply in good))
+        for site, reply in good:
+            self._compare(site, reply)
+        replies = [reply for _, reply in good]
+        return LogBounds(min(reply.first for reply in replies), max(reply.end for reply in replies))
 
     def advance(self, counter: int, bytes_max: int) -> int:
         """Up to which command, exclusively, so many bytes of the log lead from this one on, as it is on the disk; at
         least one command, if it is there."""
         good = self._any_of_all(LogRequest(wire.VERSION, 0, wire.ADVANCE, counter, bytes_max=bytes_max))
-        return max(reply.end for reply in good)
+        return max(reply.end for _, reply in good)
 
     def exactly(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """The commands of [start, end), all of them: those that no site has yet are waited for."""
@@ -127,8 +130,9 @@ class RemoteLogReader(RowReader):
                 if rows is not None:
                     return rows
                 reply = self._ask(site, site.feed.request(counter))
-                if reply is not None and reply.status == wire.OK:
+                if reply is not None:
                     self._compare(site, reply)
+                if reply is not None and reply.status == wire.OK:
                     site.feed.take(reply)
                     continue
                 said[site.name] = self._why_not(site, reply)
@@ -159,11 +163,12 @@ class RemoteLogReader(RowReader):
         return _in_words(reply)
 
     def _compare(self, site: _Site, reply: LogReply) -> None:
+        if not reply.cluster:
+            return
         found = LogIdentity(reply.cluster, reply.era)
         if self.identity is None:
             self.identity = found
-        if found != self.identity:
-            raise LogError(f"{site.name}: belongs to cluster {found.cluster:x}, era {found.era}")
+        found.require(self.identity, site.name)
 
     def _cannot(self, counter: int, said: dict[str, str]) -> Exception:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in said.items())
@@ -187,12 +192,12 @@ class RemoteLogReader(RowReader):
         site.close()
         return None
 
-    def _any_of_all(self, request: LogRequest) -> list[LogReply]:
+    def _any_of_all(self, request: LogRequest) -> list[tuple[_Site, LogReply]]:
         """What those say who can, at least one."""
         end_s = time.monotonic() + self._timeout_s
         while True:
             replies = self._ask_all(request)
-            good = [reply for _, reply in replies if reply.status == wire.OK]
+            good = [(site, reply) for site, reply in replies if reply.status == wire.OK]
             if good:
                 return good
             if replies and all(reply.status == wire.FORBIDDEN for _, reply in replies):

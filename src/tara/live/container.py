@@ -6,6 +6,7 @@ it wants done, one after the other (`tara.host.site`).
 
 import os
 import select
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -124,6 +125,8 @@ class Container:
         self.spec = spec
         self.graph = Graph(spec.limits.f, spec.limits.partitions)
         self.counters = Counters()
+        #: For what several threads count.
+        self._counting = threading.Lock()
         self.events = events or EventLog(None, spec.cluster, spec.label)
         self._application = application
         self._keys = load_member_keys(spec.keys) if spec.keys else None
@@ -242,7 +245,8 @@ class Container:
 
     def _on_bad_ask(self, reason: str) -> None:
         """On the thread of the server of files, or of the log."""
-        self.counters.asks_bad += 1
+        with self._counting:
+            self.counters.asks_bad += 1
         self.events.flood("bad_ask", reason=reason)
 
     def _remote_files(self, kind: str, directory: Path) -> FetchedFiles:
@@ -257,7 +261,8 @@ class Container:
 
     def _on_refused(self, port: str, reason: str) -> None:
         """On the thread that serves the port."""
-        self.counters.connections_refused += 1
+        with self._counting:
+            self.counters.connections_refused += 1
         self.events.flood("connection_refused", at=port, reason=reason)
 
     @contextmanager

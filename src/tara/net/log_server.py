@@ -22,6 +22,7 @@ from tara.net.principal import Principal
 from tara.net.server import Server
 from tara.protocol.errors import TaraError
 from tara.storage.log_blocks import LogBlocks, LogBounds, Place
+from tara.storage.log_format import LogIdentity
 
 #: How often it looks whether it has to end.
 _POLL_S = 0.5
@@ -238,7 +239,7 @@ class LogServer:
             if request.what == wire.ADVANCE:
                 end = reader.blocks.advance(request.counter, request.bytes_max, bounds.LOG_BLOCKS_MAX)
                 return LogReply(wire.VERSION, request.ticket, wire.OK, first=request.counter, end=end)
-            return self._bounds(reader.blocks.bounds(), request, wire.OK)
+            return self._bounds(reader.blocks.bounds(), reader.blocks.identity(), request, wire.OK)
         except (OSError, TaraError) as error:
             self._on_bad(f"reader of the log: {error}")
             return self._refusal(request, wire.FAILED, str(error))
@@ -248,7 +249,8 @@ class LogServer:
         piece = blocks.piece(request.counter, bounds.LOG_PIECE_BYTES, guess, request.skip, request.checksum)
         if piece is None:
             there = blocks.bounds()
-            return self._bounds(there, request, wire.TRUNCATED if request.counter < there.first else wire.NOT_YET)
+            status = wire.TRUNCATED if request.counter < there.first else wire.NOT_YET
+            return self._bounds(there, blocks.identity(), request, status)
         header, block, place, data = piece
         return LogReply(
             wire.VERSION,
@@ -263,10 +265,13 @@ class LogServer:
             data=data,
         )
 
-    def _bounds(self, there: LogBounds, request: LogRequest, status: int) -> LogReply:
+    def _bounds(self, there: LogBounds, whose: LogIdentity | None, request: LogRequest, status: int) -> LogReply:
         first, end = there
+        cluster, era = (whose.cluster, whose.era) if whose else (0, 0)
         endpoints = self._front_ends()
-        return LogReply(wire.VERSION, request.ticket, status, first=first, end=end, endpoints=endpoints)
+        return LogReply(
+            wire.VERSION, request.ticket, status, first=first, end=end, endpoints=endpoints, cluster=cluster, era=era
+        )
 
     def _refusal(self, request: LogRequest, status: int, message: str) -> LogReply:
         return LogReply(wire.VERSION, request.ticket, status, message)

@@ -52,9 +52,10 @@ class LogReply(Struct, array_like=True, frozen=True):
     end: int = 1
     #: Where all front ends are; said with the former.
     endpoints: list[str] = []
-    #: Of a piece: whose log it is, its partitions, and the block's file, beginning and checksum.
+    #: Whose log it is; no cluster: there is nothing yet.
     cluster: int = 0
     era: int = 0
+    #: Of a piece: its partitions, and the block's file, beginning and checksum.
     partitions: int = 0
     file: str = ""
     offset: int = 0

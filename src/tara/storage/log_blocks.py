@@ -15,6 +15,7 @@ from tara.storage.log_format import (
     CorruptLog,
     LogFile,
     LogHeader,
+    LogIdentity,
     blocks,
     list_segments,
     list_tails,
@@ -67,6 +68,16 @@ class LogBlocks:
             if last is not None:
                 tails.append(tail._replace(last=last))
         return bounds_of(sorted([*list_segments(self.directory), *tails]))
+
+    def identity(self) -> LogIdentity | None:
+        """Whose log it is; None if there is no file yet that says so."""
+        for path in (file.path for file in (*list_segments(self.directory), *list_tails(self.directory))):
+            try:
+                with path.open("rb") as file:
+                    return read_header(file, path).identity
+            except (FileNotFoundError, CorruptLog):
+                continue
+        return None
 
     def _end_of_tail(self, tail: LogFile) -> int | None:
         offset, last = 0, tail.first - 1

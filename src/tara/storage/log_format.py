@@ -64,6 +64,14 @@ class LogIdentity(Struct, frozen=True):
     cluster: int
     era: int
 
+    def __str__(self) -> str:
+        return f"cluster {self.cluster:x}, era {self.era}"
+
+    def require(self, expected: "LogIdentity", where: object) -> None:
+        """Nobody goes on in another log than the one that was begun with."""
+        if self != expected:
+            raise LogError(f"{where}: belongs to {self}; what was read so far belongs to {expected}")
+
 
 class LogHeader(Struct, frozen=True):
     """The first line of a file."""

@@ -138,8 +138,8 @@ class LogReader(RowReader):
         try:
             with path.open("rb") as file:
                 header = read_header(file, path)
-                if self.identity is not None and header.identity != self.identity:
-                    raise LogError(f"{path}: belongs to cluster {header.cluster:x}, era {header.era}")
+                if self.identity is not None:
+                    header.identity.require(self.identity, path)
                 for block in blocks(file, path, offset):
                     if block.first <= counter <= block.last:
                         rows = rows_of(read_block(file, path, block), header.partitions)

@@ -1,6 +1,7 @@
 """`format("tara")`: a live cluster as a sink (its rows are commands), and its decided log as a source.
 
-Offsets of the source are command counters, and the rows of a range are the same wherever and whenever they are read.
+Offsets of the source are command counters, and say whose log it is: the rows of a range are the same wherever and
+whenever they are read, and a query does not go on in the log of another cluster.
 See `docs/spark.md` for the options.
 """
 
@@ -16,6 +17,7 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.principals import describe
 from tara.storage.log_blocks import LogBounds
+from tara.storage.log_format import LogIdentity
 from tara.storage.log_reader import LogTruncated
 from tara.streaming.log_source import log_source
 from tara.streaming.sink import TaraWriter, is_key_value, sink_options
@@ -33,6 +35,8 @@ KINDS = {t.EXECUTE: "execute", t.QUERY: "query", t.OPEN: "open", t.CLOSE: "close
 STATUSES = {t.OK: "ok", t.FAILED: "failed", t.REJECTED: "rejected", t.SKIPPED: "skipped"}
 #: Commands that one task reads, unless the option `commands_per_task` says something else.
 TASK_COMMANDS = 100_000
+#: A counter; and whose log it is, once there was something to read.
+Offset = dict[str, int | str]
 EARLIEST = "earliest"
 LATEST = "latest"
 
@@ -56,10 +60,10 @@ class TaraSource(DataSource):
 
 
 class CommandRange(InputPartition):
-    """The commands [start, end)."""
+    """The commands [start, end) of this log."""
 
-    def __init__(self, start: int, end: int) -> None:
-        self.start, self.end = start, end
+    def __init__(self, start: int, end: int, identity: LogIdentity | None) -> None:
+        self.start, self.end, self.identity = start, end, identity
 
 
 class _Log:
@@ -79,12 +83,13 @@ class _Log:
 
     def ranges(self, start: int, end: int) -> list[InputPartition]:
         step = self._task_commands
-        return [CommandRange(first, min(first + step, end)) for first in range(start, end, step)]
+        return [CommandRange(first, min(first + step, end), self.source.identity) for first in range(start, end, step)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         assert isinstance(partition, CommandRange)
         # Ranges that follow each other begin at different sites.
         turn = partition.start // self._task_commands
+        self.source.identity = partition.identity
         for batch in self.source.read(partition.start, partition.end, turn):
             yield _columns(batch, self.key_value)
 
@@ -102,7 +107,7 @@ class LogTableReader(DataSourceReader):
         start = bounds.first if self._start is None else self._start
         end = bounds.end if self._end is None else min(self._end, bounds.end)
         # Spark calls `read` with None if there are no partitions.
-        return self._log.ranges(start, end) or [CommandRange(start, start)]
+        return self._log.ranges(start, end) or [CommandRange(start, start, None)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return self._log.read(partition)
@@ -120,12 +125,24 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: Where a query ends that takes what is there when it begins.
         self._target: int | None = None
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+    def initialOffset(self) -> Offset:  # noqa: N802
         if isinstance(self._start, int):
             self._log.check_start(self._start)
-            return {"counter": self._start}
+            return self._offset(self._start)
         bounds = self._log.source.bounds()
-        return {"counter": bounds.end if self._start == LATEST else bounds.first}
+        return self._offset(bounds.end if self._start == LATEST else bounds.first)
+
+    def _offset(self, counter: int) -> Offset:
+        whose = self._log.source.identity
+        if whose is None:
+            return {"counter": counter}
+        return {"counter": counter, "cluster": f"{whose.cluster:x}", "era": whose.era}
+
+    def _expect(self, offset: Offset) -> int:
+        """The counter. From now on, nothing but the log of this offset is read."""
+        if "cluster" in offset:
+            self._log.source.identity = LogIdentity(int(str(offset["cluster"]), 16), int(offset["era"]))
+        return int(offset["counter"])
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable() if self._commands_max is None else ReadMaxRows(self._commands_max)
@@ -133,18 +150,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._log.source.bounds().end
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        first = start["counter"]
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        first = self._expect(start)
         there = self._log.check_start(first).end
         end = max(there if self._target is None else min(there, self._target), first)
         if isinstance(limit, ReadMaxRows):
             end = min(end, first + limit.max_rows)
         if self._bytes_max is not None and end > first:
             end = min(end, self._log.source.advance(first, self._bytes_max))
-        return {"counter": end}
+        return self._offset(end)
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        return self._log.ranges(start["counter"], end["counter"])
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        return self._log.ranges(self._expect(start), self._expect(end))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return self._log.read(partition)

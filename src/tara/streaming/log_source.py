@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tara.protocol.errors import ConfigurationError
 from tara.storage.log_blocks import LogBlocks, LogBounds
+from tara.storage.log_format import LogIdentity
 from tara.storage.log_reader import LogReader, LogTruncated, best_log, logs_in
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ FRESH_S = 0.1
 
 
 class LogSource(Protocol):
+    #: Whose log it is, when that is known: from then on, no other one is read.
+    identity: LogIdentity | None
+
     def bounds(self) -> LogBounds:
         """What is there now."""
         ...
@@ -47,18 +51,26 @@ class Directory:
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
+        self.identity: LogIdentity | None = None
 
     def where(self) -> Path:
         return self._data_dir
 
     def bounds(self) -> LogBounds:
-        return best_log(self._data_dir).bounds()
+        log = best_log(self._data_dir)
+        found = LogBlocks(log.directory).identity()
+        if found is not None:
+            self.identity = self.identity or found
+            found.require(self.identity, self._data_dir)
+        return log.bounds()
 
     def advance(self, counter: int, bytes_max: int) -> int:
         return LogBlocks(best_log(self._data_dir).directory).advance(counter, bytes_max)
 
     def read(self, start: int, end: int, turn: int) -> "Iterator[pa.RecordBatch]":
-        for batch in self._holder(start, end).batches(start, end):
+        holder = self._holder(start, end)
+        holder.identity = self.identity
+        for batch in holder.batches(start, end):
             yield batch
             start += batch.num_rows
         if start < end:
@@ -80,6 +92,7 @@ class FrontEnds:
         self._endpoints = endpoints
         self._keys = keys
         self._timeout_s = timeout_s
+        self.identity: LogIdentity | None = None
         #: The driver's connections: an idle query asks a hundred times a second where the log ends. And what it heard.
         self._reader: RemoteLogReader | None = None
         self._bounds = LogBounds(1, 1)
@@ -95,7 +108,9 @@ class FrontEnds:
     def bounds(self) -> LogBounds:
         if time.monotonic() - self._heard_s > FRESH_S:
             reader = self._driver_s
+            reader.identity = self.identity
             self._bounds, self._endpoints = reader.bounds(), reader.endpoints
+            self.identity = reader.identity
             self._heard_s = time.monotonic()
         return self._bounds
 
@@ -115,7 +130,9 @@ class FrontEnds:
     def _open(self, turn: int = 0) -> "RemoteLogReader":
         from tara.client.remote_log import RemoteLogReader
 
-        return RemoteLogReader(self._endpoints, self._keys, self._timeout_s, turn)
+        reader = RemoteLogReader(self._endpoints, self._keys, self._timeout_s, turn)
+        reader.identity = self.identity
+        return reader
 
 
 def log_source(options: Any) -> LogSource:
