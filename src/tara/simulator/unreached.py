@@ -411,8 +411,7 @@ UNREACHED: dict[str, dict[str, str]] = {
         "reading_base: if path.stem": (
             "a base under the name of another: nothing renames bases; `tests/storage/test_base_files.py`"
         ),
-        "_header: if version": _OTHER_VERSION,
-        "_header: except (msgspec.DecodeError": "a head that is damaged and no JSON any more; rare",
+        "_header: except OtherVersion": _OTHER_VERSION,
     },
     "storage/bases.py": {
         "Bases._is_foreign: except ForeignBase": "a base of a former era in the place of a new one; rare",
@@ -481,7 +480,7 @@ UNREACHED: dict[str, dict[str, str]] = {
         "DecidedLog._segment: return None": "a segment that is damaged twice in a row; rare",
     },
     "storage/log_format.py": {
-        "read_header: if version": _OTHER_VERSION,
+        "read_header: except files.OtherVersion": _OTHER_VERSION,
         "read_segment: if found != identity": "the operator's: files of another cluster or era under our names",
         "read_segment: if block.first": ("a segment whose checksum is right and whose blocks do not follow each other"),
         'read_segment: raise CorruptLog(f"{segment.path}: does not lead': (

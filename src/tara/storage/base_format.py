@@ -1,9 +1,10 @@
 """Base files: snapshots of a whole replicated state, and what is kept of them.
 
-A file is a header line (JSON: format version, cluster, era, checkpoint and its digest), the protocol's state and the
-application's chunks with their lengths, the digest of these, and a checksum of everything that the digest does not
-cover: header, lengths and the digest itself. Its name has the checkpoint's number. It is written in pieces under a
-temporary name, and renamed; it is read in pieces, too: once to see that it is intact, and once to be restored.
+A file is a header line (JSON: format version, cluster, era, checkpoint and its digest; and a checksum, so that nothing
+that is damaged passes for somebody else's), the protocol's state and the application's chunks with their lengths, the
+digest of these, and a checksum of everything that the digest does not cover: header, lengths and the digest itself. Its
+name has the checkpoint's number. It is written in pieces under a temporary name, and renamed; it is read in pieces,
+too: once to see that it is intact, and once to be restored.
 """
 
 import struct
@@ -19,10 +20,10 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import BaseUnreadable
 from tara.protocol.state_digest import DIGEST_BYTES, StateDigest
 from tara.storage.disk import LOCAL, Disk
-from tara.storage.files import list_paths, temporary_name
+from tara.storage.files import DamagedFile, OtherVersion, list_paths, pack_header, temporary_name, unpack_header
 from tara.storage.pacer import PacedFile, Pacer
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 _LENGTH = struct.Struct("<Q")
 #: In place of a length: no part follows.
 _END = (1 << 64) - 1
@@ -85,7 +86,8 @@ class BaseFile:
         self._temporary = temporary_name(self._path)
         self._disk = disk
         self._digest = StateDigest()
-        header = msgspec.json.encode(BaseHeader(FORMAT_VERSION, cluster, era, base.number, base.digest.hex())) + b"\n"
+        content = BaseHeader(FORMAT_VERSION, cluster, era, base.number, base.digest.hex())
+        header = pack_header(msgspec.json.encode(content))
         self._checksum = blake2b(header, digest_size=CHECKSUM_BYTES)
         #: Where the length of the protocol's state belongs, which is known at its end. None: it is there.
         self._state_at: int | None = len(header)
@@ -267,15 +269,15 @@ def reading_base(path: Path, cluster: int, era: int, disk: Disk = LOCAL) -> Gene
 
 
 def read_header(path: Path, disk: Disk = LOCAL) -> BaseHeader:
-    """What the file says it is, intact or not."""
-    return _header(disk.read(path, 0, HEADER_BYTES_MAX).partition(b"\n")[0])
+    """What the file says it is; what follows may be damaged."""
+    line, end, _ = disk.read(path, 0, HEADER_BYTES_MAX).partition(b"\n")
+    return _header(line + end)
 
 
 def _header(line: bytes) -> BaseHeader:
     try:
-        version = msgspec.json.decode(line, type=dict[str, object]).get("version")
-        if version != FORMAT_VERSION:
-            raise ForeignBase(f"is of format version {version}; this Tara reads {FORMAT_VERSION}")
-        return msgspec.json.decode(line, type=BaseHeader)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BaseError("the header is damaged") from error
+        return msgspec.json.decode(unpack_header(line, FORMAT_VERSION), type=BaseHeader)
+    except OtherVersion as other:
+        raise ForeignBase(f"is of format version {other.version}; this Tara reads {FORMAT_VERSION}") from other
+    except (DamagedFile, *t.DECODE_ERRORS) as error:
+        raise BaseError(f"the header is damaged: {error}") from error

@@ -11,6 +11,9 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
+
+from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 from tara.storage.disk import LOCAL, Disk
 from tara.storage.pacer import PacedFile, Pacer
@@ -101,6 +104,35 @@ def bound(aside: Path, disk: Disk = LOCAL) -> None:
 
 def _kept(aside: Path, disk: Disk) -> list[Path]:
     return [path for path in list_paths(aside, "[0-9]*", disk) if path.name.partition("-")[0].isdigit()]
+
+
+class OtherVersion(Exception):
+    """A file of another format, and not damaged."""
+
+    def __init__(self, version: object) -> None:
+        super().__init__(f"version {version}")
+        self.version = version
+
+
+def pack_header(content: bytes) -> bytes:
+    """The first line of a file: JSON that has a version, and its checksum."""
+    return b"%b %08x\n" % (content, zlib.crc32(content))
+
+
+def unpack_header(line: bytes, version: int) -> bytes:
+    """The JSON; `OtherVersion` or `DamagedFile` if it is not of this version. A version is believed if the checksum
+    matches, or if there is none, as in former formats."""
+    content, _, _ = line.rpartition(b" ")
+    matches = line == pack_header(content)
+    try:
+        found = msgspec.json.decode(content or line, type=dict[str, object]).get("version", 0)
+    except t.DECODE_ERRORS as error:
+        raise DamagedFile(f"the header is damaged: {error}") from error
+    if found != version and (matches or not content):
+        raise OtherVersion(found)
+    if not matches:
+        raise DamagedFile("the header is damaged (the checksum does not match)")
+    return content
 
 
 def pack_small(data: bytes) -> bytes:

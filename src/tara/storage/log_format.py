@@ -27,6 +27,7 @@ from msgspec import Struct
 
 from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
+from tara.storage import files
 from tara.storage.disk import LOCAL, Disk
 from tara.storage.files import list_paths
 
@@ -240,22 +241,20 @@ def _checksum(kind: int, first: int, last: int, contents: bytes) -> int:
 
 def pack_header(identity: LogIdentity, partitions: int) -> bytes:
     header = LogHeader(FORMAT_VERSION, identity.cluster, identity.era, partitions)
-    line = msgspec.json.encode(header)
-    return b"%b %08x\n" % (line, zlib.crc32(line))
+    return files.pack_header(msgspec.json.encode(header))
 
 
 def read_header(file: BinaryIO, path: Path) -> LogHeader:
     """Leaves the file at its first block."""
     file.seek(0)
-    line, _, check = file.readline(_HEADER_BYTES_MAX).rpartition(b" ")
     try:
-        version = msgspec.json.decode(line or check, type=dict[str, int]).get("version", 0)
-        if version != FORMAT_VERSION and (not line or check == b"%08x\n" % zlib.crc32(line)):
-            raise ForeignLog(f"{path}: has format version {version}, this Tara reads version {FORMAT_VERSION}")
-        if check != b"%08x\n" % zlib.crc32(line):
-            raise CorruptLog(f"{path}: the header is damaged (the checksum does not match)")
-        return msgspec.json.decode(line, type=LogHeader)
-    except t.DECODE_ERRORS as error:
+        content = files.unpack_header(file.readline(_HEADER_BYTES_MAX), FORMAT_VERSION)
+        return msgspec.json.decode(content, type=LogHeader)
+    except files.OtherVersion as other:
+        raise ForeignLog(
+            f"{path}: has format version {other.version}, this Tara reads version {FORMAT_VERSION}"
+        ) from other
+    except (files.DamagedFile, *t.DECODE_ERRORS) as error:
         raise CorruptLog(f"{path}: is not a file of a decided log: {error}") from error
 
 
