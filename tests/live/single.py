@@ -20,6 +20,8 @@ def container_of(
     directory: Path,
     gateway: Options | None,
     durability: str,
+    keys: Path | None = None,
+    /,
     **limits: int,
 ) -> Container:
     """Founded, and ready to run."""
@@ -34,6 +36,7 @@ def container_of(
         host="127.0.0.1",
         port=0,
         gateway=gateway or {},
+        keys=str(keys or ""),
     )
     container = Container(spec, application)
     container.start(LifeStart(life=1, genesis=True))
@@ -43,9 +46,13 @@ def container_of(
 
 @contextlib.contextmanager
 def single_site(
-    application: Callable[[], StateMachine], directory: Path, gateway: Options | None = None, **limits: int
+    application: Callable[[], StateMachine],
+    directory: Path,
+    gateway: Options | None = None,
+    keys: Path | None = None,
+    **limits: int,
 ) -> Iterator[Container]:
-    container = container_of(application, directory, gateway, "memory", **limits)
+    container = container_of(application, directory, gateway, "memory", keys, **limits)
     thread = threading.Thread(target=container.run, args=(lambda: None,), name="site", daemon=True)
     thread.start()
     try:

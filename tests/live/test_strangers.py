@@ -12,7 +12,9 @@ from tara.client import Client, Forbidden
 from tara.host import client_wire
 from tara.host.routes import ROUTES_PER_CONNECTION_MAX
 from tara.live.container import Container
+from tara.net.certificates import Keys, load_keys
 from tara.net.connection import Connection
+from tara.net.keygen import make_client_keys, make_cluster_keys
 from tara.protocol import tuples as t
 from tara.protocol.errors import ConfigurationError
 from tara.protocol.principals import principal_of
@@ -26,8 +28,8 @@ SECRET = b"the secret of alice"
 class Stranger:
     """Sends whatever it likes."""
 
-    def __init__(self, address: str, secret: bytes | None = None) -> None:
-        self.socket = Connection.connect(address, 1 << 30)
+    def __init__(self, address: str, secret: bytes | None = None, keys: Keys | None = None) -> None:
+        self.socket = Connection.connect(address, 1 << 30, None if keys is None else keys.connecting)
         self.secret = os.urandom(16) if secret is None else secret
         self.results: list[t.Result] = []
 
@@ -68,6 +70,27 @@ def test_a_stranger_neither_writes_in_a_session_nor_gets_its_answers(site: Conta
         assert alice.get("account") == b"200"
         assert stranger.results == [refused]
         stranger.socket.close()
+
+
+def test_with_keys_one_client_does_not_write_in_the_session_of_another(tmp_path: Path) -> None:
+    """Although both may use the service, and though the secret of one is known to the other."""
+    keys = tmp_path / "keys"
+    make_cluster_keys(keys)
+    alices, mallorys = make_client_keys(keys, "alice"), make_client_keys(keys, "mallory")
+    with (
+        single_site(KeyValueStore, tmp_path, keys=keys) as site,
+        patient(site.client_address, secret=SECRET, keys=alices) as alice,
+    ):
+        alice.put("account", b"100")
+        session = alice.client._conversation.session
+        mallory = Stranger(site.client_address, SECRET, load_keys(mallorys))
+        for number, kind in enumerate((t.EXECUTE, t.QUERY, t.CLOSE), session._number):
+            mallory.send(t.Command(session.id, number, 0, PUT, kind))
+        assert {(refused.session, refused.status) for refused in mallory.hear(3)} == {(session.id, t.FORBIDDEN)}
+        assert alice.get("account") == b"100"
+        alice.put("account", b"200")
+        assert alice.get("account") == b"200"
+        mallory.socket.close()
 
 
 def test_who_presents_no_secret_is_told_so(site: Container) -> None:
