@@ -154,12 +154,12 @@ def test_a_whole_record_that_is_no_entry_is_damage() -> None:
     [
         b'{"version":1,"cluster":7,"era":1,"container":0}\n',
         journal.pack_head(
-            journal.Head(version=5, cluster=7, era=1, container=0, journal="", segment=1, first=1, sync="")
+            journal.Head(version=6, cluster=7, era=1, container=0, journal="", segment=1, first=1, sync="")
         ),
     ],
 )
 def test_another_format_is_refused(line: bytes) -> None:
-    with pytest.raises(journal.ForeignJournal, match=r"format version [15]; this Tara reads 4"):
+    with pytest.raises(journal.ForeignJournal, match=r"format version [16]; this Tara reads 5"):
         journal.scan(line)
 
 
@@ -168,19 +168,19 @@ def test_another_format_is_refused(line: bytes) -> None:
 
 def test_the_newest_whole_slot_of_the_end_marker_counts() -> None:
     slots = [journal.pack_marker(marker(sequence)) for sequence in (4, 5)]
-    for data in (slots[0] + slots[1], slots[1] + slots[0]):
+    for data in (2 * slots[0] + slots[1], slots[1] + 2 * slots[0]):
         assert journal.read_marker(data) == (marker(5), [])
     for bit in random.Random(1).sample(range(8 * journal.MARKER_SLOT_BYTES), 200):
-        found, problems = journal.read_marker(slots[0] + flipped(slots[1], bit))
+        found, problems = journal.read_marker(slots[0] + flipped(slots[1], bit) + slots[0])
         assert (found, len(problems)) == (marker(4), 1)
     assert journal.read_marker(b"")[0] is None
-    assert journal.read_marker(bytes(2 * journal.MARKER_SLOT_BYTES))[0] is None
+    assert journal.read_marker(bytes(3 * journal.MARKER_SLOT_BYTES))[0] is None
 
 
 def test_an_end_marker_of_another_format_is_refused() -> None:
     older = msgspec.structs.replace(marker(4), version=3)
-    with pytest.raises(journal.ForeignJournal, match="is of format version 3; this Tara reads 4"):
-        journal.read_marker(journal.pack_marker(older) * 2)
+    with pytest.raises(journal.ForeignJournal, match="is of format version 3; this Tara reads 5"):
+        journal.read_marker(journal.pack_marker(older) * 3)
 
 
 def test_an_end_marker_is_exact_as_long_as_the_machine_runs_in_which_it_was_written() -> None:
@@ -199,11 +199,11 @@ def test_an_end_marker_has_room_for_the_largest_container() -> None:
         (100, t.Resumed(large, large, [large] * 32, True, large, large, large)) for _ in range(64)
     ]
     data = journal.pack_marker(marker(large, large, large, states))
-    assert journal.read_marker(data + data) == (marker(large, large, large, states), [])
+    assert journal.read_marker(3 * data) == (marker(large, large, large, states), [])
     # One slot of several has little in it.
     short = journal.pack_marker(marker(large, large, large, states[:1]), len(data))
     assert len(short) == len(data)
-    assert journal.read_marker(data[:-1] + b"x" + short) == (
+    assert journal.read_marker(data[:-1] + b"x" + 2 * short) == (
         marker(large, large, large, states[:1]),
         ["slot at byte 0: bad checksum"],
     )

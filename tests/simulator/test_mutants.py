@@ -46,6 +46,7 @@ QUICK = {
     "changes_front_ends_without_the_number": 0,
     "acknowledges_too_much": 1,
     "journal_is_not_synced": 0,
+    "durable_slot_is_written": 0,
     "segments_dropped_early": 0,
     "marker_is_not_compared": 0,
     "older_marker_is_believed": 0,

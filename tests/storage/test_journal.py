@@ -117,7 +117,7 @@ def test_a_journal_of_a_former_era_means_nothing_any_more(tmp_path: Path) -> Non
 def test_another_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "0000000001.journal").write_bytes(b'{"version":1,"cluster":7,"era":1,"container":0}\n')
 
-    with pytest.raises(JournalError, match="format version 1; this Tara reads 4"):
+    with pytest.raises(JournalError, match="format version 1; this Tara reads 5"):
         reopened(tmp_path)
 
 
@@ -370,6 +370,21 @@ def test_what_a_failed_sync_was_for_is_written_again_by_the_next_life() -> None:
     assert read(disk) == [voted(0)[1], voted(1)[1]]
     disk.lose_power()
     assert read(disk) == [voted(0)[1], voted(1)[1]]
+
+
+def test_a_power_cut_leaves_an_end_marker() -> None:
+    """Whatever has become of those that were written since the last one that is durable."""
+    for seed in range(200):
+        disk = VirtualDisk(random.Random(seed))
+        journal = begun(disk)
+        # Few bytes of a slot say nothing.
+        journal.promised = lambda: [(number, PROMISED) for number in range(100)]
+        for slot in range(2 + seed % 4):
+            journal.append([voted(slot)])
+        disk.lose_power()
+        again = begun(disk)
+        again.replay()
+        assert (again.problems, again.broken) == ([], False)
 
 
 def rolled(disk: VirtualDisk, segments: int = 3) -> FileJournal:

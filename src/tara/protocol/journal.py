@@ -37,7 +37,7 @@ from tara.protocol import tuples as t
 from tara.protocol.errors import TaraError
 
 #: The version of the format; another one is refused.
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 HEAD_BYTES = 256
 SYNC_BYTES = 8
 #: Of the head, behind its JSON: the checksum in hexadecimal, and the end of the line.
@@ -45,8 +45,10 @@ _CHECK_BYTES = 9
 #: Sync word, number, length and checksum of the payload; and a checksum of those.
 _FIELDS = Layout("<8sQII")
 _HEADER = Layout("<8sQIII")
-#: The end marker has two slots, written in turn: a torn write leaves the older one. A slot is so long, or a multiple of
-#: that where there are many committers.
+#: The end marker has three slots. One is durable, and is not written to before another one is; the others are written
+#: in turn: whatever a torn write or a power cut does, an older one is left. A slot is so long, or a multiple of that
+#: where there are many committers.
+MARKER_SLOTS = 3
 MARKER_SLOT_BYTES = 2048
 _MARKER_HEADER = Layout("<II")
 
@@ -216,15 +218,15 @@ _decode_marker = msgspec.msgpack.Decoder(Marker).decode
 
 
 def read_marker(data: bytes) -> tuple[Marker | None, list[str]]:
-    """The newest of the two slots that is whole; and what is wrong with the file. One bad slot is nothing to worry
-    about: they are written in turn, and not synced."""
+    """The newest of the slots that is whole; and what is wrong with the file. Bad slots are nothing to worry about, as
+    long as there is a good one: they are written in turn, and seldom synced."""
     found: list[Marker] = []
     problems: list[str] = []
-    slot_bytes, rest = divmod(len(data), 2)
+    slot_bytes, rest = divmod(len(data), MARKER_SLOTS)
     if rest or not slot_bytes or slot_bytes % MARKER_SLOT_BYTES:
-        problems.append(f"has {len(data)} bytes, which is not two slots")
+        problems.append(f"has {len(data)} bytes, which is not {MARKER_SLOTS} slots")
         slot_bytes = MARKER_SLOT_BYTES
-    for start in (0, slot_bytes):
+    for start in range(0, MARKER_SLOTS * slot_bytes, slot_bytes):
         slot = data[start : start + slot_bytes]
         checksum, length = _MARKER_HEADER.unpack_from(slot) if len(slot) == slot_bytes else (0, 0)
         if len(slot) != slot_bytes or zlib.crc32(slot[4:]) != checksum:
@@ -245,7 +247,7 @@ def _unpack_marker(payload: bytes) -> Marker:
 
 
 def is_exact(marker: Marker, problems: list[str], boot: str) -> bool:
-    """Whether nothing was promised after what the marker says. The other slot may have been the newer one."""
+    """Whether nothing was promised after what the marker says. A slot that cannot be read may have been the newest."""
     return not problems and marker.boot == boot != ""
 
 

@@ -97,11 +97,12 @@ def _apply(data: bytearray, write: Write) -> None:
 
 
 def _torn(written: bytes, draw: random.Random) -> bytes:
-    """A part of it; or all of its length, but not all of its pages."""
+    """A part of it; or all of its length, but not all of its pages. Zeros at its end say nothing, so they are left."""
+    says = len(written.rstrip(b"\0"))
     if draw.random() < 0.5:
-        return written[: draw.randrange(len(written) + 1)]
+        return written[: draw.randrange(says + 1)]
     torn = bytearray(written)
-    first, end = sorted((draw.randrange(len(torn) + 1), draw.randrange(len(torn) + 1)))
+    first, end = sorted((draw.randrange(says + 1), draw.randrange(says + 1)))
     torn[first:end] = bytes(end - first)
     return bytes(torn)
 

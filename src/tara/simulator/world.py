@@ -507,6 +507,8 @@ class World:
     def wipe(self, container: SimulatedContainer, checkpoints: bool) -> None:
         """The container's disk is gone."""
         disk = container.disk
+        if checkpoints:
+            self.lose_copies(container)
         container.snapshot_ends = 0
         disk.forget(journal_directory(DATA, container.index))
         self.journal_lost(container)
@@ -514,18 +516,21 @@ class World:
             replica = self.graph.names[number].replica
             disk.forget(record_path(DATA, replica))
             if checkpoints:
-                lost = self.stores.reach(number)
-                self.wiped[container.index] = max(lost, self.wiped.get(container.index, 0))
                 disk.forget(base_directory(DATA, replica))
                 disk.forget(log_directory(DATA, replica))
         if checkpoints:
             disk.forget(lives_path(DATA, container.index))
 
-    def move(self, container: SimulatedContainer, disk: VirtualDisk) -> None:
-        """The next life of a container that is down finds another disk."""
+    def lose_copies(self, container: SimulatedContainer) -> None:
+        """Something will happen to what leads to its checkpoints, which it may have announced. It counts as down until
+        what it has leads there again."""
         for number in self.executors_of(container):
             lost = self.stores.reach(number)
             self.wiped[container.index] = max(lost, self.wiped.get(container.index, 0))
+
+    def move(self, container: SimulatedContainer, disk: VirtualDisk) -> None:
+        """The next life of a container that is down finds another disk."""
+        self.lose_copies(container)
         container.disk = disk
         container.snapshot_ends = 0
         container.on_old_disk = not disk.is_empty

@@ -117,7 +117,8 @@ class FileJournal:
         self._segments: list[tuple[int, format.Segment]] = []
         self._file: File | None = None
         self._marker: File | None = None
-        self._slot = self._slot_bytes = 0
+        #: The newest slot of the marker, and the newest one that is durable; and how long they are.
+        self._slot = self._durable_slot = self._slot_bytes = 0
         #: What every committer that is not recovering had promised after the last record.
         self._states: list[format.Written] = []
         #: A record is durable that the marker does not name yet; and the marker on the disk may name other segments
@@ -386,15 +387,15 @@ class FileJournal:
         return list_paths(self._directory, SEGMENT_FILES, self._disk)
 
     def _make_marker(self, states: list[format.Written]) -> None:
-        """Both slots, durably."""
+        """All slots, durably."""
         self._states = states
         if self._marker is not None:
             # If the new one cannot be made durable, it may still have taken the place of this one.
             self._marker.close()
             self._marker = None
         slot = format.pack_marker(self._marked())
-        write_whole(self._directory / MARKER_FILE, (slot, slot), self._disk)
-        self._slot_bytes = len(slot)
+        write_whole(self._directory / MARKER_FILE, (slot,) * format.MARKER_SLOTS, self._disk)
+        self._slot, self._durable_slot, self._slot_bytes = 0, 0, len(slot)
         self._marker = self._disk.open(self._directory / MARKER_FILE)
         self._marker_late = self._marker_unsynced = False
 
@@ -413,27 +414,29 @@ class FileJournal:
         )
 
     def _write_marker(self) -> None:
-        """Into the slot with the older one. Not synced: after a power cut it may be older than the journal, never
-        newer. Without a power cut it is exact, so nobody is told of a record that it does not name."""
+        """Into a slot that is neither the newest nor the one that is durable. Not synced: after a power cut the marker
+        may be older than the journal, never newer. Without a power cut it is exact, so nobody is told of a record that
+        it does not name."""
+        free = next(slot for slot in range(format.MARKER_SLOTS) if slot not in (self._slot, self._durable_slot))
         try:
             slot = format.pack_marker(self._marked(), self._slot_bytes)
             if self._marker is None or len(slot) > self._slot_bytes:
                 # Or there are more committers now, or longer numbers.
                 self._make_marker(self._states)
                 return
-            self._marker.write((self._slot ^ 1) * self._slot_bytes, slot)
+            self._marker.write(free * self._slot_bytes, slot)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 self._failure = f"the end marker cannot be written: {error.strerror}"
             raise
-        # One that was written in part is written again; the other slot is whole.
-        self._slot ^= 1
+        # One that was written in part is written again; the newest one is whole.
+        self._slot = free
         self._marker_late = False
 
     def _sync_marker(self) -> None:
         if self._marker is not None:
             self._marker.sync()
-            self._marker_unsynced = False
+            self._durable_slot, self._marker_unsynced = self._slot, False
 
     def close(self) -> None:
         """Let go of the files; the next life may have them. Closing twice is fine."""

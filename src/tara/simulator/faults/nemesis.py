@@ -603,9 +603,8 @@ def _log_damaged(world: World, fault: Fault) -> bool:
     if not paths:
         return False
     world.crash(container)
+    world.lose_copies(container)
     kind = container.disk.damage(paths[fault.other % len(paths)], paths)
-    # It counts as down until what it has leads to the stable checkpoint again.
-    world.wiped[container.index] = max(world.monitor.stable, world.wiped.get(container.index, 0))
     world.restart_later(container, fault.duration_ms)
     return kind is not None
 
@@ -658,11 +657,14 @@ def _checkpoint_damaged(world: World, fault: Fault) -> bool:
         return False
     # Half of the time one that a restart would begin with.
     path = paths[fault.other % min(2, len(paths)) if fault.other % 4 < 2 else fault.other % len(paths)]
+    # Then its next life begins with it.
+    ends = container.alive and fault.other % 2 and world.may_fail([container])
+    if ends:
+        world.lose_copies(container)
     damage = container.disk.damage(path, [])
     if damage is None:
         return False
-    if container.alive and fault.other % 2 and world.may_fail([container]):
-        # Its next life begins with it.
+    if ends:
         _kill(world, container, fault.duration_ms)
     else:
         world.removed[container.index] = world.monitor.stable
@@ -681,9 +683,9 @@ def _rotten_checkpoint(world: World, fault: Fault) -> bool:
         return False
     number, container = holders[fault.target % len(holders)]
     world.crash(container)
+    world.lose_copies(container)
     parts = world.stores.parts(number)
     container.disk.flip(parts[fault.other % min(2, len(parts))], random.Random(fault.other))
-    world.wiped[container.index] = max(world.monitor.stable, world.wiped.get(container.index, 0))
     world.restart_later(container, 1)
     return True
 

@@ -86,6 +86,22 @@ def marker_before_the_record() -> Iterator[None]:
         yield
 
 
+@mutant(
+    "the slot of the end marker that is durable stays until another one is",
+    durability="disk",
+    fault="damage_after_power_cut",
+)
+def durable_slot_is_written() -> Iterator[None]:
+    original = FileJournal._write_marker
+
+    def write_marker(self: FileJournal) -> None:
+        self._durable_slot = self._slot
+        original(self)
+
+    with replace(FileJournal, "_write_marker", write_marker):
+        yield
+
+
 @mutant("nothing is acknowledged behind a partial record", durability="disk")
 def partial_record_stays() -> Iterator[None]:
     """The next record would be written over it, if files were not appended to where they end."""
