@@ -32,8 +32,9 @@ CLIENT_FRAME_COMMANDS = 8
 #: The longest request to a file server, and the longest message to a registry.
 FILE_REQUEST_BYTES_MAX = 64 << 10
 CONTROL_BYTES_MAX = 16 << 20
-#: What a reader of the decided log may have sent beyond the request that is being answered: he has one at a time. And
-#: what is answered to one: with it, it is all that a reader who does not read keeps here.
+#: What a reader of the decided log may have sent before he is looked at, and then beyond the request that is being
+#: answered: he has one at a time. And what is answered to one: with it, it is all that a reader who does not read keeps
+#: here.
 LOG_REQUEST_BYTES_MAX = 64 << 10
 LOG_PIECE_BYTES = 256 << 10
 #: Blocks that are looked at for one who asks how far so many bytes lead.
@@ -67,6 +68,7 @@ CLIENTS_MAX = 10_000
 PEERS_MAX = 256
 READERS_OF_FILES_MAX = 64
 CONTROLLERS_MAX = 256
+#: As many again may wait until they are looked at for the first time.
 READERS_OF_THE_LOG_MAX = 64
 #: What they keep together: frames that have begun to arrive, without large ones that have room of their own, and what
 #: is not read. Beyond that the connection that keeps most is closed.
