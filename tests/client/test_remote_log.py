@@ -410,6 +410,22 @@ def test_who_is_one_too_many_goes_also_while_nobody_is_served(
             channel.close()
 
 
+def test_a_request_that_asks_for_nothing_known_is_answered(logs: list[Path]) -> None:
+    with log_sites(logs[0]) as sites:
+        channel = Channel(f"tcp://{sites[0].endpoint}", None)
+        channel.send(request(1, what=99))
+        answers: list[bytes] = []
+
+        def is_answered() -> bool:
+            answers.extend(channel.receive())
+            return bool(answers)
+
+        await_condition(is_answered, "an answer")
+        reply = wire.decode_reply(answers[0])
+        assert (reply.status, reply.message) == (wire.FAILED, "nobody here knows what 99 asks for")
+        channel.close()
+
+
 def test_readers_get_a_share_of_one_processor(logs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "LOG_SHARE", 0.02)
     monkeypatch.setattr(bounds, "LOG_SAVED_S", 0.0)

@@ -258,7 +258,9 @@ class LogServer:
             if request.what == wire.ADVANCE:
                 end = reader.blocks.advance(request.counter, request.bytes_max, bounds.LOG_BLOCKS_MAX)
                 return LogReply(wire.VERSION, request.ticket, wire.OK, first=request.counter, end=end)
-            return self._bounds(reader.blocks.bounds(), request, wire.OK)
+            if request.what == wire.BOUNDS:
+                return self._bounds(reader.blocks.bounds(), request, wire.OK)
+            return self._refusal(request, wire.FAILED, f"nobody here knows what {request.what} asks for")
         except (OSError, TaraError) as error:
             self._on_bad(f"reader of the log: {error}")
             return self._refusal(request, wire.FAILED, str(error))
