@@ -426,6 +426,14 @@ def test_a_request_that_asks_for_nothing_known_is_answered(logs: list[Path]) -> 
         channel.close()
 
 
+@pytest.mark.parametrize("skip", [1 << 40, (1 << 63) - 1, (1 << 64) - 1])
+def test_a_block_that_is_shorter_than_what_somebody_has_of_it_comes_from_its_beginning(
+    logs: list[Path], skip: int
+) -> None:
+    whole, again = (LogBlocks(logs[0]).piece(1, 1 << 20, skip=skip) for skip in (0, skip))
+    assert again == whole
+
+
 def test_readers_get_a_share_of_one_processor(logs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "LOG_SHARE", 0.02)
     monkeypatch.setattr(bounds, "LOG_SAVED_S", 0.0)
