@@ -48,8 +48,6 @@ def copy_of(application: StateMachine) -> StateMachine:
     return other
 
 
-# Key-value store
-
 keys = st.sampled_from(["a", "ab", "b", "ключ", ""])
 values = st.binary(max_size=3)
 commands = st.one_of(
@@ -144,9 +142,6 @@ def test_a_key_that_is_not_unicode_is_refused(method: str) -> None:
         getattr(KeyValueStore(), method)(b"\x92\x02\xa1\xff", context())
 
 
-# Counter
-
-
 @given(st.lists(st.integers(-(2**40), 2**40), max_size=10))
 def test_a_counter_counts(steps: list[int]) -> None:
     counter = Counter()
@@ -176,9 +171,6 @@ def test_a_counter_beyond_64_bits_can_still_be_snapshotted(step: int) -> None:
     assert ask(copy, None) == ask(counter, None)
 
 
-# Append register
-
-
 @given(st.lists(st.binary(max_size=4), max_size=10))
 def test_an_append_register_shows_the_order_of_execution(history: list[bytes]) -> None:
     register = AppendRegister()
@@ -191,9 +183,6 @@ def test_a_question_appends_nothing() -> None:
     register = AppendRegister()
     register.query(b"x", context())
     assert ask(register, None) == []
-
-
-# Snapshots
 
 
 def filled_store() -> KeyValueStore:

@@ -201,9 +201,6 @@ def test_the_application_knows_the_protocol_only() -> None:
     assert [name for name in imports("tara.table", sources()["tara.table"]) if name.startswith("tara.")] == []
 
 
-# The checks themselves
-
-
 @pytest.mark.parametrize(
     "source",
     [

@@ -90,9 +90,6 @@ def pages_are_sound(table: Table[Any, Any]) -> bool:
     )
 
 
-# A dictionary
-
-
 @given(st.lists(CHANGES, max_size=60), KEYS)
 def test_it_behaves_as_a_dictionary_does(steps: list[tuple[Any, ...]], asked: Key) -> None:
     with small_pages():
@@ -158,9 +155,6 @@ def test_it_grows_and_shrinks_a_page_at_a_time() -> None:
     for number in range(30_000):
         del table[number]
     assert len(table._each_page()) == 1
-
-
-# Captures
 
 
 class Capture:
@@ -274,9 +268,6 @@ def test_memory_while_everything_is_overwritten_and_drawn() -> None:
         tracemalloc.stop()
     assert next(capture, None) is None
     assert peak < 1.3 * alone
-
-
-# Snapshots
 
 
 def restored(table: Table[Any, Any], value_type: Any = Any) -> Table[Any, Any]:

@@ -1,6 +1,7 @@
 """Options that commands share, wherever these are defined: in `tara.cli`, or in the package of an application.
 
-Types for typer only. The command line stands on the applications, so they could not take these from `tara.cli`.
+Types for typer only. The command line stands on the applications, so they could not take these from `tara.cli`. What is
+called a setting is taken from a file unless it is given.
 """
 
 from pathlib import Path
@@ -23,7 +24,6 @@ Keys = Annotated[
     typer.Option(help="The directory with keys; by default that of the data directory.", envvar="TARA_KEYS"),
 ]
 
-# Settings that are taken from a file unless they are given.
 ConfigFile = Annotated[Path | None, typer.Option(help="A TOML file with settings.")]
 FaultsSetting = Annotated[int | None, typer.Option("--f", help="Crashes per stage that are survived.")]
 PartitionsSetting = Annotated[int | None, typer.Option(help="Consensus pipelines.")]

@@ -1,6 +1,7 @@
 """The decided log over the network, with real sockets: the same rows as in the files, whatever becomes of a site."""
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from tara.client import Forbidden, NotReachable, Refused
 from tara.client.remote_log import RemoteLogReader
-from tara.net import bounds
+from tara.net import bounds, log_server
 from tara.net import log_wire as wire
 from tara.net.certificates import Keys, load_keys
 from tara.net.channel import Channel
@@ -346,6 +347,93 @@ def test_who_sends_rubbish_is_hung_up_on(logs: list[Path], message: bytes) -> No
         await_condition(is_closed, "it was closed")
         assert len(sites[0].bad) == 1
         channel.close()
+
+
+def closed(channels: list[Channel]) -> int:
+    """How many of them."""
+    for channel in channels:
+        channel.receive()
+    return sum(channel.broken for channel in channels)
+
+
+def test_long_requests_do_not_wait_until_somebody_looks_at_them(
+    logs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "LOG_SHARE", 1e-9)
+    monkeypatch.setattr(bounds, "LOG_SAVED_S", 0.0)
+    with log_sites(logs[0]) as sites:
+        channels = [Channel(f"tcp://{sites[0].endpoint}", None) for _ in range(3)]
+        for channel in channels:
+            channel.send(b"\x9a\xa3log".ljust(bounds.LOG_REQUEST_BYTES_MAX + 1))
+        await_condition(lambda: closed(channels) == 3, "they were closed")
+        assert sites[0].bad == ["a reader of the log: a long request"] * 3
+        for channel in channels:
+            channel.close()
+
+
+def test_so_many_wait_to_be_looked_at_and_no_more(logs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "READERS_OF_THE_LOG_MAX", 2)
+    busy, goes_on = threading.Event(), threading.Event()
+
+    def admits(principal: object) -> bool:
+        busy.set()
+        return goes_on.wait(DEADLINE_S)
+
+    with log_sites(logs[0]) as sites:
+        sites[0].log._admits = admits
+        channels = [Channel(f"tcp://{sites[0].endpoint}", None) for _ in range(6)]
+        channels[0].send(request(1))
+        await_condition(lambda: channels[0].receive() or busy.is_set(), "the thread is busy")
+        for channel in channels[1:]:
+            channel.send(request(1))
+        await_condition(lambda: closed(channels) == 3, "those who came first were closed")
+        assert sites[0].bad == ["too many readers of the log"] * 3
+        goes_on.set()
+        await_condition(lambda: closed(channels) == 4, "of the others, two stay")
+        assert sites[0].log.readers == 2
+        for channel in channels:
+            channel.close()
+
+
+def test_who_is_one_too_many_goes_also_while_nobody_is_served(
+    logs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "READERS_OF_THE_LOG_MAX", 2)
+    monkeypatch.setattr(bounds, "LOG_SHARE", 1e-9)
+    monkeypatch.setattr(bounds, "LOG_SAVED_S", 0.0)
+    monkeypatch.setattr(log_server, "_POLL_S", 10 * DEADLINE_S)
+    with log_sites(logs[0]) as sites:
+        channels = [Channel(f"tcp://{sites[0].endpoint}", None) for _ in range(4)]
+        for channel in channels:
+            channel.send(request(1))
+        await_condition(lambda: closed(channels) == 2, "two were closed")
+        assert sites[0].log.answered <= 1
+        for channel in channels:
+            channel.close()
+
+
+def test_a_request_that_asks_for_nothing_known_is_answered(logs: list[Path]) -> None:
+    with log_sites(logs[0]) as sites:
+        channel = Channel(f"tcp://{sites[0].endpoint}", None)
+        channel.send(request(1, what=99))
+        answers: list[bytes] = []
+
+        def is_answered() -> bool:
+            answers.extend(channel.receive())
+            return bool(answers)
+
+        await_condition(is_answered, "an answer")
+        reply = wire.decode_reply(answers[0])
+        assert (reply.status, reply.message) == (wire.FAILED, "nobody here knows what 99 asks for")
+        channel.close()
+
+
+@pytest.mark.parametrize("skip", [1 << 40, (1 << 63) - 1, (1 << 64) - 1])
+def test_a_block_that_is_shorter_than_what_somebody_has_of_it_comes_from_its_beginning(
+    logs: list[Path], skip: int
+) -> None:
+    whole, again = (LogBlocks(logs[0]).piece(1, 1 << 20, skip=skip) for skip in (0, skip))
+    assert again == whole
 
 
 def test_readers_get_a_share_of_one_processor(logs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

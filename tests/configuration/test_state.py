@@ -90,9 +90,6 @@ def test_an_older_format_is_refused_clearly(tmp_path: Path) -> None:
         StateFile(tmp_path).read()
 
 
-# Founding
-
-
 def test_nothing_is_founded_in_a_directory_that_is_there_without_being_told(tmp_path: Path) -> None:
     """It may be the place where a disk should be mounted."""
     with pytest.raises(ConfigurationError, match="--found"):

@@ -21,6 +21,7 @@ def test_hostile_frames_at_every_port(tmp_path: Path) -> None:
     assert min(verdict.frames.values()) > 10
     assert len(verdict.frames) == 2 * len(SHARES)
     assert set(verdict.nuisances) >= {"silent", "half_open", "reset", "endless", "not_reading", "stranger", "flood"}
+    assert set(verdict.nuisances) >= {"crowd_readers", "repeating", "long_readers"}
     assert verdict.recorded > 100
     assert verdict.increments > 10
 

@@ -48,9 +48,6 @@ def silent(line: str) -> None:
     pass
 
 
-# Plans
-
-
 def test_the_quick_plan_measures_once_with_four_loads_and_the_whole_one_at_least_three_times(tmp_path: Path) -> None:
     quick, whole = quick_plan(tmp_path, tmp_path), whole_plan(tmp_path, tmp_path)
     assert (quick.repetitions, len(quick.clients), quick.crashes_at_s) == (1, 4, (15.0, 30.0))
@@ -67,9 +64,6 @@ def test_the_quick_plan_measures_once_with_four_loads_and_the_whole_one_at_least
 def test_the_references_are_the_papers_sums() -> None:
     assert sum(reference.BFT_SMART_LINES.values()) == 3_997
     assert sum(reference.PAPER_LINES.values()) == 1_476
-
-
-# Results
 
 
 def sample(rate: float, cpu: CpuUse | None = None) -> Sample:
@@ -110,8 +104,6 @@ def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="cannot be written"):
         results.save(Results(), tmp_path / "file" / "results.json")
 
-
-# Figures and report
 
 PEER_NAMES = ("etcd", "zookeeper", "pysyncobj")
 
@@ -274,9 +266,6 @@ def test_service_after_the_last_crash_is_a_share_of_that_before_the_first() -> N
     assert service_after_last_crash(found) == pytest.approx(1.0)
     found.rates = [(at_s, 0.0 if at_s > 12 else rate) for at_s, rate in found.rates]
     assert service_after_last_crash(found) == 0.0
-
-
-# Measurements
 
 
 def test_the_machine_is_described(tmp_path: Path) -> None:

@@ -25,9 +25,6 @@ def answer(stream: int) -> bytes:
     return frame(1, 4, stream, b"head") + frame(0, 0, stream, b"\0\0\0\0\1x") + frame(1, 5, stream, b"trailer")
 
 
-# etcd
-
-
 def test_a_put_is_a_message_with_key_and_value() -> None:
     assert put_message(b"k", b"v") == b"\0\0\0\0\6" + b"\x0a\1k" + b"\x12\1v"
     assert put_message(b"k", bytes(200)).endswith(b"\x12\xc8\x01" + bytes(200))
@@ -77,9 +74,6 @@ def test_more_than_a_connection_takes_is_refused() -> None:
         EtcdDialect("localhost:1", bytes(1024), 64)
 
 
-# ZooKeeper
-
-
 def zookeeper_reply(number: int, error: int = 0) -> bytes:
     return struct.pack(">iiqi", 16, number, 1, error)
 
@@ -101,9 +95,6 @@ def test_a_session_comes_first_and_errors_are_told() -> None:
 def test_a_refused_session_breaks_the_connection() -> None:
     with pytest.raises(BrokenConnection):
         ZooKeeperDialect(b"v").feed(struct.pack(">iiiqi16s", 36, 0, 0, 0, 16, bytes(16)))
-
-
-# The closed loop
 
 
 class FaultyServer:
@@ -170,8 +161,6 @@ def test_a_service_that_is_not_there_is_one_long_gap() -> None:
     assert report.throughput_per_s == 0
     assert report.gap_ms_max >= 450
 
-
-# The real ones
 
 PLAN = PeerPlan(clients=8, seconds=1.5, warm_up_s=0.5, payload_bytes=64)
 

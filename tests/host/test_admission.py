@@ -9,12 +9,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from tara.drills.hostile import ClientFrames, ControlMessages, FileRequests, Identity, PeerFrames, recorded
+from tara.drills.hostile import (
+    ClientFrames,
+    ControlMessages,
+    FileRequests,
+    Identity,
+    LogRequests,
+    PeerFrames,
+    recorded,
+)
 from tara.host import client_wire, peer_wire
 from tara.host.admission import Admission, Arrivals
 from tara.host.placement import placement_of
 from tara.live import control
 from tara.live.observability.heartbeats import decode_status
+from tara.net import log_wire
 from tara.net.file_exchange import FileRequest
 from tara.protocol import tuples as t
 from tara.protocol.errors import MalformedTuple
@@ -220,9 +229,10 @@ def test_a_progress_far_away_costs_no_time() -> None:
     [
         (lambda random: ClientFrames(random), client_wire.decode_request),
         (lambda random: FileRequests(random, 5, 1), msgspec.msgpack.Decoder(FileRequest).decode),
+        (lambda random: LogRequests(random), log_wire.decode_request),
         (lambda random: ControlMessages(random, {0: 3}), None),
     ],
-    ids=["clients", "files", "control"],
+    ids=["clients", "files", "log", "control"],
 )
 def test_bad_messages_are_refused_with_the_error_that_hosts_expect(
     make: Callable[[Random], Any], decode: Callable[[bytes], Any] | None

@@ -49,9 +49,6 @@ def segment_of(directory: Path, replica: int, number: int) -> Path:
     return path
 
 
-# Making one
-
-
 def test_a_backup_has_the_newest_stable_checkpoint(tmp_path: Path) -> None:
     state, replica = cluster_with_checkpoints(tmp_path / "data")
     file = tmp_path / "file.backup"
@@ -130,9 +127,6 @@ def test_a_backup_does_not_overwrite_and_needs_a_cluster(tmp_path: Path) -> None
     assert (tmp_path / "file").read_bytes() == b"precious"
 
 
-# Refusing one
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     cluster_with_checkpoints(tmp_path / "data")
@@ -181,9 +175,6 @@ def test_a_backup_is_not_restored_into_something_or_for_another_application(tmp_
     with pytest.raises(BackupError, match="none: No such file"):
         restore(tmp_path / "none", settings_for(tmp_path / "new"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "file"]
-
-
-# Using one
 
 
 def restored(cluster: Bench, directory: Path, state: ClusterState, replica: int = 0) -> StoredReplica:
@@ -261,9 +252,6 @@ def test_the_interval_between_checkpoints_stays_as_it_was(tmp_path: Path) -> Non
         StateFile(tmp_path).open(settings_for(tmp_path, checkpoint_interval=64))
 
 
-# While the cluster runs
-
-
 def test_a_backup_of_a_running_cluster_has_what_was_answered_before(tmp_path: Path) -> None:
     settings = processes.settings_for(tmp_path / "data")
     with processes.Processes(settings) as cluster, patient(cluster.endpoints) as client:
@@ -283,9 +271,6 @@ def test_a_backup_of_a_running_cluster_has_what_was_answered_before(tmp_path: Pa
     with processes.Processes(past) as cluster, patient(cluster.endpoints) as client:
         # The first command opened the session.
         assert client.get("number") == b"3"
-
-
-# The command line
 
 
 def tara(*arguments: object) -> list[str]:

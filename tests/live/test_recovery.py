@@ -228,9 +228,6 @@ def test_a_cluster_in_memory_begins_an_era_once(tmp_path: Path) -> None:
     assert (other.cluster != state.cluster, other.threshold) == (True, 0)
 
 
-# Refusals, and what is chosen
-
-
 def test_a_quorum_of_journals_needs_no_recovery(tmp_path: Path) -> None:
     settings = settings_for(tmp_path / "data")
     with Processes(settings) as cluster, patient(cluster.endpoints) as client:
@@ -345,9 +342,6 @@ def test_counters_leave_room() -> None:
     assert first_counter(0) == ERA_COMMANDS
     assert first_counter(ERA_COMMANDS - 1) == ERA_COMMANDS
     assert first_counter(ERA_COMMANDS) == 2 * ERA_COMMANDS
-
-
-# The command line
 
 
 def tara(*arguments: object, answer: str | None = None) -> tuple[int, str]:

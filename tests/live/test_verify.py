@@ -111,9 +111,6 @@ def test_a_directory_without_a_cluster_is_refused(tmp_path: Path) -> None:
         verify(tmp_path / "nowhere")
 
 
-# Of replicas that run
-
-
 class Different(KeyValueStore):
     """No replica holds what another one holds, and no answer shows it."""
 

@@ -146,9 +146,6 @@ def ended(sock: socket.socket) -> bool:
         return True
 
 
-# Who is there
-
-
 def test_a_connection_knows_its_principal(keyed: Served, member: Keys, alice: Keys) -> None:
     for keys, kind in ((alice, Kind.CLIENT), (member, Kind.MEMBER)):
         channel = Channel(keyed.server.address, keys)
@@ -200,9 +197,6 @@ def test_one_side_without_keys_is_told_to_both(
     channel.close()
     served.until(lambda: not served.connections, "the end")
     served.server.close()
-
-
-# Before the handshake is over
 
 
 def test_silent_strangers_are_few_and_do_not_stay(keyed: Served, alice: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,9 +313,6 @@ def test_connections_that_end_at_once_harm_nobody(either: Served, resets: bool) 
         sock.close()
         either.turn()
     either.until(lambda: not either.connections, "the end of all of them")
-
-
-# One connection
 
 
 def announced(length: int, sent: int) -> bytes:
@@ -452,9 +443,6 @@ def test_a_connection_that_carried_much_takes_little_afterwards(keyed: Served, a
     assert sizes_mb[-1] - sizes_mb[20] < 60
     for channel in channels:
         channel.close()
-
-
-# All connections of a port, and all ports of a process
 
 
 def test_beyond_the_greatest_number_the_one_that_was_silent_longest_goes(member: Keys, alice: Keys) -> None:

@@ -1,4 +1,5 @@
-"""Section III-D (Garbage Collection): windows, checkpoints and the stability threshold."""
+"""Section III-D (Garbage Collection): windows, checkpoints, the stability threshold, and catching up. What got lost is
+sent again because of what others say of their state: there are no acknowledgements."""
 
 import re
 
@@ -40,9 +41,6 @@ def proposed(step_proposals: list[t.Proposal]) -> list[int]:
     return [proposal.first + offset for proposal in step_proposals for offset in range(len(proposal.requests))]
 
 
-# The window
-
-
 def test_a_proposer_with_a_full_window_waits_for_the_threshold(bench: Bench) -> None:
     """A replica whose window is full takes no part until the threshold rises; then the window moves on."""
     proposer = active_proposer(bench)
@@ -71,9 +69,6 @@ def test_an_executor_holds_no_commits_beyond_its_window(bench: Bench) -> None:
     assert executor.node.next == WINDOW
     executor.feed(*commits(beyond, first=WINDOW))
     assert executor.node.next == WINDOW + 1
-
-
-# Creating checkpoints
 
 
 class Filled:
@@ -189,9 +184,6 @@ def test_a_checkpoint_stands_for_application_filter_and_results(bench: Bench, ho
     progress = [node.tick(500).only(t.Progress).progress for node in (original.executor, copy)]
     assert progress[0] == progress[1]
     assert progress[1][0] == (1, 5)
-
-
-# Updating the threshold
 
 
 @pytest.mark.parametrize("f", [1, 2])
@@ -363,9 +355,6 @@ def test_a_slow_store_need_not_be_announced_for_what_the_others_have_made_stable
     assert announced(step.of(t.ExecutorStatus)) == []
 
 
-# Catching up
-
-
 def test_an_executor_that_lags_behind_loads_a_holders_checkpoint(bench: Bench) -> None:
     """Whose next command is below the threshold will not get it any more: it loads a checkpoint, then goes on."""
     filled = Filled(bench)
@@ -468,9 +457,6 @@ def test_an_executor_whose_base_differs_from_f_plus_1_equal_ones_halts(
     assert (filled.executor.node.halted is not None) == diverged
     if filled.executor.node.halted is not None:
         assert re.search(r"checkpoint 1: its state .*diverged", filled.executor.node.halted.reason)
-
-
-# Sending again: state, not acknowledgements
 
 
 def test_a_committer_sends_commits_again_to_an_executor_that_stands_still(bench: Bench) -> None:

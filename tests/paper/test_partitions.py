@@ -1,4 +1,5 @@
-"""Section IV (Parallelizing Tara): partitions of their own, one merged order."""
+"""Section IV (Parallelizing Tara): partitions of their own, one merged order. What the paper does not have: partitions
+that are idle (L14 and §3 of `docs/protocol.md`)."""
 
 import msgspec
 import pytest
@@ -107,9 +108,6 @@ def test_a_checkpoint_covers_all_partitions_alike() -> None:
     executor = bench.make(Executor, Stage.EXECUTOR)
     assert executor.feed(*votes(0, 0, 4), *votes(1, 0, 3)).of(t.Mark) == []
     assert executor.feed(*votes(1, 3, 4)).only(t.Mark).checkpoint.number == 1
-
-
-# Idle partitions: not in the paper (L14 and §3)
 
 
 def test_an_idle_partition_holds_up_the_others() -> None:

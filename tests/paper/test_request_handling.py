@@ -47,9 +47,6 @@ def started_committer(bench: Bench, view: int = 1, replica: int = 0) -> Driven[C
     return committer
 
 
-# Consensus process
-
-
 def test_a_source_wraps_commands_in_requests_with_rising_numbers() -> None:
     """A command becomes a request with its source's identity and a monotonic number, and goes to the proposers. With
     us the identity includes the epoch, so that a restarted source may begin at 0 again (L6)."""
@@ -320,9 +317,6 @@ def test_different_requests_for_one_slot_and_view_halt_the_executor() -> None:
     executor.feed(*commits([request(1)], first=1, committers=(0,)))
     step = executor.feed(*commits([request(2)], first=1, committers=(1,)))
     assert ["NodeHalted" in halted.reason for halted in step.of(t.Halted)] == [True, True], "its store and its clients"
-
-
-# Command execution
 
 
 @given(st.permutations([(committer, slot) for committer in (0, 1) for slot in range(1, 5)]), st.data())

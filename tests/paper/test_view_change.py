@@ -1,4 +1,5 @@
-"""Section III-E (View Change): triggering it, publishing the view, and entering it."""
+"""Section III-E (View Change): triggering it, publishing the view, and entering it. What the paper does not have: the
+restarts of nodes (S5, S6 and §1 of `docs/protocol.md`)."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -25,9 +26,6 @@ TIMEOUT_MS = 250.0
 @pytest.fixture
 def bench() -> Bench:
     return Bench(controller_timeout_ms=TIMEOUT_MS, controller_timeout_ms_max=4 * TIMEOUT_MS)
-
-
-# Triggering a view change
 
 
 def target(number: int, source: int = 0, epoch: int = 1) -> t.Target:
@@ -314,9 +312,6 @@ def test_a_clock_that_jumps_makes_the_allowance_for_long_requests_longer_once(be
     assert controller.node.patience_ms == 4 * TIMEOUT_MS + 2 * allowance_ms
 
 
-# Whose fault it is
-
-
 def full(bench: Bench, executor: int, position: int = 8) -> t.Progress:
     """An executor of a partition whose window is full."""
     return msgspec.structs.replace(bench.progress(executor, position=position), window_end=position)
@@ -375,9 +370,6 @@ def test_in_a_new_view_the_time_out_falls_back_only_when_f_plus_1_sources_were_h
     controller.feed(target(0, source=2))
     wait(silent_ms + 4 * calm_ms)
     assert controller.node.timeout_ms == TIMEOUT_MS
-
-
-# Publishing the view
 
 
 def published(views: Iterable[t.View]) -> set[int]:
@@ -535,9 +527,6 @@ def test_f_plus_1_view_sources_depose_the_proposer(bench: Bench) -> None:
     assert proposer.feed(t.Requests(requests(0, 2))).of(t.Proposal) == []
 
 
-# Entering a new view: the committers' records
-
-
 def record_of(committer: Driven[Committer], bench: Bench, view: int) -> t.Record:
     return committer.feed(*bench.views(view)).only(t.Record)
 
@@ -633,9 +622,6 @@ def test_records_go_to_the_proposer_of_the_view_only(bench: Bench, view: int, pr
     source = bench.make(RecordSource, Stage.RECORD_SOURCE, 2)
     record = bench.record(1, view)
     assert source.feed(record).emitted == [(record, bench.graph.one(Stage.PROPOSER, proposer))]
-
-
-# Entering a new view: the new proposer
 
 
 def collecting_proposer(bench: Bench, view: int = 2, incarnation: int = 1) -> Driven[Proposer]:
@@ -833,9 +819,6 @@ def test_a_proposer_tells_the_committers_how_far_their_records_have_come(bench: 
     assert proposer.tick(3 * interval_ms).of(t.Collecting) == []
 
 
-# Restarts: not in the paper (S5, S6, §1)
-
-
 def named(bench: Bench, stage: Stage, index: int, incarnation: int) -> list[int]:
     """Incarnations in which one node has another one than at genesis."""
     incarnations = bench.incarnations
@@ -968,9 +951,6 @@ def test_a_fresh_journal_begins_with_nothing_promised(bench: Bench) -> None:
     fresh = bench.make(Committer, Stage.COMMITTER)
     copy = next_life(bench, [fresh.node.acceptor.resumed()])
     assert (copy.node.acceptor.view, copy.node.acceptor.started, copy.node.acceptor.commits.pos) == (0, False, 0)
-
-
-# Source
 
 
 def test_a_new_view_makes_a_source_send_its_undecided_requests_again(bench: Bench) -> None:

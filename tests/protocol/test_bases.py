@@ -21,9 +21,6 @@ def schedule(bytes_min: int = 1_000) -> BaseSchedule:
     return BaseSchedule(Limits(base_bytes_min=bytes_min))
 
 
-# When
-
-
 def test_the_first_base_is_due_when_enough_was_replicated() -> None:
     """Where the bytes of all requests pass a power of two that is not less than the least length."""
     due = schedule(1_000)
@@ -99,9 +96,6 @@ def test_one_that_another_replica_needs_is_due_but_for_those_that_failed() -> No
     assert [due.is_due(number, 0, 0, wanted=True) for number in (1, 2, 3)] == [False, False, True]
 
 
-# How
-
-
 def capture(*chunks: object) -> Capture:
     return Capture(1, 0, 0, iter(chunks))  # type: ignore[arg-type]
 
@@ -121,9 +115,6 @@ def test_nothing_is_no_piece() -> None:
 def test_what_is_not_bytes_is_no_chunk() -> None:
     with pytest.raises(TypeError, match="not bytes"):
         capture("text").draw()
-
-
-# What the executor does
 
 
 class Listed(StateMachine):

@@ -94,9 +94,6 @@ def until(loaded: t.Loaded, number: int) -> t.Loaded:
     return msgspec.structs.replace(loaded, until=number)
 
 
-# After a start
-
-
 @pytest.mark.parametrize("with_base", [True, False])
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_base_and_the_log_lead_to_the_newest_checkpoint(partitions: int, with_base: bool) -> None:
@@ -279,9 +276,6 @@ def test_one_that_hears_of_nobody_does_not_wait_for_long() -> None:
     assert (load.minimum, list(load.holders)) == (0, [1])
 
 
-# Onto a state that goes on
-
-
 def lagging(made_by: Bench, original: Original, requests: list[t.Request], position: int) -> Driven[Executor]:
     """It has executed so much, and asked for what it cannot get from the committers any more."""
     executor = made_by.make(Executor, Stage.EXECUTOR, 1, application=KeyValueStore)
@@ -391,9 +385,6 @@ def test_a_base_in_the_middle_of_being_drawn_is_given_up_for_another_state() -> 
     executor.feed(base_of(original.executor, step))
     assert executor.node.next == 2 * INTERVAL
     assert executor.feed(t.Draw(1)).emitted == []
-
-
-# Starting over
 
 
 def test_what_was_asked_for_before_it_started_over_does_no_harm() -> None:

@@ -118,9 +118,6 @@ def checkpoints(execution: Execution, runs: Iterable[list[t.Request]]) -> tuple[
     return found, done
 
 
-# How what is decided comes
-
-
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("seed", range(12))
 def test_the_state_and_the_digests_do_not_depend_on_how_runs_are_cut(seed: int, partitions: int) -> None:
@@ -229,9 +226,6 @@ def test_what_the_log_has_got_since_the_last_checkpoint_is_known() -> None:
     assert execution.bytes_since == 2 * REQUEST_BYTES
 
 
-# Executing again
-
-
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_base_and_what_follows_lead_to_the_same_state(seed: int, partitions: int) -> None:
@@ -309,9 +303,6 @@ def test_what_was_skipped_is_skipped_again_whatever_is_found_about_it() -> None:
     assert known.confirmed == {2}
 
 
-# What numbers of the counter stand for
-
-
 def test_commands_that_execute_as_they_come_are_not_named_once_more() -> None:
     execution = new(limits())
     executed = execution.execute([batch(0, [open_session()]), batch(1, [t.Command(1, 0, 0, b"x")])]).executed
@@ -352,9 +343,6 @@ def test_the_end_of_a_sessions_time_is_there_itself() -> None:
     executed = execution.execute([request(number, time=1_000 + 400 * number) for number in range(1, 4)]).executed
     assert executed.commands == [t.Command(1, 0, 0, b"", t.EXPIRE)]
     assert executed.counters == [1, 1, 2]
-
-
-# Running out of memory
 
 
 class Forgetful(Recorder):

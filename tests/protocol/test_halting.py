@@ -454,9 +454,6 @@ def test_one_that_its_host_finds_broken_only_says_so(replica: Replica) -> None:
     assert halts(replica.driven.tick(10_000)) == [(1, 0, "an invariant", Stage.REPLY_SINK)]
 
 
-# What has ended the process before
-
-
 class Spying(Fragile):
     """Looks into the cell."""
 

@@ -89,9 +89,6 @@ def marker(
     )
 
 
-# One segment
-
-
 @given(journals)
 def test_scanning_gives_back_what_was_packed(whole: Groups) -> None:
     data = packed(whole)
@@ -163,9 +160,6 @@ def test_another_format_is_refused(line: bytes) -> None:
         journal.scan(line)
 
 
-# The end marker
-
-
 def test_the_newest_whole_slot_of_the_end_marker_counts() -> None:
     slots = [journal.pack_marker(marker(sequence)) for sequence in (4, 5)]
     for data in (2 * slots[0] + slots[1], slots[1] + 2 * slots[0]):
@@ -207,9 +201,6 @@ def test_an_end_marker_has_room_for_the_largest_container() -> None:
         marker(large, large, large, states[:1]),
         ["slot at byte 0: bad checksum"],
     )
-
-
-# The whole
 
 
 STATE = t.Resumed(1, 1, [1], True, 0, 3, 0)
@@ -379,9 +370,6 @@ def test_a_power_cut_costs_nothing_that_was_durable(torn: bytes) -> None:
         found = assembled(packed(VOTES) + torn, end=marker(sequence, states=STATES), exact=False)
         assert (found.problems, found.broken) == ([], False)
         assert [slot for slot in votes_of(found) if slot != STATE] == [0, 1, 2]
-
-
-# Segments
 
 
 def votes(number: int, first: int, end: int) -> journal.Written:

@@ -70,9 +70,6 @@ def test_names_count_as_sessions(replica: Replica) -> None:
     assert opened(replica, "stream-0")[0] == 1
 
 
-# Claims
-
-
 def test_the_first_claim_of_a_key_wins(replica: Replica) -> None:
     session, *_ = opened(replica, "orders")
     mine, theirs = replica.run(claim(session, 3, b"mine"), claim(session, 3, b"theirs"))

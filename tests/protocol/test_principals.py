@@ -44,9 +44,6 @@ def replica() -> Replica:
     return Replica()
 
 
-# Who somebody is
-
-
 def test_a_secret_makes_a_principal_that_does_not_show_it() -> None:
     assert principal_of(b"the secret of alice") == ALICE
     assert len({ALICE, MALLORY, OPERATOR, GATEWAY, gateway_of(1)}) == 5
@@ -85,9 +82,6 @@ def test_listings_show_the_kind_and_little_more() -> None:
     assert describe(GATEWAY) == "gateway 2"
     assert describe(ALICE) == f"secret {ALICE[1:5].hex()}"
     assert describe(b"") == "nobody"
-
-
-# What strangers cannot do
 
 
 def test_a_stranger_does_not_execute_in_a_session(replica: Replica) -> None:
@@ -149,9 +143,6 @@ def test_the_owner_survives_a_checkpoint(replica: Replica) -> None:
     assert restored.run(command(ALICE, session, 0))[0].status == t.OK
 
 
-# Operators
-
-
 def test_an_operator_closes_any_session_without_knowing_its_numbers(replica: Replica) -> None:
     (result,) = replica.run(by(ALICE, open_named("orders")))
     session = session_id(result)
@@ -173,9 +164,6 @@ def test_an_operator_does_nothing_else_in_a_session(replica: Replica) -> None:
         assert replica.run(command(OPERATOR, session, 0, kind))[0].status == t.FORBIDDEN
 
 
-# What applications see
-
-
 def test_the_context_tells_who_sent_the_command(replica: Replica) -> None:
     session, other = opened(replica, ALICE), opened(replica, GATEWAY)
     replica.run(command(ALICE, session, 0), command(GATEWAY, other, 0), command(OPERATOR, session, 9, t.CLOSE))
@@ -192,9 +180,6 @@ def test_an_event_is_for_the_owner_of_its_session(replica: Replica) -> None:
     session = opened(replica, ALICE)
     replica.run(t.Command(session, 0, 0, b"!publish", t.EXECUTE, ALICE))
     assert [(event.session, event.principal) for event in replica.sessions.events] == [(0, b""), (session, ALICE)]
-
-
-# Lists for operators
 
 
 def test_a_list_tells_what_each_session_keeps(replica: Replica) -> None:

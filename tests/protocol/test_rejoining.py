@@ -61,9 +61,6 @@ def is_silent(step: Step) -> bool:
     return not step.persisted and not step.of(t.Commit) and not step.of(t.Record)
 
 
-# With a journal
-
-
 def test_at_genesis_the_journal_begins_before_anything_is_promised(bench: Bench) -> None:
     """From then on, a start without a journal means that it was lost, and cannot be taken for the first start."""
     committer = bench.make(Committer, Stage.COMMITTER)
@@ -115,9 +112,6 @@ def test_a_status_names_the_checkpoint_that_the_window_begins_with(bench: Bench)
     assert committer.tick(100).only(t.CommitterStatus).stable == 3
 
 
-# Without one: joining
-
-
 def test_a_committer_without_its_memory_promises_nothing(bench: Bench) -> None:
     """No record, no vote, no threshold: an empty record could let decided requests be forgotten. Not even in a view
     that knows of the loss, until that view's start has told what may have been decided before."""
@@ -164,9 +158,6 @@ def test_a_restarted_active_proposer_is_still_replaced(bench: Bench) -> None:
     source.feed(proposer.tick(0).only(t.Presence), forgetful(bench).tick(0).only(t.Presence))
     assert bench.graph.proposer_of(source.node.view) == 0
     assert source.node.incarnations == [1, 2, 1, 2, 1]
-
-
-# Becoming full
 
 
 def test_a_start_without_slots_makes_it_full_at_once(bench: Bench) -> None:
@@ -274,9 +265,6 @@ def test_a_crash_on_the_way_leaves_nothing_behind(bench: Bench) -> None:
     assert again.node.acceptor.recovering
     assert again.tick(0).only(t.Presence).incarnation == 3
     assert is_silent(again.feed(start_from(bench, [0, 2], next_slot=3), bench.proposal(VIEW, 0, requests(0, 3))))
-
-
-# What it installed is remembered like anything else
 
 
 def installed(bench: Bench) -> tuple[Driven[Committer], list[t.JournalEntry]]:

@@ -73,9 +73,6 @@ def statuses(results: list[t.Result]) -> list[int]:
     return [result.status for result in results]
 
 
-# Results
-
-
 def test_a_session_that_keeps_too_much_executes_nothing_until_results_are_acknowledged() -> None:
     service = Service(session_bytes_max=3 * KEPT_BYTES)
     session = service.open()
@@ -145,9 +142,6 @@ def test_one_principal_leaves_room_for_others() -> None:
     assert statuses(service.run(command(bobs[1], 0, principal=BOB))) == [t.OK]
 
 
-# Commands that wait for their turn
-
-
 def test_a_gateway_that_opens_a_session_ends_those_of_its_former_lives() -> None:
     """Nobody acknowledges what they keep: a gateway that restarts often would have no room for its results."""
     service = Service(session_bytes_max=3 * KEPT_BYTES, principal_bytes_max=3 * KEPT_BYTES)
@@ -213,9 +207,6 @@ def _refusal(service: Service, session: int) -> tuple[bytes, bytes]:
     return f"the session keeps {kept} bytes of results (session_bytes_max): acknowledge them first".encode(), ALICE
 
 
-# Sessions and claims
-
-
 def test_one_principal_has_a_bounded_number_of_sessions() -> None:
     service = Service(principal_sessions_max=2, sessions_max=3)
     first, _ = service.open(), service.open(name="named")
@@ -244,9 +235,6 @@ def test_claims_are_bounded_over_the_sessions_of_a_principal() -> None:
     # A newer claim takes the place of the older one.
     assert claim(sessions[0], 2, 100).status == t.OK
     assert claim(sessions[1], 1, 1_000).status == t.OK
-
-
-# The sums
 
 
 Step = tuple[int, int, int, int]

@@ -155,9 +155,6 @@ def command(session: int, number: int, payload: bytes = b"", acknowledged: int =
     return t.Command(session, number, acknowledged, payload or b"c%d" % number, kind)
 
 
-# Opening
-
-
 def test_the_id_of_a_session_is_the_counter_of_its_opening(replica: Replica) -> None:
     session = replica.open()
     replica.run(command(session, 0), command(session, 1))
@@ -193,9 +190,6 @@ def test_no_more_sessions_than_the_limit(replica: Replica) -> None:
     (result,) = replica.run(open_session())
     assert result.status == t.FULL
     assert len(replica.sessions) == LIMITS.sessions_max
-
-
-# Order and duplicates
 
 
 @given(st.permutations(range(LIMITS.session_pipeline_max)), st.data())
@@ -259,9 +253,6 @@ def test_events_carry_the_counter_of_their_command(replica: Replica) -> None:
     session = replica.open()
     replica.run(command(session, 0, b"!publish"))
     assert replica.sessions.events == [t.Event(0, 2, b"to all"), t.Event(session, 2, b"to one")]
-
-
-# Acknowledgement and the pipeline's bound
 
 
 def test_an_acknowledged_result_is_forgotten(replica: Replica) -> None:
@@ -339,9 +330,6 @@ def test_results_that_nobody_acknowledges_are_bounded(replica: Replica) -> None:
     replica.run(*(command(session, number) for number in range(10 * LIMITS.session_pipeline_max)))
     (kept,) = replica.sessions.state().sessions
     assert len(kept.results) <= LIMITS.session_pipeline_max
-
-
-# Unknown, closed and expired sessions
 
 
 def test_a_command_of_an_unknown_session_does_not_execute(replica: Replica) -> None:
@@ -500,9 +488,6 @@ def test_an_expired_session_makes_room(replica: Replica) -> None:
     replica.open()
 
 
-# What an application does wrong
-
-
 @pytest.mark.parametrize(
     ("payload", "status", "result"),
     [
@@ -572,9 +557,6 @@ def test_a_hook_that_raises_changes_nothing() -> None:
     assert (result.status, len(replica.sessions)) == (t.OK, 0)
 
 
-# Snapshots
-
-
 def reloaded(replica: Replica) -> Replica:
     """Another replica, from the bytes of this one's state."""
     other = Replica(begin_ms=replica.now_ms)
@@ -633,9 +615,6 @@ def test_a_state_is_not_changed_by_later_commands(replica: Replica) -> None:
     before = msgspec.msgpack.encode(state)
     replica.run(command(session, 1, acknowledged=1))
     assert msgspec.msgpack.encode(state) == before
-
-
-# Captured
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -29,9 +29,6 @@ def looked(*steps: int, barred: Iterable[int] = ()) -> Skips:
     return known
 
 
-# The orders
-
-
 @pytest.mark.parametrize(
     ("steps", "asked", "confirmed"),
     [
@@ -87,9 +84,6 @@ def test_an_order_that_stands_before_its_command_counts_for_nothing() -> None:
     known = looked(ASK, CONFIRM)
     known.came_early(order(ASK, number=99), t.Skip(skips.MARK, 3, ASK))
     assert known.confirmed == {3}
-
-
-# Executors that have halted
 
 
 def halted(bench: Bench | None = None, replica: int = 0) -> Replica:
@@ -221,9 +215,6 @@ def test_the_opening_and_the_end_of_a_session_can_be_skipped_too(barred: int) ->
     assert len(replica.node.sessions) == (0 if barred == 2 else 1)
 
 
-# Executors that start
-
-
 def started(bench: Bench, *orders: t.Command) -> tuple[Driven[Executor], list[t.Request]]:
     """One that has lost what it knew, and the log, with orders at its end."""
     driven = bench.make(Executor, Stage.EXECUTOR, 0, genesis=False, life=2, application=Fragile)
@@ -297,9 +288,6 @@ def test_what_is_decided_is_looked_through_in_the_order_of_execution(partitions:
     assert whole == list(range(2 * partitions - 1))
     assert [request.number for request in node._undone(1)] == whole[1:]
     assert node._undone(2 * partitions - 1) == []
-
-
-# Request sources of sites whose executor has halted
 
 
 def test_a_source_numbers_nothing_but_an_operators_orders_while_its_executor_has_halted() -> None:

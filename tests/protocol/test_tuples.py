@@ -64,9 +64,6 @@ NUMBERS = [(kind, name) for kind, name in ALL_FIELDS if isinstance(fields_of(kin
 LISTS = [(kind, name) for kind, name in ALL_FIELDS if isinstance(fields_of(kind)[name], inspect.ListType)]
 
 
-# What is right
-
-
 @pytest.mark.parametrize("kind", WIRE, ids=kind_ids)
 def test_every_tuple_comes_back_as_it_was(kind: type[t.Tuple]) -> None:
     @given(structs(kind))
@@ -120,9 +117,6 @@ def test_tuples_are_immutable() -> None:
 @given(st.lists(structs(t.Command), max_size=4))
 def test_the_body_of_a_request_comes_back_as_it_was(commands: list[t.Command]) -> None:
     assert t.decode_commands(t.encode(commands)) == commands
-
-
-# What is wrong
 
 
 def refuse(data: bytes, *words: str) -> None:
@@ -244,8 +238,6 @@ def test_garbage_is_refused_or_happens_to_be_a_tuple(data: bytes) -> None:
 def test_a_malformed_body_of_a_request_has_no_commands(body: bytes) -> None:
     assert t.decode_commands(body) == []
 
-
-# Runs
 
 small_requests = st.builds(t.Request, st.just(0), st.just(1), st.just(0), st.just(0), st.binary(max_size=60))
 

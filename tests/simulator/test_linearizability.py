@@ -319,9 +319,6 @@ def test_models_tell_effects_or_not() -> None:
     assert effect(operation(0, None, cas(1, 2), False)) is Effect.UPDATES
 
 
-# --- Comparison with brute force ---------------------------------------------------------------------------
-
-
 def brute_force(operations: Sequence[Operation], until: float = math.inf) -> bool:
     """Try all orders of the operations, with and without each one that does not return, or only later."""
 
@@ -463,9 +460,6 @@ def test_models_with_and_without_effects_agree_on_larger_histories() -> None:
         verdicts[verdict.linearizable] += 1
         assert (verdict.linearizable, verdict.operations) == (plain.linearizable, plain.operations), history
     assert min(verdicts.values()) > 200, verdicts
-
-
-# --- Size of the search ------------------------------------------------------------------------------------
 
 
 def busy_intervals(source: random.Random, count: int, clients: int) -> Iterable[tuple[int, int]]:

@@ -89,9 +89,6 @@ def is_order_of(tuple_: t.Tuple, partition: int) -> bool:
     return isinstance(tuple_, t.Proposal | t.Commit) and tuple_.partition == partition
 
 
-# A crash right after genesis
-
-
 def restarted_after_genesis(crash_ms: float, down_ms: float, packing: str = "site", partitions: int = 1) -> Scene:
     """All containers crash, and start again."""
     scene = Scene(Limits(partitions=partitions, checkpoint_interval=16, window=32), packing)
@@ -125,9 +122,6 @@ def test_afterwards_every_committer_votes(crash_ms: float) -> None:
     scene.run(3_000)
     assert [node.acceptor.started for node in committers(scene)] == [True, True, True]
     assert len({node.acceptor.commits.pos for node in committers(scene)}) == 1
-
-
-# A site dies with its executor ahead of the others
 
 
 def test_a_dead_executor_that_was_ahead_does_not_hide_a_dead_proposer() -> None:
@@ -189,9 +183,6 @@ def test_executors_that_wait_for_different_partitions_replace_somebody() -> None
         world.lose(world.containers[1])
     for key in keys:
         scene.wait(key, LONG_MS)
-
-
-# Slow stores
 
 
 def test_a_slow_store_deposes_nobody() -> None:
@@ -273,9 +264,6 @@ def test_one_slow_store_holds_up_nobody_and_does_not_fall_behind() -> None:
     assert scene.world.stores.reach(executor) >= newest
     assert len({executor.next for executor in scene.executors()}) == 1
     assert scene.world.monitor.view_changes == 0
-
-
-# A committer loses its journal
 
 
 def lose_journal(scene: Scene, containers: list[SimulatedContainer], checkpoints: bool = False) -> None:
@@ -380,9 +368,6 @@ def test_after_a_restart_it_is_who_it_was_when_it_rejoined() -> None:
     assert [node.acceptor.incarnation for node in committers(scene)] == [1, 1, 2]
 
 
-# Whoever knew a stand-by proposer has forgotten it
-
-
 def test_a_stand_by_that_everybody_has_forgotten_takes_over() -> None:
     """With one container per node. It restarts; then all view sources do, and the committers, one by one: nobody
     has its new number any more. It has to announce itself again, or it cannot lead when the active one is lost."""
@@ -443,9 +428,6 @@ def test_two_controllers_that_are_wrong_one_after_the_other_depose_nobody() -> N
     assert scene.view == view
 
 
-# No replicas at all
-
-
 @pytest.mark.parametrize(("seed", "partitions"), [(0, 1), (2, 1), (4, 1), (4, 2), (7, 2)])
 def test_a_system_without_replicas_keeps_all_promises_but_availability(seed: int, partitions: int) -> None:
     outcome = run_seed(Job(seed, 0, partitions))
@@ -488,9 +470,6 @@ def test_two_sites_apart_do_not_depose_one_proposer_after_the_other(first: int, 
     scene.run(LONG_MS)
     assert len(scene.results) == 3 + 300
     assert scene.states_equal()
-
-
-# A journal rolls while one of its committers is not restored
 
 
 class Withholding:
@@ -597,9 +576,6 @@ def test_an_answered_write_survives_a_journal_that_rolled_while_one_committer_wa
     assert scene.call(session, Get("precious"), site=slow) == b"1"
 
 
-# What is long
-
-
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_the_segments_of_the_log_are_bounded_however_long_results_are(partitions: int) -> None:
     """Requests are short here; what they read is long. A round of reports is on its way before proposers skip."""
@@ -623,9 +599,6 @@ def test_the_segments_of_the_log_are_bounded_however_long_results_are(partitions
     assert max(sizes) < partitions * bytes_max + REQUEST_BYTES * limits.checkpoint_interval + on_its_way
     scene.run(500)
     assert scene.states_equal()
-
-
-# A command that no replica can execute
 
 
 def broken_down(ends: bool, sites: set[int]) -> tuple[Scene, int, tuple[int, int]]:

@@ -82,9 +82,6 @@ def hand_over(log: DecidedLog, handed: Handed) -> None:
         log.work()
 
 
-# What is in it
-
-
 def test_every_command_has_a_row_with_what_came_of_it(tmp_path: Path) -> None:
     reader = written(tmp_path, simple(40))
 
@@ -187,9 +184,6 @@ def test_there_is_one_tail_and_it_grows(tmp_path: Path) -> None:
         assert LogReader(tmp_path).bounds() == LogBounds(1, count + 1)
         assert reader.read(count).column("counter").to_pylist() == [count]
     assert len(names(tmp_path, "tail")) == 1
-
-
-# Crashes
 
 
 @pytest.mark.parametrize(
@@ -470,9 +464,6 @@ def test_segments_that_retention_could_not_drop_go_with_the_next_ones(tmp_path: 
     assert (log.sealed, len(sizes) > 1, sum(sizes) <= 6_000) == (20, True, True)
 
 
-# Damage
-
-
 def test_a_damaged_segment_is_named(tmp_path: Path) -> None:
     written(tmp_path, simple(40))
     path = sorted(tmp_path.glob("*.segment"))[1]
@@ -565,9 +556,6 @@ def test_what_is_not_a_file_of_a_log_stays_where_it_is(tmp_path: Path) -> None:
     write(writer, simple(20))
     assert (LogReader(tmp_path).bounds(), reports) == (LogBounds(1, 17), [])
     assert [(tmp_path / name).read_text() for name in strangers] == ["mine"] * 3
-
-
-# Gaps
 
 
 def test_a_log_that_leaps_to_a_base_fetches_what_lies_between(tmp_path: Path) -> None:
@@ -715,9 +703,6 @@ def test_a_gap_that_nobody_can_fill_makes_the_log_begin_behind_it(tmp_path: Path
     assert len(names(directories[0] / ASIDE / "000001")) == 1
 
 
-# Retention
-
-
 def test_retention_drops_the_oldest_segments_and_readers_are_told(tmp_path: Path) -> None:
     log = decided_log(tmp_path / "log-0", retention_bytes=6_000)
     put_newest_bases(tmp_path)
@@ -777,9 +762,6 @@ def test_what_the_newest_checkpoint_needs_stays_whatever_its_size(tmp_path: Path
     put_bases(tmp_path, 1, 2)
     hand_over(log, simple(48))
     assert [file.first for file in list_files(tmp_path / "log-0")] == [17, 33]
-
-
-# With its thread
 
 
 def test_reading_goes_on_while_the_log_is_written(tmp_path: Path) -> None:
@@ -875,9 +857,6 @@ def test_the_log_that_reaches_furthest_is_the_best(tmp_path: Path) -> None:
     assert best_log(tmp_path).directory == tmp_path / "log-1"
     with pytest.raises(LogError, match="no decided log here"):
         best_log(tmp_path / "nothing")
-
-
-# Damage to what is sealed
 
 
 def harmed(path: Path, how: str) -> None:

@@ -1,4 +1,4 @@
-"""The journal on a real disk."""
+"""The journal: on a real disk, on one that loses what was not synced, and with committers that write it."""
 
 import errno
 import os
@@ -314,9 +314,7 @@ def test_what_the_disk_cannot_read_is_damage(tmp_path: Path, monkeypatch: pytest
     assert (found[0], t.Lost() in found, found[-1]) == (voted(0)[1], True, voted(9)[1])
 
 
-# On a disk that loses what was not synced
-
-
+#: On a virtual disk.
 DIRECTORY = Path("/data/journal-0")
 SEGMENT = DIRECTORY / "0000000001.journal"
 
@@ -499,9 +497,6 @@ def test_a_journal_that_is_restored_without_its_segment_takes_a_new_number() -> 
     again.replay()
     assert again.problems == journal.problems
     assert [problem.partition(" and ")[0] for problem in again.problems] == ["records are missing after the beginning"]
-
-
-# Committers and their journal
 
 
 GRAPH, LIMITS = Graph(1, 1), Limits(f=1, checkpoint_interval=64, window=256)

@@ -101,9 +101,6 @@ def share(calls: int, which: int) -> range:
     return range(1 + which, calls + 1, SHARES)
 
 
-# Errors
-
-
 @pytest.mark.parametrize("which", range(SHARES))
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_any_call_of_a_first_life_may_fail(number: int, which: int, tmp_path: Path) -> None:
@@ -186,9 +183,6 @@ def test_a_disk_that_fails_often_is_survived(seed: int) -> None:
     assert replica(disk, life=2).come_back() == NEWEST
 
 
-# Crashes
-
-
 def crashed(disk: VirtualDisk, power: bool) -> None:
     if power:
         disk.lose_power()
@@ -263,9 +257,6 @@ def test_lives_that_end_again_and_again_come_further_all_the_same(seed: int) -> 
             saved = max(saved, now.saved[-1].number if now.saved else 0)
         crashed(disk, power=draw.random() < 0.5)
     has_everything(now)
-
-
-# Damage
 
 
 class Cluster:

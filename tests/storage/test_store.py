@@ -66,9 +66,6 @@ def state_of(found: StoredBase | None) -> bytes:
     return found.state
 
 
-# Bases
-
-
 def test_a_base_of_a_peer_is_brought_here(tmp_path: Path) -> None:
     own, peer = bases_of(tmp_path), bases_of(tmp_path, 1)
     put(own, 3, b"old")
@@ -215,9 +212,6 @@ def test_a_base_that_goes_while_it_is_looked_for_hides_no_other(
     assert (bases.numbers, bases.counts.store_errors) == ([5], 0)
 
 
-# Bases of other hosts
-
-
 def remote(root: Path, disk: VirtualDisk, peer: VirtualDisk, breaks_off: Callable[[], bool]) -> VirtualRemote:
     return VirtualRemote(disk, root / "bases-0", ".base", lambda replica: (peer, root / f"bases-{replica}"), breaks_off)
 
@@ -328,9 +322,6 @@ def test_a_base_is_copied_and_fetched_at_the_pace_of_bases(tmp_path: Path) -> No
     put(bases_of(tmp_path, 1, there), 5, b"new", (bytes(size),))
     assert newest(bases_of(tmp_path, 0, disk, remote(tmp_path, disk, there, lambda: False), pacer=pacer), 1) is not None
     assert sum(waited_s) > 0.8 * size / RATE_BYTES_PER_S
-
-
-# The store
 
 
 class Stored:

@@ -91,9 +91,6 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-# Which way
-
-
 def test_where_there_is_nothing_there_is_no_way(place: Place) -> None:
     assert place.way() is None
     assert place.way(next_=-1) is None
@@ -211,9 +208,6 @@ def test_a_base_that_turns_out_to_be_damaged_is_no_way(place: Place) -> None:
         place.base_of(0, number).write_bytes(b"damaged")
     assert place.found() == (0, 6, False)
     assert place.way(next_=-1) is None
-
-
-# Along the way
 
 
 def test_an_executor_is_led_from_a_base_to_the_newest_checkpoint(place: Place) -> None:

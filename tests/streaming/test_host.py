@@ -348,9 +348,6 @@ def test_events_of_the_application_come_once(keeps: bool) -> None:
     assert sorted(by_counter.values()) == [[0], [0], [0, 1, 2]]
 
 
-# What clients may do wrong
-
-
 def test_a_command_that_comes_early_waits_for_its_turn() -> None:
     query = Query()
     query.run([("a", 2, b"two"), ("a", 1, b"one")])

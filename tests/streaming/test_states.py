@@ -263,9 +263,6 @@ def test_what_is_damaged_of_an_executor_is_refused(part: str, monkeypatch: pytes
         Host(query.config, AppendRegister).load(key, damaged)
 
 
-# The typed encoding
-
-
 def test_all_that_a_node_has_is_declared() -> None:
     """An attribute that is new has to be declared as state, or as made anew, before a state is written again."""
     config = StreamingConfig(checkpoint="none")
@@ -343,9 +340,6 @@ def test_a_body_that_is_not_the_one_that_was_written_is_refused() -> None:
     data = codec.encode(whole, bodies)
     with pytest.raises(StreamingError, match="is not the one that was written"):
         codec.decode(Whole(), data, Bodies(lambda digest: b"y" * LONG_BYTES))
-
-
-# Golden files
 
 
 def golden_states() -> dict[str, bytes]:

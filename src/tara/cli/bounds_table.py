@@ -69,7 +69,7 @@ def sections() -> list[Section]:
                 setting("frame_bytes_max", "bytes", "a frame of a peer", "closed"),
                 net("CLIENT_FRAME_COMMANDS", "", "a message of a client, in longest commands", "closed"),
                 net("FILE_REQUEST_BYTES_MAX", "bytes", "a request to a file server", "closed"),
-                net("LOG_REQUEST_BYTES_MAX", "bytes", "sent by a reader of the log while he is answered", "closed"),
+                net("LOG_REQUEST_BYTES_MAX", "bytes", "sent by a reader of the log before he is answered", "closed"),
                 net(
                     "LOG_PIECE_BYTES",
                     "bytes",
@@ -138,7 +138,8 @@ def sections() -> list[Section]:
                 net(
                     "READERS_OF_THE_LOG_MAX",
                     "",
-                    "readers of the log; beside the bytes of the ports, their answers take up to 16 MiB",
+                    "readers of the log, and as many that nobody has looked at yet; beside the bytes of the ports, "
+                    "their answers take up to 16 MiB",
                     "one that may not read, or else the one that was silent longest, is closed",
                 ),
                 net(

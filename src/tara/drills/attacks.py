@@ -12,6 +12,7 @@ import os
 import queue
 import select
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -28,12 +29,21 @@ from msgspec import Struct
 
 from tara.apps.coordination import jute
 from tara.apps.coordination.codes import Op
-from tara.drills.hostile import ClientFrames, ControlMessages, FileRequests, Identity, PeerFrames, recorded
+from tara.drills.hostile import (
+    ClientFrames,
+    ControlMessages,
+    FileRequests,
+    Identity,
+    LogRequests,
+    PeerFrames,
+    recorded,
+)
 from tara.drills.nuisances import Nuisances
 from tara.drills.targets import AttackTarget
 from tara.live import control
+from tara.net import bounds, log_wire
 from tara.net.file_exchange import FileRequest
-from tara.net.framing import framed
+from tara.net.framing import Splitter, framed
 from tara.protocol.errors import TaraError
 from tara.protocol.graph import Graph
 from tara.protocol.limits import Limits
@@ -44,8 +54,9 @@ REPEATED = 8
 AT_ONCE = 50
 #: Of a client's messages, how many are well-formed: they are ordered, or asked, like any other.
 ODD = 0.02
-#: Requests of one ZooKeeper session.
+#: Requests of one ZooKeeper session, or of one reader of the log; and how many of the latter have bits turned.
 REQUESTS = 24
+FLIPPED = 0.05
 #: The attackers yield to the clusters by so much.
 NICE = 10
 #: In the last message of an attack, and in no other.
@@ -210,6 +221,51 @@ class MessageAttack(Attack):
             heard = heard[-len(self._mark) :] + more
 
 
+class LogAttack(Attack):
+    """Readers of the decided log, one after the other. Each is served, asks what nobody would, and at last what ends
+    its connection. One that is one too many is hung up on before: that is counted in its place."""
+
+    def __init__(self, target: AttackTarget, made: LogRequests) -> None:
+        super().__init__(target)
+        self._made = made
+
+    def attack(self) -> None:
+        while self.left > 0:
+            self.unsure += 1
+            with contextlib.suppress(ConnectionError, EOFError, ssl.SSLError), self.target.connect() as connection:
+                self._ask(connection)
+                # It is a reader's now: if it is closed, something was refused.
+                self.unsure -= 1
+                self.refusable += 1
+                self._go_on(connection)
+
+    def _ask(self, connection: socket.socket) -> None:
+        """What is right, until the answer is there."""
+        connection.sendall(framed(log_wire.encode(log_wire.LogRequest(log_wire.VERSION, 1, log_wire.PIECE))))
+        self.count(1)
+        splitter = Splitter(2 * bounds.LOG_PIECE_BYTES)
+        frames: list[bytes] = []
+        while not frames:
+            data = connection.recv(1 << 16)
+            if not data:
+                raise EOFError
+            frames = splitter.feed(data)
+        reply = log_wire.decode_reply(frames[0])
+        if (reply.status == log_wire.FORBIDDEN) != self.target.forbidden:
+            raise AttackFailed(f"a reader was told {reply.status} ({reply.message})")
+        self._made.file = reply.file or self._made.file
+
+    def _go_on(self, connection: socket.socket) -> None:
+        for _ in range(min(REQUESTS, self.left)):
+            flipped = self.random.random() < FLIPPED
+            connection.sendall(framed(self._made.flipped() if flipped else self._made.odd()))
+            self.count(1)
+            drain(connection)
+        connection.sendall(framed(self._made.bad()))
+        self.count(1)
+        end(connection, hang_up=False)
+
+
 class MetricsAttack(Attack):
     def attack(self) -> None:
         requests = (
@@ -305,6 +361,8 @@ def attack_on(target: AttackTarget) -> Attack:
             return _peer_attack(target, random)
         case "clients":
             return FrameAttack(target, _mixed(ClientFrames(random), ODD))
+        case "log":
+            return LogAttack(target, LogRequests(random))
         case "files":
             last = msgspec.msgpack.encode(FileRequest(_MARK, 0, 0, "", 0))
             made = _mixed(FileRequests(random, target.cluster, target.era), 0.5)

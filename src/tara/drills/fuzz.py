@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from tara.bench.load_process import LoadPlan, LoadProcess
 from tara.client import KeyValueClient
+from tara.client.remote_log import RemoteLogReader
 from tara.drills.attacks import Attackers, Sent
 from tara.drills.increments import Increments
 from tara.drills.nuisances import LARGE_BYTES, LARGE_KEY
@@ -32,11 +33,20 @@ from tara.net.keygen import make_client_keys, make_cluster_keys
 from tara.operations import health
 from tara.operations.deployment import Say
 from tara.protocol import tuples as t
+from tara.protocol.errors import TaraError
 from tara.protocol.graph import Stage
 from tara.simulator.checks.linearizability import KeyValueModel, check
 
 #: Of so many frames, how many go to each kind of port. What needs a connection per frame, or an order, gets few.
-SHARES = {"peers": 0.48, "clients": 0.37, "files": 0.06, "registry": 0.06, "zookeeper": 0.028, "metrics": 0.002}
+SHARES = {
+    "peers": 0.46,
+    "clients": 0.36,
+    "log": 0.03,
+    "files": 0.06,
+    "registry": 0.06,
+    "zookeeper": 0.028,
+    "metrics": 0.002,
+}
 PLAIN, KEYED = "plain", "keyed"
 #: Frames per second, over all ports of a mode.
 RATE_PER_S = 20_000.0
@@ -96,6 +106,8 @@ class FuzzVerdict(Safety, kw_only=True):
     #: The smallest share of its throughput that a mode's clients kept.
     throughput_kept: float
     metrics_served: bool
+    #: Every front end tells a reader where its log ends.
+    log_served: bool
 
     @property
     def summary(self) -> str:
@@ -129,6 +141,8 @@ class FuzzVerdict(Safety, kw_only=True):
             found.append(f"clients kept {self.throughput_kept:.0%} of their throughput")
         if not self.metrics_served:
             found.append("the metrics are not served")
+        if not self.log_served:
+            found.append("the decided log is not served")
         return found
 
 
@@ -137,13 +151,14 @@ def _few(port: str, sent: int, total: int) -> bool:
 
 
 class Keyring:
-    """Keys of a cluster, of a client, and of somebody who has nothing to do with it."""
+    """Keys of a cluster, of a client, of an observer, and of somebody who has nothing to do with it."""
 
     def __init__(self, directory: Path) -> None:
         make_cluster_keys(directory / "keys")
         make_cluster_keys(directory / "foreign")
         self.member = str(directory / "keys")
         self.client = str(make_client_keys(directory / "keys", "client"))
+        self.observer = str(make_client_keys(directory / "keys", "observer", observer=True))
         self.foreign = str(make_client_keys(directory / "foreign", "stranger"))
 
     @property
@@ -229,7 +244,19 @@ class Mode:
                 metrics_served=all(
                     _metrics_served(registry) for cluster in clusters for registry in cluster.registries
                 ),
+                log_served=all(self._log_served(cluster) for cluster in clusters),
             )
+
+    def _log_served(self, cluster: ProcessCluster) -> bool:
+        keys = None if self._keys is None else self._keys.observer
+        for endpoint in [endpoint for registry in cluster.registries for endpoint in registry.endpoints]:
+            with RemoteLogReader(endpoint, keys, timeout_s=TIMEOUT_S) as reader:
+                try:
+                    reader.bounds()
+                except TaraError as error:
+                    self._say(f"fuzz, {self.name}: {error}")
+                    return False
+        return True
 
     def _start(self, stack: contextlib.ExitStack) -> Iterator[ProcessCluster]:
         flags: dict[str, Any] = dict(_SIZES)
@@ -290,8 +317,8 @@ class Mode:
         def target(kind: str, address: str, **changes: Any) -> AttackTarget:
             keys = self._keys
             if keys is not None and kind != "metrics":
-                changes["keys"] = keys.client if kind in ("clients", "zookeeper") else keys.member
-                changes["foreign_keys"] = keys.foreign
+                own = {"clients": keys.client, "zookeeper": keys.client, "log": keys.observer}
+                changes = {"keys": own.get(kind, keys.member), "foreign_keys": keys.foreign, **changes}
             return AttackTarget(kind=kind, mode=self.name, address=address, count=0, rate_per_s=1.0, seed="", **changes)
 
         state = registry.state
@@ -311,6 +338,9 @@ class Mode:
                 limits=registry.settings.limits,
             )
             yield target("clients", member.client_address)
+            yield target("log", member.client_address)
+            if self._keys is not None:
+                yield target("log", member.client_address, keys=self._keys.client, forbidden=True)
             replicas = [
                 registry.graph.names[number].replica
                 for number in registry.placement[container]
@@ -476,6 +506,7 @@ def _together(modes: list[FuzzVerdict]) -> FuzzVerdict:
         served=plain.served | keyed.served,
         throughput_kept=min(mode.throughput_kept for mode in modes),
         metrics_served=plain.metrics_served and keyed.metrics_served,
+        log_served=plain.log_served and keyed.log_served,
     )
 
 

@@ -18,6 +18,7 @@ from tara.bench.protocol_speed import InProcessCluster
 from tara.host import client_wire
 from tara.host.effects import Emit
 from tara.live import control
+from tara.net import log_wire
 from tara.net.file_exchange import FileRequest
 from tara.protocol import tuples as t
 from tara.protocol.graph import EDGES, Graph, Stage
@@ -36,6 +37,9 @@ _ABSURD_NUMBERS = (1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 _NOBODY = 1 << 55
 #: A slot that no cluster reaches.
 _UNDECIDED = 1 << 50
+#: Where the mark of a request for the log ends, and places of fields behind it.
+_LOG_MARK_END = 5
+_SKIP, _FILE, _OFFSET = 5, 7, 8
 _NESTED = Raw(b"\x91" * 3000 + b"\x00")
 _ENDLESS = (Raw(b"\xdd\xff\xff\xff\xff"), Raw(b"\xdf\xff\xff\xff\xff"), Raw(b"\xc6\xff\xff\xff\xff"))
 
@@ -443,6 +447,59 @@ class FileRequests:
                 random.choice((0, -1, 1 << 62, 5)),
             )
         )
+
+
+class LogRequests:
+    """Requests of readers of the decided log: `bad` ones end their connection and are counted, `odd` ones get an
+    answer. All have the mark that makes a connection one for reading."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        #: One that is there, as soon as an answer has told of one.
+        self.file = ""
+
+    def bad(self) -> bytes:
+        random = self._random
+        good = _decode(self.odd())
+        match random.randrange(5):
+            case 0:
+                return encode(good)[: random.randrange(_LOG_MARK_END, len(encode(good)))]
+            case 1:
+                return encode(good) + random.randbytes(random.randrange(1, 9))
+            case 2:
+                return encode(good[: random.randrange(1, 4)])
+            case 3:
+                place, value = random.choice(((_SKIP, -1), (_OFFSET, -(1 << 63)), (_FILE, "x" * 256)))
+                good[place] = value
+            case _:
+                good[random.randrange(1, len(good))] = random.choice((_NESTED, *_ENDLESS, {}, 1.5, True, b"y"))
+        return encode(good)
+
+    def odd(self) -> bytes:
+        random = self._random
+        numbers = (0, 1, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+        counters = (1, random.randrange(1, 1 << 12), -1, -(1 << 63), *numbers)
+        files = ("", "../cluster.json", "/etc/passwd", "\0", "x" * 255, f"{'٠' * 12}-{'٠' * 16}.tail", self.file)
+        return encode(
+            log_wire.LogRequest(
+                random.choice((*[log_wire.VERSION] * 5, 0, -1, 1 << 63)),
+                random.getrandbits(63),
+                random.choice((*[log_wire.BOUNDS, log_wire.PIECE, log_wire.ADVANCE] * 2, 3, -1, 1 << 63)),
+                random.choice(counters),
+                skip=random.choice((*numbers, random.getrandbits(16))),
+                checksum=random.choice((None, -1, *numbers)),
+                file=random.choice((*files, self.file)),
+                offset=random.choice((*numbers, random.getrandbits(16))),
+                bytes_max=random.choice((-1, -(1 << 63), *numbers)),
+            )
+        )
+
+    def flipped(self) -> bytes:
+        """An odd one with some bits turned: still one, or not."""
+        request = bytearray(self.odd())
+        for _ in range(self._random.randrange(1, 4)):
+            request[self._random.randrange(_LOG_MARK_END, len(request))] ^= 1 << self._random.randrange(8)
+        return bytes(request)
 
 
 def _copied(value: Any) -> Any:

@@ -1,11 +1,13 @@
 """Connections that misbehave, at one port, beside those that send frames: silent, half-open, reset, endless, those that
-ask and do not read, and strangers whose keys are wrong or missing. They go on until they are stopped."""
+ask and do not read, and strangers whose keys are wrong or missing; and readers of the decided log who are many, or who
+ask for very much. They go on until they are stopped."""
 
 import contextlib
 import socket
 import ssl
 import struct
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from random import Random
@@ -18,14 +20,15 @@ from tara.apps.coordination.codes import Op
 from tara.drills.targets import AttackTarget, foreign_context
 from tara.host import client_wire
 from tara.live import control
-from tara.net import log_wire
+from tara.net import bounds, log_wire
 from tara.net.file_exchange import FileReply, FileRequest
-from tara.net.framing import framed, head
+from tara.net.framing import Splitter, framed, head
 from tara.protocol import tuples as t
 from tara.storage.remote import LOG
 
-#: Between two of them at one port.
+#: Between two of them at one port; and two of readers, each of which takes as much as several others.
 PAUSE_S = 1.0
+READERS_PAUSE_S = 6.0
 #: How many of a kind stay open; the oldest has to go.
 SILENT_MAX = 80
 HALF_OPEN_MAX = 20
@@ -36,6 +39,15 @@ ENDLESS_BYTES = 4 << 20
 QUESTIONS = 300
 #: Empty frames that come all at once.
 FLOOD_FRAMES = 500
+#: Readers of the log at once, more than there may be, and how long they stay.
+CROWD = bounds.READERS_OF_THE_LOG_MAX + 8
+CROWD_S = 1.0
+#: How long one reader asks for the same thing again and again, and how often without waiting for the answer.
+REPEATING_S = 1.0
+REPEATED_AHEAD = 8
+#: Readers whose requests are as long as messages of clients may be, and how they begin.
+LONG_REQUESTS = 3
+LONG_REQUEST = b"\x9a\xa3log".ljust(8_000_000)
 #: A value, and a node, that are long.
 LARGE_KEY = "large"
 LARGE_PATH = "/large"
@@ -63,6 +75,16 @@ class Nuisances:
             "stranger": self._stranger,
             "flood": self._flood,
         }
+        self._pause_s = PAUSE_S
+        if target.kind == "log":
+            # Its port is a target already, with all of these.
+            self._pause_s = READERS_PAUSE_S
+            self._tricks = {
+                "crowd": self._crowd,
+                "repeating": self._repeating,
+                "long_requests": self._long_requests,
+                "not_reading": self._not_reading,
+            }
 
     def start(self) -> None:
         self._thread.start()
@@ -85,7 +107,7 @@ class Nuisances:
             with contextlib.suppress(OSError, EOFError):
                 self._tricks[name]()
             self._counts[name] += 1
-            if self._stopping.wait(PAUSE_S):
+            if self._stopping.wait(self._pause_s):
                 return
 
     def _keep(self, name: str, sock: socket.socket, count_max: int) -> None:
@@ -149,10 +171,42 @@ class Nuisances:
         for _ in range(QUESTIONS if question else 0):
             sock.sendall(question)
 
+    def _crowd(self) -> None:
+        """Readers who do not read, and stay for a while."""
+        with contextlib.ExitStack() as crowd:
+            for _ in range(CROWD):
+                if self._stopping.is_set():
+                    return
+                sock = crowd.enter_context(self._target.connect())
+                sock.sendall(self._question(sock))
+                self._counts["crowd_readers"] += 1
+            self._stopping.wait(CROWD_S)
+
+    def _repeating(self) -> None:
+        """It reads, and asks for the same piece as quickly as it can."""
+        with self._target.connect() as sock:
+            sock.settimeout(2.0)
+            question, splitter = self._question(sock), Splitter(2 * bounds.LOG_PIECE_BYTES)
+            sock.sendall(question * REPEATED_AHEAD)
+            end_s = time.monotonic() + REPEATING_S
+            while time.monotonic() < end_s and not self._stopping.is_set() and (data := sock.recv(1 << 18)):
+                sock.sendall(question * len(splitter.feed(data)))
+
+    def _long_requests(self) -> None:
+        """All at once, as far as the other side takes them."""
+        for _ in range(LONG_REQUESTS):
+            if self._stopping.is_set():
+                return
+            sock = self._target.connect()
+            self._keep("long_requests", sock, LONG_REQUESTS)
+            sock.settimeout(2.0)
+            self._counts["long_readers"] += 1
+            sock.sendall(framed(LONG_REQUEST))
+
     def _question(self, sock: socket.socket) -> bytes:
         target = self._target
         match target.kind:
-            case "clients" if self._random.random() < 0.5:
+            case "log":
                 return framed(log_wire.encode(log_wire.LogRequest(log_wire.VERSION, 1, log_wire.PIECE)))
             case "clients":
                 reads = [

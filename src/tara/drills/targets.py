@@ -15,7 +15,7 @@ TIMEOUT_S = 60.0
 
 
 class AttackTarget(Struct, frozen=True, kw_only=True):
-    #: `peers`, `clients`, `files`, `registry`, `zookeeper` or `metrics`.
+    #: `peers`, `clients`, `log`, `files`, `registry`, `zookeeper` or `metrics`.
     kind: str
     #: `plain` or `keyed`.
     mode: str
@@ -34,6 +34,8 @@ class AttackTarget(Struct, frozen=True, kw_only=True):
     life: int = 0
     here: list[int] = []
     containers: int = 0
+    #: The attacker may not read the decided log.
+    forbidden: bool = False
     #: Whose files are there.
     replica: int = 0
     limits: Limits = Limits()

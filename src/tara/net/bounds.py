@@ -1,10 +1,10 @@
 """What a stranger, a client or a peer can make a process keep or do through its ports: every bound of this package.
 
 `docs/operations.md` has them as a table, which a test compares with this module. They are looked up when they are
-needed, never copied.
+needed, never copied. First come those before the handshake is over (at ports without keys, before the first frame has
+come); then those for one connection, for one client, for one port, and for all ports of a process; and last those of
+what we have for others.
 """
-
-# Before the handshake is over; at ports without keys, before the first frame has come.
 
 #: Connections that the kernel keeps until they are taken, and how many of them are taken in one turn.
 BACKLOG = 1024
@@ -25,15 +25,14 @@ HANDSHAKE_SAVED_S = 0.05
 #: Without keys: a connection that has not sent a frame by then is closed.
 FIRST_FRAME_S_MAX = 30.0
 
-# For one connection.
-
 #: The longest message of a client: so many times the longest command; a longer command than allowed is still answered.
 CLIENT_FRAME_COMMANDS = 8
 #: The longest request to a file server, and the longest message to a registry.
 FILE_REQUEST_BYTES_MAX = 64 << 10
 CONTROL_BYTES_MAX = 16 << 20
-#: What a reader of the decided log may have sent beyond the request that is being answered: he has one at a time. And
-#: what is answered to one: with it, it is all that a reader who does not read keeps here.
+#: What a reader of the decided log may have sent before he is looked at, and then beyond the request that is being
+#: answered: he has one at a time. And what is answered to one: with it, it is all that a reader who does not read keeps
+#: here.
 LOG_REQUEST_BYTES_MAX = 64 << 10
 LOG_PIECE_BYTES = 256 << 10
 #: Blocks that are looked at for one who asks how far so many bytes lead.
@@ -51,25 +50,22 @@ TLS_ANSWERS_BYTES_MAX = 4 << 10
 UNREAD_FRAMES_MAX = 10_000
 UNREAD_BYTES_MAX = 16 << 20
 
-# For one client, by its key.
-
-#: Connections to one port; beyond that the one of his that has been silent for the longest time is closed. With TLS,
-#: each costs about 30 KiB.
+#: Connections of one client, by its key, to one port; beyond that the one of his that has been silent for the longest
+#: time is closed. With TLS, each costs about 30 KiB.
 CLIENT_CONNECTIONS_MAX = 256
 
-# For all connections of one port.
-
-#: Connections that are looked at in one turn; and frames that are taken of those that have sent too many.
+#: Connections of one port that are looked at in one turn; and frames that are taken of those that have sent too many.
 NEWS_PER_TURN = 256
 LEFT_FRAMES_PER_TURN = 64
-#: Beyond that the connection that has been silent for the longest time is closed.
+#: Connections of one port; beyond that the one that has been silent for the longest time is closed.
 CLIENTS_MAX = 10_000
 PEERS_MAX = 256
 READERS_OF_FILES_MAX = 64
 CONTROLLERS_MAX = 256
+#: As many again may wait until they are looked at for the first time.
 READERS_OF_THE_LOG_MAX = 64
-#: What they keep together: frames that have begun to arrive, without large ones that have room of their own, and what
-#: is not read. Beyond that the connection that keeps most is closed.
+#: What the connections of one port keep together: frames that have begun to arrive, without large ones that have room
+#: of their own, and what is not read. Beyond that the connection that keeps most is closed.
 KEPT_BYTES_MAX = 24 << 20
 #: A frame that is longer than `LARGE_FRAME_BYTES`, and of which so much is there, needs room of its own to be read on.
 #: Those that have it are so long together, and the others wait. One by itself may be longer.
@@ -83,12 +79,8 @@ ARRIVING_LAG_S_MAX = 1.0
 LOG_SHARE = 0.25
 LOG_SAVED_S = 0.05
 
-# For all ports of one process.
-
-#: What they keep together; beyond that the port that keeps most closes its greediest connection.
+#: What all ports of one process keep together; beyond that the port that keeps most closes its greediest connection.
 PROCESS_KEPT_BYTES_MAX = 32 << 20
-
-# What we have for others.
 
 #: Frames and bytes that wait for a peer that does not read. What comes on top is dropped: the protocol sends it again.
 LINK_FRAMES_MAX = 10_000

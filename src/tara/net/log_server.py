@@ -5,6 +5,7 @@ one request of a reader after the other, and does not look at the next one befor
 keeps one piece here, and his place, until somebody else needs that. All of them together get a share of one processor.
 """
 
+import contextlib
 import os
 import select
 import threading
@@ -26,6 +27,8 @@ from tara.storage.log_format import LogIdentity
 
 #: How often it looks whether it has to end.
 _POLL_S = 0.5
+_TOO_MANY = "too many readers of the log"
+_LONG = "a reader of the log: a long request"
 
 #: Whether somebody may read the log.
 Admits = Callable[[Principal], bool]
@@ -68,6 +71,9 @@ class LogServer:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
         self._epoll.register(self._wake, select.EPOLLIN)
+        #: For the time in which nobody is served.
+        self._woken = select.poll()
+        self._woken.register(self._wake, select.POLLIN)
         self._thread: threading.Thread | None = None
         self._left_s = bounds.LOG_SAVED_S
         self._counted_s = time.monotonic()
@@ -99,7 +105,11 @@ class LogServer:
                 rest.append((name, message))
         for name, messages in readers.items():
             connection = front_end.give_away(name)
-            if connection is not None:
+            if connection is None:
+                continue
+            if sum(map(len, messages)) > bounds.LOG_REQUEST_BYTES_MAX:
+                self._turn_away(connection, _LONG)
+            else:
                 self._take(connection, messages)
         return rest
 
@@ -109,7 +119,15 @@ class LogServer:
             self._thread = threading.Thread(target=self._serve, name="log-server", daemon=True)
             self._thread.start()
         self._given.append((connection, messages))
+        if len(self._given) > bounds.READERS_OF_THE_LOG_MAX:
+            # The thread takes them from the same end, and may have been quicker.
+            with contextlib.suppress(IndexError):
+                self._turn_away(self._given.popleft()[0], _TOO_MANY)
         os.eventfd_write(self._wake, 1)
+
+    def _turn_away(self, connection: Connection, reason: str) -> None:
+        self._on_bad(reason)
+        connection.close()
 
     def stop(self) -> None:
         self._stopping = True
@@ -124,7 +142,9 @@ class LogServer:
     def _serve(self) -> None:
         """The thread."""
         while not self._stopping:
-            time.sleep(min(self._owed_s(), _POLL_S))
+            if owed_s := self._owed_s():
+                # Whoever comes meanwhile is welcome: who has to go for him is known at once.
+                self._woken.poll(min(owed_s, _POLL_S) * 1e3)
             for descriptor, events in self._epoll.poll(0.0 if self._ready else _POLL_S):
                 if descriptor == self._wake:
                     os.eventfd_read(self._wake)
@@ -152,7 +172,7 @@ class LogServer:
             self._epoll.register(connection, 0)
             self._make_ready(reader)
             if len(self._readers) > bounds.READERS_OF_THE_LOG_MAX:
-                self._on_bad("too many readers of the log")
+                self._on_bad(_TOO_MANY)
                 self._drop(min(self._readers.values(), key=lambda reader: (reader.admitted, reader.heard_s)))
 
     def _drop(self, reader: _Reader) -> None:
@@ -212,8 +232,8 @@ class LogServer:
             answer = self._answer(reader, reader.requests.popleft())
             connection.send(wire.encode(answer))
         elif connection.begun_bytes > bounds.LOG_REQUEST_BYTES_MAX:
-            self._on_bad("a reader of the log: a long request")
-            raise Broken("a long request")
+            self._on_bad(_LONG)
+            raise Broken(_LONG)
         if connection.waits_to_write:
             self._listen(reader, select.EPOLLOUT)
         elif reader.requests or connection.unread:
@@ -239,7 +259,9 @@ class LogServer:
             if request.what == wire.ADVANCE:
                 end = reader.blocks.advance(request.counter, request.bytes_max, bounds.LOG_BLOCKS_MAX)
                 return LogReply(wire.VERSION, request.ticket, wire.OK, first=request.counter, end=end)
-            return self._bounds(reader.blocks.bounds(), reader.blocks.identity(), request, wire.OK)
+            if request.what == wire.BOUNDS:
+                return self._bounds(reader.blocks.bounds(), reader.blocks.identity(), request, wire.OK)
+            return self._refusal(request, wire.FAILED, f"nobody here knows what {request.what} asks for")
         except (OSError, TaraError) as error:
             self._on_bad(f"reader of the log: {error}")
             return self._refusal(request, wire.FAILED, str(error))

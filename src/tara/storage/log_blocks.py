@@ -105,11 +105,11 @@ class LogBlocks:
     def piece(
         self, counter: int, bytes_max: int, guess: Place = ANYWHERE, skip: int = 0, checksum: int | None = None
     ) -> Piece | None:
-        """The block with this command, from its byte `skip` on; None if it is not there now. With a checksum, a block
-        that has another one comes from its beginning."""
+        """The block with this command, from its byte `skip` on; None if it is not there now. A block that is shorter,
+        or has another checksum than the one that is given, comes from its beginning."""
         for file, path, block in self._holders(counter, guess):
             header = read_header(file, path)
-            if checksum is not None and block.checksum != checksum:
+            if skip > block.end - block.head or (checksum is not None and block.checksum != checksum):
                 skip = 0
             file.seek(block.head + skip)
             return Piece(header, block, Place(path.name, block.head), file.read(bytes_max))

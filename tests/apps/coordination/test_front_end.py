@@ -155,9 +155,6 @@ def test_a_client_with_all_the_watches_goes_without_a_pause() -> None:
     assert not desk.front_end.busy
 
 
-# What is held for clients
-
-
 def get(path: str) -> bytes:
     return framed(jute.REQUEST_HEADER.pack(1, Op.GET_DATA) + jute.pack_text(path) + b"\0")
 
@@ -372,9 +369,6 @@ def test_many_that_ask_for_sessions_and_go_are_bounded(monkeypatch: pytest.Monke
     desk.turn()
     assert not desk.front_end.full
     assert client.session
-
-
-# Long requests
 
 
 def test_long_requests_arrive_a_few_at_a_time_and_all_of_them() -> None:

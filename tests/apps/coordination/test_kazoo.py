@@ -44,9 +44,6 @@ def path(client: KazooClient) -> str:
     return str(client.create(f"/test-{uuid.uuid4().hex[:8]}"))
 
 
-# The client API
-
-
 def test_nodes_live_and_die(client: KazooClient, path: str) -> None:
     created, stat = client.create(f"{path}/a", b"one", include_data=True)
     assert (created, stat.version, stat.dataLength) == (f"{path}/a", 0, 3)
@@ -192,9 +189,6 @@ def test_an_expired_session_loses_its_nodes_and_a_watch_tells(hosts: str, client
     with Wire(hosts.split(",")[0]) as late:
         assert not late.connect(session=wire.session, password=wire.password)
         assert late.timeout_ms == 0
-
-
-# The wire
 
 
 def test_a_session_moves_to_another_front_end(hosts: str, path: str) -> None:
@@ -367,9 +361,6 @@ def test_who_am_i_and_counting(hosts: str, client: KazooClient, path: str) -> No
         wire.call(Op.SYNC, jute.pack_text(path))
         assert wire.call(Op.GET_ALL_CHILDREN_NUMBER, jute.pack_text(path))[1] == jute.pack_int(3)
         assert wire.call(Op.WHO_AM_I)[1] == b"\0\0\0\1" + jute.pack_text("ip") + jute.pack_text("127.0.0.1")
-
-
-# Recipes
 
 
 def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:

@@ -140,9 +140,6 @@ def test_only_gateways_are_believed_what_session_they_speak_for(
     assert "/lock" in machine.paths
 
 
-# Access lists
-
-
 def test_access_lists_bind(machine: Machine, session: int) -> None:
     user = ("digest", digest_id(b"ann:secret"))
     acl = ((31, *user),)
@@ -195,9 +192,6 @@ def test_set_acl_has_a_version_of_its_own(machine: Machine, session: int) -> Non
     assert machine.run(session, Op.SET_ACL, body + jute.pack_int(-1))[0] == Code.NO_AUTH
 
 
-# Multi
-
-
 def test_a_multi_does_everything(machine: Machine, session: int) -> None:
     results = machine.multi(
         session,
@@ -231,9 +225,6 @@ def test_a_multi_does_nothing_if_one_part_is_refused(machine: Machine, session: 
     assert machine.service.tree.size == size
     assert machine.told == []
     assert machine.create(session, "/m/n-", mode=Mode.PERSISTENT_SEQUENTIAL)[1] == "/m/n-0000000000"
-
-
-# Sessions
 
 
 def test_a_session_that_is_not_renewed_ends_with_its_nodes_at_one_command(machine: Machine) -> None:
@@ -302,9 +293,6 @@ def test_a_stall_of_the_service_ends_no_session() -> None:
     assert len(service.sessions) == 0
 
 
-# Nodes that end by themselves
-
-
 def test_a_container_goes_when_its_last_child_is_gone(machine: Machine, session: int) -> None:
     machine.run(session, Op.CREATE_CONTAINER, create_body("/box", mode=Mode.CONTAINER))
     assert machine.stat("/box").ephemeral_owner == 0
@@ -335,8 +323,6 @@ def test_a_node_with_a_time_to_live_goes_when_it_was_not_changed(machine: Machin
 def test_an_impossible_time_to_live_is_refused(machine: Machine, session: int, ttl_ms: int) -> None:
     assert machine.create_ttl(session, "/t", ttl_ms) == Code.BAD_ARGUMENTS
 
-
-# Replicas
 
 NAMES = st.sampled_from(["/a", "/b", "/a/x", "/a/y", "/a/x/p", "/b/-", "/", "/zookeeper/quota", "bad"])
 VERSIONS = st.sampled_from([-1, -1, 0, 1])

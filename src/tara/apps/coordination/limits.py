@@ -3,9 +3,8 @@
 #: Connections, also if the process may open more files.
 CONNECTIONS_MAX = 20_000
 
-# Connections that have not asked for a session yet: whoever can reach the port can make them.
-
-#: Over all addresses, and from one. One more takes the place of the oldest, of the address that has the most of them.
+#: Connections that have not asked for a session yet, which whoever can reach the port can make: over all addresses, and
+#: from one. One more takes the place of the oldest, of the address that has the most of them.
 ARRIVALS_MAX = 512
 ARRIVALS_PER_ADDRESS_MAX = 256
 #: How long the handshake of TLS may take, and how many bytes a client may send before it is over.
@@ -20,9 +19,7 @@ JOIN_BYTES_MAX = 1_024
 SESSIONLESS_S = 30.0
 SESSIONLESS_INTERVAL_S = 1.0
 
-# One turn of the container's loop.
-
-#: Connections taken, connections read, and bytes read of each.
+#: In one turn of the container's loop: connections taken, connections read, and bytes read of each.
 ACCEPTED_PER_TURN = 64
 READ_PER_TURN = 256
 RECEIVE_BYTES = 65_536
@@ -38,26 +35,26 @@ BACKLOG_S = 0.0002
 PATHS_AT_ONCE = 100
 SWEPT_AT_ONCE = 200
 
-# Watches. The two numbers are options (`watches_max`, `watches_per_connection_max`).
-
+#: Watches, over all connections and of one. The two are options (`watches_max`, `watches_per_connection_max`).
 WATCHES_MAX = 200_000
 WATCHES_PER_CONNECTION_MAX = 50_000
 #: Bytes of paths, for each watch that there may be.
 WATCH_BYTES = 128
 PATH_CHARACTERS_MAX = 4_096
 
-# Requests without an answer, and answers that were not fetched.
-
-#: Of one connection: requests, and their bytes; then nothing more is read from it.
+#: Of one connection: requests without an answer, and their bytes; then nothing more is read from it.
 REQUESTS_MAX = 256
 REQUEST_BYTES_MAX = 2 << 20
-#: Of one connection: answers. Then nothing more is executed for it, and at the second one it is closed.
+#: Of one connection: answers that were not fetched. Then nothing more is executed for it, and at the second one it is
+#: closed.
 UNSENT_BYTES_MAX = 256 << 10
 UNSENT_BYTES_CLOSED = 16 << 20
-#: Over all connections: answers; then only those are answered for whom nothing waits, and at the second one nobody.
+#: Over all connections: such answers; then only those are answered for whom nothing waits, and at the second one
+#: nobody.
 ALL_UNSENT_BYTES_MAX = 8 << 20
 ALL_UNSENT_BYTES_EXTREME = 16 << 20
-#: Over all connections: answers and requests; then only those are read that hold little, and at the second one nobody.
+#: Over all connections: such answers and requests; then only those are read that hold little, and at the second one
+#: nobody.
 ALL_HELD_BYTES_MAX = 16 << 20
 ALL_HELD_BYTES_EXTREME = 24 << 20
 LIGHT_BYTES = 64 << 10
@@ -78,11 +75,10 @@ UPLOAD_BYTES_PER_S = 256 << 10
 MULTI_READ_BYTES_MAX = 4 << 20
 MULTI_OPERATIONS_MAX = 10_000
 
-# Identities and access lists. The lists are in the replicated state.
-
 #: Identities that a connection may prove, and their bytes together: every write carries them.
 IDENTITIES_MAX = 16
 IDENTITY_BYTES_MAX = 2_048
+#: Of an access list, which is in the replicated state: its entries, and the characters of an id in it.
 ACL_ENTRIES_MAX = 256
 ACL_ID_CHARACTERS_MAX = 256
 
