@@ -76,7 +76,7 @@ ARRIVING_BYTES_PER_S = 512 << 10
 ARRIVING_LAG_S_MAX = 1.0
 
 #: The share of a processor that readers of the log get, and how much of it may be saved up: clients wait meanwhile.
-LOG_SHARE = 0.25
+LOG_SHARE = 0.1
 LOG_SAVED_S = 0.05
 
 #: What all ports of one process keep together; beyond that the port that keeps most closes its greediest connection.
