@@ -1,5 +1,8 @@
 """The wire format: every tuple comes back as it was, and nothing else comes in."""
 
+import gc
+import weakref
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, get_args
 
@@ -106,6 +109,24 @@ def test_every_number_has_a_lower_bound(kind: type[t.Tuple]) -> None:
         return []
 
     assert unbounded(inspect.type_info(kind), kind.__name__) == []
+
+
+def test_what_leads_back_to_its_owner_is_collected() -> None:
+    """A restore that is given up in the middle has a way back to all that its executor has."""
+
+    class Owner:
+        loaded: t.Loaded
+
+        def chunks(self) -> Iterator[bytes]:
+            while True:
+                yield b""
+
+    owner = Owner()
+    owner.loaded = t.Loaded(None, b"", owner.chunks(), b"", 0, 0)
+    gone = weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert gone() is None
 
 
 def test_tuples_are_immutable() -> None:

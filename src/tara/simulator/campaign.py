@@ -11,10 +11,6 @@ from msgspec import Struct
 from tara.simulator.plan import Plan, make_plan
 from tara.simulator.run import Outcome, play, total
 
-#: A run can leave memory behind (generators that are given up in the middle of a restore do, and applications may), and
-#: a campaign can have a hundred thousand of them.
-RUNS_PER_PROCESS = 50
-
 
 class Summary(Struct, kw_only=True):
     runs: int
@@ -79,7 +75,7 @@ def outcomes(jobs: list[Job], processes: int) -> Iterator[Outcome]:
         yield from map(run_seed, jobs)
         return
     # A fresh interpreter per process: nothing is inherited, and a run depends on nothing but its seed.
-    with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=RUNS_PER_PROCESS) as pool:
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
         yield from pool.imap_unordered(run_seed, jobs, chunksize=1)
 
 

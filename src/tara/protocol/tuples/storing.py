@@ -125,8 +125,9 @@ class Load(Tuple, frozen=True, tag=103):
     holders: Sequence[int]
 
 
-class Loaded(Tuple, frozen=True, tag=104):
-    """store → executor: what there is. Ask for the requests that follow with `More`."""
+class Loaded(Tuple, frozen=True, tag=104, gc=True):
+    """store → executor: what there is. Ask for the requests that follow with `More`. (Unlike other tuples it has what
+    leads back to its owner, in `chunks`, and so it has to be collected.)"""
 
     #: The state to begin with; None: go on from the one that you have.
     base: CheckpointId | None
