@@ -31,6 +31,7 @@ QUICK = {
     "votes_of_any_view": 21,
     "too_few_records": 12,
     "promise_forgotten": 0,
+    "forgotten_when_proposed": 8,
     "any_start_restores_memory": 8,
     "stamped_again": 0,
     "no_duplicate_filter": 0,

@@ -43,6 +43,7 @@ CHECKS = [
     "chosen",
     "digests",
     "exactly_once",
+    "held",
     "linearizable",
     "liveness",
     "monotonic",

@@ -9,6 +9,7 @@ CHECKS: dict[str, str] = {
     "digests": "checkpoints of one number have one digest, and so have bases; one that was drawn is that of the state",
     "one_proposal": "one request per (partition, view, slot); one life of one proposer starts a view",
     "chosen": "what f+1 committers accepted in a view is what every higher view proposes for the slot",
+    "held": "what an active proposer holds it has proposed in its view, or will propose, or it is decided",
     "promises": "the views of a committer's promises and votes never fall, over all its lives with one incarnation",
     "records": "a record holds, per slot, the accept with the highest view below its own",
     "suspicions": "a view that controllers asked for was asked for by f+1 of them at the same time",

@@ -58,6 +58,8 @@ class Monitor:
         self._active: dict[tuple[int, int], tuple[int, int]] = {}
         self._voters: dict[tuple[int, int, int], set[int]] = {}
         self._chosen: dict[tuple[int, int], tuple[int, t.Request]] = {}
+        #: All requests that are chosen: partition, source, epoch and number.
+        self._chosen_requests: set[tuple[int, int, int, int]] = set()
         #: Of each committer and disk: a committer with another disk is another acceptor.
         self._accepted: dict[Acceptor, dict[int, t.Accepted]] = {}
         self._promised: dict[Acceptor, int] = {}
@@ -164,6 +166,23 @@ class Monitor:
                 held,
             )
 
+    def _passed_over(self, number: int, node: Proposer) -> None:
+        proposed: set[tuple[int, int, int]] | None = None
+        for source in node._held:
+            for request in [held for place, held in source.held.items() if place < source.cursor]:
+                if proposed is None:
+                    window = node.proposals.slice(node.proposals.min, node.proposals.pos)
+                    proposed = {(of.source, of.epoch, of.number) for of in window}
+                place = (request.source, request.epoch, request.number)
+                self.require(
+                    place in proposed or (node.partition, *place) in self._chosen_requests,
+                    "held",
+                    "{} neither proposes {} in view {}, nor was it decided",
+                    number,
+                    request,
+                    node.view,
+                )
+
     def _vote(self, partition: int, slot: int, view: int, committer: int, request: t.Request) -> None:
         voters = self._voters.setdefault((partition, slot, view), set())
         voters.add(committer)
@@ -183,6 +202,7 @@ class Monitor:
             )
         if known is None or view < known[0]:
             self._chosen[partition, slot] = (view, request)
+            self._chosen_requests.add((partition, request.source, request.epoch, request.number))
             for later, proposed in self._proposals.get((partition, slot), {}).items():
                 if later > view:
                     self.require(
@@ -488,6 +508,8 @@ class Monitor:
                 held = max(len(source.held) for source in node._held)
                 most = 2 * (limits.source_pending_max + ORDERS_MAX)
                 self.require(held <= most, "bounds", "{} holds {} requests", number, held)
+                if node.mode is Mode.ACTIVE:
+                    self._passed_over(number, node)
             case Executor():
                 values = (node.next, node.sessions.counter, node.sessions.time_ms, node.stable.current)
                 # One that starts over is where its newest checkpoint is, until it has caught up.
