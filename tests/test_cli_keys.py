@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 from tara import Forbidden, cli
 from tara.protocol.errors import ConfigurationError
 from tests.live.processes import Processes, settings_for
+from tests.patience import await_condition
 
 
 def invoke(*arguments: str) -> Result:
@@ -71,8 +72,12 @@ def test_an_observer_reads_the_log_and_a_client_does_not(cluster: Processes, roo
     clients = root / "keys" / "clients"
     assert invoke("put", "river", "Regnitz", *where, "--keys", str(clients / "alice")).exit_code == 0
 
-    read = invoke("log", *where, "--keys", str(clients / "audit"))
-    assert read.exit_code == 0
-    assert "put river Regnitz" in read.stdout
+    def read() -> str:
+        result = invoke("log", *where, "--keys", str(clients / "audit"))
+        assert result.exit_code == 0
+        return result.stdout
+
+    # An answer does not wait for the log.
+    await_condition(lambda: "put river Regnitz" in read(), "the command is in the log")
     assert isinstance(invoke("log", *where, "--keys", str(clients / "alice")).exception, Forbidden)
     assert invoke("log", *where, "--keys", str(clients / "audit"), "--replica", "0").exit_code == 2

@@ -14,7 +14,7 @@ from tara.client import KeyValueClient
 from tara.client.remote_log import RemoteLogReader
 from tara.operations.deployment import Deployment
 from tara.protocol.tuples import EXECUTE
-from tests.patience import DEADLINE_S
+from tests.patience import DEADLINE_S, await_condition
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -59,6 +59,13 @@ def run_pipeline(directory: Path, endpoints: str) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
+def keys_put(log: RemoteLogReader) -> list[str]:
+    """In the order of the log."""
+    rows = [row["command"] for row in log.read(1).to_pylist() if row["kind"] == EXECUTE]
+    commands = [msgspec.msgpack.decode(command, type=KeyValueCommand) for command in rows]
+    return [command.key for command in commands if isinstance(command, Put)]
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.soak, id="again")])
@@ -82,10 +89,10 @@ def test_the_pipeline(tmp_path: Path, again: bool) -> None:
                 run_pipeline(directory, cluster.endpoints)
                 assert client.get("large-nut-3") == b"300"
             # A row for every command: each large order was put exactly once.
+            client.put("last", b"")
             with RemoteLogReader(cluster.endpoints, timeout_s=DEADLINE_S) as log:
-                rows = log.read(1).to_pylist()
+                await_condition(lambda: "last" in keys_put(log), "everything is in the log")
+                large = [key for key in keys_put(log) if key.startswith("large-")]
     finally:
         cluster.stop()
-    commands = [msgspec.msgpack.decode(row["command"], type=KeyValueCommand) for row in rows if row["kind"] == EXECUTE]
-    large = [command.key for command in commands if isinstance(command, Put) and command.key.startswith("large-")]
     assert sorted(large) == ["large-bolt-1", "large-bolt-2", *(["large-nut-3"] if again else [])]
